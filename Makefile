@@ -1,0 +1,50 @@
+# Each target works from a bare clone: python3 (3.11 or newer) and make are enough, the rest is installed into .venv.
+# pip's own configuration (an index, a proxy, a folder of wheels) is honoured; constraints.txt fixes the versions.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# The demo and the tests read nothing but what the repository holds.
+export HF_HUB_OFFLINE := 1
+
+.PHONY: help demo test check bench clean
+
+help:
+	@echo "make demo    profile, trace, plan, run and validate the bundled pair"
+	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
+	@echo "make check   ruff and mypy"
+	@echo "make bench   measure: tests/benchmarks"
+	@echo "make clean   remove caches and build outputs; $(VENV) stays"
+
+demo: $(INSTALLED)
+	$(BIN)/swiftspec demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only -m "bench or not bench" $(PYTEST_ARGS)
+
+clean:
+	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find swiftspec tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Written last, so that an interrupted installation is taken up again.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "swiftspec needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "$(PYTHON) cannot create virtual environments: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
+	@echo "Installing into $(VENV) (torch and triton are large: one to several minutes, once)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,110 @@
+"""Reads the weights of a Hugging Face directory into a dict that keeps Hugging Face's tensor names.
+
+Every tensor the spec asks for is there with its shape, or a ValueError names file and tensor. No arithmetic here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from swiftspec.specs import ModelSpec
+
+__all__ = ["load_weights", "weight_shapes"]
+
+_SINGLE_FILE = "model.safetensors"
+_INDEX_FILE = "model.safetensors.index.json"
+
+
+def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight of a model; linear weights are [out, in]."""
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (spec.vocab_size, spec.hidden_size)}
+    for layer in range(spec.num_layers):
+        for name, shape in _layer_shapes(spec).items():
+            shapes[f"model.layers.{layer}.{name}"] = shape
+    shapes["model.norm.weight"] = (spec.hidden_size,)
+    if not spec.tie_word_embeddings:
+        shapes["lm_head.weight"] = (spec.vocab_size, spec.hidden_size)
+    return shapes
+
+
+def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    hidden, inner, query, kv = spec.hidden_size, spec.intermediate_size, spec.query_size, spec.kv_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (query, hidden),
+        "self_attn.k_proj.weight": (kv, hidden),
+        "self_attn.v_proj.weight": (kv, hidden),
+        "self_attn.o_proj.weight": (hidden, query),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    if spec.qkv_bias:
+        shapes |= {f"self_attn.{name}_proj.bias": (size,) for name, size in (("q", query), ("k", kv), ("v", kv))}
+    if spec.output_bias:
+        shapes["self_attn.o_proj.bias"] = (hidden,)
+    if spec.qk_norm:
+        shapes |= {f"self_attn.{name}_norm.weight": (spec.head_dim,) for name in "qk"}
+    return shapes
+
+
+def load_weights(directory: str | Path, spec: ModelSpec) -> dict[str, Tensor]:
+    """All weights of the model in `directory`, in the dtype they are stored in.
+
+    Reads model.safetensors, or the shards named by model.safetensors.index.json. ValueError names the file and the
+    tensor that is missing, unexpected or misshapen, or the file that cannot be read.
+    """
+    shapes = weight_shapes(spec)
+    weights: dict[str, Tensor] = {}
+    for path in _weight_files(Path(directory)):
+        for name, tensor in _tensors(path):
+            if _is_redundant(name, spec):
+                continue
+            if name not in shapes:
+                raise ValueError(f"{path}: unexpected tensor {name}; config.json does not describe it")
+            if tuple(tensor.shape) != shapes[name]:
+                raise ValueError(f"{path}: tensor {name} has shape {tuple(tensor.shape)}; expected {shapes[name]}")
+            if not tensor.is_floating_point():
+                raise ValueError(f"{path}: tensor {name} has dtype {tensor.dtype}; expected floating point")
+            weights[name] = tensor
+    missing = next((name for name in shapes if name not in weights), None)
+    if missing is not None:
+        raise ValueError(f"{directory}: tensor {missing} is missing from the checkpoint")
+    return weights
+
+
+def _is_redundant(name: str, spec: ModelSpec) -> bool:
+    """Old exporters stored the rotary frequencies, and some store the tied head a second time."""
+    return name.endswith("rotary_emb.inv_freq") or (spec.tie_word_embeddings and name == "lm_head.weight")
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    index = directory / _INDEX_FILE
+    if (directory / _SINGLE_FILE).is_file():
+        return [directory / _SINGLE_FILE]
+    if not index.is_file():
+        raise ValueError(f"{directory}: neither {_SINGLE_FILE} nor {_INDEX_FILE} is there")
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted(set(weight_map.values())) if isinstance(weight_map, Mapping) else []
+        files = [directory / name for name in names]
+    except (ValueError, KeyError, TypeError, OSError):
+        files = []
+    if not files:
+        raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
+    return files
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (not a mapping)
+                yield name, file.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file: {error}") from None

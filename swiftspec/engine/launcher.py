@@ -1,0 +1,261 @@
+"""The engine from outside: starts a process per role, hands out requests, gathers tokens and timelines, cleans up."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from types import TracebackType
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.worker import Committed, Failed, Finished, Generate, Ready, Setup
+from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.effects import Role
+from swiftspec.timeline import Span, Timeline
+
+__all__ = ["Engine", "Generation", "ProcessInfo"]
+
+TREE_SLOTS = 512  # most tree rows any policy may hold
+_DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores: it looks seldom, not at once
+_STOP_WITHIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A request's output. `interrupted` when Ctrl-C cut it short."""
+
+    tokens: tuple[int, ...]
+    timeline: Timeline
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """A process of the engine and the cores it may use."""
+
+    role: Role
+    rank: int
+    pid: int
+    cores: tuple[int, ...]
+
+
+class _Worker:
+    """A started process and the connection to it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.role = setup.role
+        self.connection, theirs = Pipe()
+        threads = str(len(setup.cores))
+        with _interrupts_ignored():  # inherited: Ctrl-C in a terminal is the launcher's to handle
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "swiftspec.engine.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            )
+        theirs.close()
+        self.connection.send(setup)
+
+    def receive(self) -> object:
+        """Its next message. ValueError with its sentence if it failed at what the user gave, else RuntimeError."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, ConnectionResetError) as error:
+            code = self.process.wait()
+            raise RuntimeError(f"the {self.role} process ended unexpectedly (exit code {code})") from error
+        if isinstance(message, Failed):
+            raise (ValueError if message.is_user_error else RuntimeError)(message.sentence)
+        return message
+
+    def close(self) -> None:
+        """Hang up, and end the process if that does not."""
+        self.connection.close()
+        try:
+            self.process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Engine:
+    """Warm processes for one model pair on given devices; a context manager.
+
+    Parameters
+    ----------
+    target, draft : ModelRef
+        `draft` may be None where no policy drafts.
+    groups : mapping of Role to device numbers
+        CPU: cores. Disaggregated: disjoint groups of both roles; otherwise the target's group alone, for both models.
+    layout : Layout
+        What the policies to come need; a co-located engine also decodes without its draft.
+    max_context : int
+        Prompt and output tokens of the longest request.
+
+    Raises
+    ------
+    ValueError
+        If a model cannot be loaded or a core does not exist; no process is left behind.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: ModelRef,
+        draft: ModelRef | None,
+        groups: Mapping[Role, tuple[int, ...]],
+        layout: Layout,
+        max_context: int,
+    ) -> None:
+        self._layout = layout
+        self._max_context = max_context
+        self._number = 0
+        _check_cores(groups)
+        with ExitStack() as stack:
+            models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
+            setups = _setups(models, groups, layout, max_context, stack)
+            self._workers = []
+            for setup in setups:
+                worker = _Worker(setup)
+                stack.callback(worker.close)
+                self._workers.append(worker)
+            self.processes = tuple(_await_ready(worker) for worker in self._workers)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def generate(
+        self,
+        policy: Policy,
+        request: Request,
+        *,
+        request_id: str,
+        sampler: Sampler,
+        on_commit: Callable[[tuple[int, ...]], None] | None = None,
+    ) -> Generation:
+        """One request, start to end. Ctrl-C ends it early with what was committed.
+
+        Raises
+        ------
+        ValueError
+            If this engine is not laid out for the policy, or the request does not fit the context.
+        RuntimeError
+            If a process died.
+        """
+        self._check(policy, request)
+        self._number += 1
+        command = Generate(number=self._number, policy=policy, request=request, sampler=sampler)
+        start_s = time.perf_counter()
+        for worker in self._workers:
+            worker.connection.send(command)
+        gathered = _Gathered(self._workers, on_commit)
+        interrupted = False
+        try:
+            gathered.until_done(deadline_s=None)
+        except KeyboardInterrupt:
+            interrupted = True
+            for worker in self._workers:
+                worker.connection.send(None)
+            gathered.until_done(deadline_s=time.perf_counter() + _STOP_WITHIN_S)
+        timeline = Timeline(request=request_id, start_s=start_s, spans=tuple(gathered.spans))
+        return Generation(tokens=tuple(gathered.tokens), timeline=timeline, interrupted=interrupted)
+
+    def _check(self, policy: Policy, request: Request) -> None:
+        runs = {self._layout, Layout.TARGET_ONLY} if self._layout is Layout.COLOCATED else {self._layout}
+        if policy.layout not in runs:
+            raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is laid out {self._layout}")
+        if max(policy.draft_rows, policy.target_rows) > TREE_SLOTS:
+            rows = max(policy.draft_rows, policy.target_rows)
+            raise ValueError(f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {TREE_SLOTS}")
+        length = len(request.prompt) + request.max_new_tokens
+        if length > self._max_context:
+            raise ValueError(
+                f"prompt has {len(request.prompt)} tokens; with max_new_tokens {request.max_new_tokens} "
+                f"that is over the context of {self._max_context}"
+            )
+
+
+class _Gathered:
+    """What the processes say during one request."""
+
+    def __init__(self, workers: list[_Worker], on_commit: Callable[[tuple[int, ...]], None] | None) -> None:
+        self._running = list(workers)
+        self._on_commit = on_commit
+        self.tokens: list[int] = []
+        self.spans: list[Span] = []
+
+    def until_done(self, *, deadline_s: float | None) -> None:
+        """Drain until every program has ended, or the deadline."""
+        while self._running and (deadline_s is None or time.perf_counter() < deadline_s):
+            for worker in list(self._running):
+                while worker in self._running and worker.connection.poll():
+                    self._take(worker)
+            if self._running:
+                time.sleep(_DRAIN_EVERY_S)
+
+    def _take(self, worker: _Worker) -> None:
+        message = worker.receive()
+        if isinstance(message, Committed):
+            self.tokens += message.tokens
+            if self._on_commit:
+                self._on_commit(message.tokens)
+        elif isinstance(message, Finished):
+            self.spans += message.spans
+            self._running.remove(worker)
+
+
+def _check_cores(groups: Mapping[Role, tuple[int, ...]]) -> None:
+    available = os.sched_getaffinity(0)
+    for role, cores in groups.items():
+        missing = sorted(set(cores) - available)
+        if missing or not cores:
+            raise ValueError(f"{role} is placed on cores {list(cores)}, but this machine offers {sorted(available)}")
+
+
+def _setups(
+    models: Mapping[Role, ModelRef],
+    groups: Mapping[Role, tuple[int, ...]],
+    layout: Layout,
+    max_context: int,
+    stack: ExitStack,
+) -> list[Setup]:
+    common = {"max_context": max_context, "tree_slots": TREE_SLOTS}
+    if layout is not Layout.DISAGGREGATED:
+        held = models if layout is Layout.COLOCATED else {Role.TARGET: models[Role.TARGET]}
+        return [Setup(role=Role.TARGET, models=held, cores=groups[Role.TARGET], channel=None, **common)]
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))
+    address = f"ipc://{Path(folder) / 'channel'}"
+    return [
+        Setup(role=role, models={role: models[role]}, cores=groups[role], channel=address, **common) for role in Role
+    ]
+
+
+def _await_ready(worker: _Worker) -> ProcessInfo:
+    ready = worker.receive()
+    assert isinstance(ready, Ready), "the first message is Ready or Failed"
+    return ProcessInfo(role=worker.role, rank=0, pid=ready.pid, cores=ready.cores)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    try:
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread, which alone may say so
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

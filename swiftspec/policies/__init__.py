@@ -1,0 +1,29 @@
+"""Role programs: one policy, one file, one line here. Sans-IO (see `effects`)."""
+
+from typing import Any
+
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.base import Layout, Policy
+from swiftspec.policies.serial import SerialChain, SerialTree
+from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.verification import Request
+
+__all__ = ["POLICIES", "Layout", "Policy", "Request", "make_policy"]
+
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (Autoregressive, SerialChain, SerialTree, SwiftSpec)
+}
+
+
+def make_policy(name: str, **shape: Any) -> Policy:
+    """A policy by its name on the command line. ValueError names what is unknown and what there is."""
+    if name not in POLICIES:
+        raise ValueError(f"policy is {name!r}; expected one of {', '.join(POLICIES)}")
+    cls = POLICIES[name]
+    known = cls.__dataclass_fields__  # type: ignore[attr-defined]  # every policy is a dataclass
+    for field, value in shape.items():
+        if field not in known:
+            raise ValueError(f"{name} has no field {field!r}; it has {', '.join(known) or 'none'}")
+        if not isinstance(value, int):
+            raise ValueError(f"{name}.{field} is {value!r}; expected a whole number")
+    return cls(**shape)

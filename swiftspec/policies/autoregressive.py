@@ -1,0 +1,46 @@
+"""Autoregressive decoding: one target forward of one row per token. The baseline that every speed-up refers to."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import Layout
+from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Row, target_forward
+from swiftspec.policies.verification import Request
+
+__all__ = ["Autoregressive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoregressive:
+    """No draft. Nothing is ever thrown away."""
+
+    name: ClassVar[str] = "autoregressive"
+    layout: ClassVar[Layout] = Layout.TARGET_ONLY
+
+    @property
+    def target_rows(self) -> int:
+        return 1
+
+    @property
+    def draft_rows(self) -> int:
+        return 0
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: _decode(request)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["Autoregressive"]:
+        yield cls()
+
+
+def _decode(request: Request) -> Program:
+    token: int = yield Prefill(Role.TARGET, request.prompt)
+    for num_generated in range(request.max_new_tokens):
+        tokens, finished = request.clip((token,), num_generated=num_generated)
+        yield Commit(tokens)
+        if finished:
+            return
+        position = len(request.prompt) + num_generated
+        (token,) = yield from target_forward((Row(token, position, 0),))
+        yield KeepKV(Role.TARGET, (0,), 1)

@@ -1,0 +1,124 @@
+"""Serial speculative decoding: draft and verify take turns on the same devices.
+
+Sources: chains, Leviathan et al., arXiv 2211.17192; trees, SpecInfer (arXiv 2305.09781) and, for best-first growth by
+cumulative log-prob, the serial arm of SwiftSpec's Table 7. A chain is a tree of one candidate per node: one program
+serves both. A round lasts expansions * (draft forward) + (verification); nothing is drafted while the target works.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import Layout
+from swiftspec.policies.effects import Commit, KeepKV, Program, Role, prefill, target_forward
+from swiftspec.policies.verification import Request, expand, follow
+from swiftspec.tree import TokenTree
+
+__all__ = ["SerialChain", "SerialTree"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SerialTree:
+    """Grow a tree by `expansions` draft forwards, verify its best `verify_rows` nodes, keep what survives the verdict.
+
+    Parameters
+    ----------
+    verify_rows : int
+        Rows of a verification, the root included.
+    expand_rows : int
+        Leaves forwarded per expansion.
+    expansions : int
+        Draft forwards per round.
+    num_candidates : int
+        Children kept per node.
+    """
+
+    name: ClassVar[str] = "serial_tree"
+    layout: ClassVar[Layout] = Layout.COLOCATED
+
+    verify_rows: int = 8
+    expand_rows: int = 4
+    expansions: int = 4
+    num_candidates: int = 8
+
+    def __post_init__(self) -> None:
+        for field, least in (("verify_rows", 2), ("expand_rows", 1), ("expansions", 1), ("num_candidates", 1)):
+            if getattr(self, field) < least:
+                raise ValueError(f"{field} is {getattr(self, field)}; expected at least {least}")
+
+    @property
+    def target_rows(self) -> int:
+        return self.verify_rows
+
+    @property
+    def draft_rows(self) -> int:
+        # What one round adds, beside survivors of earlier ones (at most as much again), beside a miss's two rows.
+        return 2 * self.expansions * self.expand_rows + 2
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: _rounds(request, self)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["SerialTree"]:
+        for verify_rows in (4, 8, 12, 16, 24, 32):
+            for expand_rows in (2, 4, 8):
+                for expansions in (2, 3, 4, 5, 6, 8, 10):
+                    if verify_rows <= 1 + expansions * expand_rows * 2:
+                        yield cls(verify_rows=verify_rows, expand_rows=expand_rows, expansions=expansions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SerialChain:
+    """Draft `num_draft_tokens` one after another, verify them and the root together."""
+
+    name: ClassVar[str] = "serial_chain"
+    layout: ClassVar[Layout] = Layout.COLOCATED
+
+    num_draft_tokens: int = 4
+
+    def __post_init__(self) -> None:
+        if self.num_draft_tokens < 1:
+            raise ValueError(f"num_draft_tokens is {self.num_draft_tokens}; expected at least 1")
+
+    @property
+    def _tree(self) -> SerialTree:
+        length = self.num_draft_tokens
+        return SerialTree(verify_rows=length + 1, expand_rows=1, expansions=length, num_candidates=1)
+
+    @property
+    def target_rows(self) -> int:
+        return self._tree.target_rows
+
+    @property
+    def draft_rows(self) -> int:
+        return self._tree.draft_rows
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return self._tree.programs(request)
+
+    @classmethod
+    def search_space(cls) -> Iterator["SerialChain"]:
+        for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15):
+            yield cls(num_draft_tokens=num_draft_tokens)
+
+
+def _rounds(request: Request, shape: SerialTree) -> Program:
+    for role in (Role.TARGET, Role.DRAFT):
+        yield from prefill(role, request.prompt[:-1])
+    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    num_generated = 0
+    while True:
+        for _ in range(shape.expansions):
+            if tree.can_grow:
+                yield from expand(tree, shape.expand_rows, shape.num_candidates)
+        subtree = tree.best(shape.verify_rows)
+        choices = yield from target_forward(subtree.rows())
+        path, verified = follow(subtree, choices)
+        tokens, finished = request.clip(verified, num_generated=num_generated)
+        yield Commit(tokens)
+        if finished:
+            return
+        yield KeepKV(Role.TARGET, path, len(path))
+        tree.advance(tokens)
+        yield KeepKV(Role.DRAFT, *tree.compact())
+        num_generated += len(tokens)

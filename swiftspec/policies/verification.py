@@ -1,0 +1,110 @@
+"""What policies share: the request, expansion, following the target's choices, the target's half of a round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swiftspec.policies.effects import (
+    Commit,
+    KeepKV,
+    Program,
+    Role,
+    Send,
+    Step,
+    Stop,
+    Subtree,
+    Verdict,
+    draft_forward,
+    prefill,
+    receive_subtree,
+    target_forward,
+)
+from swiftspec.tree import TokenTree
+
+__all__ = ["Request", "expand", "follow", "verify_rounds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt and when to stop.
+
+    Parameters
+    ----------
+    prompt : tuple of int
+        Token ids, at least one.
+    max_new_tokens : int
+        Output tokens at most, an end of sequence included.
+    eos_token_ids : frozenset of int
+        Generation ends with the first of these; it is part of the output.
+    """
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    eos_token_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("prompt is empty; at least one token is needed")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected at least 1")
+
+    @property
+    def root_position(self) -> int:
+        """Position of the last prompt token, the first root."""
+        return len(self.prompt) - 1
+
+    def clip(self, tokens: Sequence[int], *, num_generated: int) -> tuple[tuple[int, ...], bool]:
+        """The part of `tokens` that belongs to the output after `num_generated` tokens, and whether it ends there."""
+        room = self.max_new_tokens - num_generated
+        for count, token in enumerate(tokens[:room], start=1):
+            if token in self.eos_token_ids:
+                return tuple(tokens[:count]), True
+        return tuple(tokens[:room]), len(tokens) >= room
+
+
+def expand(tree: TokenTree, num_rows: int, num_candidates: int) -> Step[None]:
+    """One expansion: forward the best unexpanded leaves and hang their candidates below them."""
+    rows = tree.pick(num_rows)
+    candidates = yield from draft_forward(rows, num_candidates)
+    tree.grow(candidates)
+
+
+def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Walk from the root along the target's own choices.
+
+    Returns
+    -------
+    path : tuple of int
+        Indices of the root and the accepted nodes: the rows whose KV stays.
+    tokens : tuple of int
+        The accepted tokens, then the bonus token.
+    """
+    child_of = {
+        (parent, token): index
+        for index, (token, parent) in enumerate(zip(subtree.tokens, subtree.parents, strict=True))
+    }
+    index, path, tokens = 0, [0], [choices[0]]
+    while (child := child_of.get((index, choices[index]))) is not None:
+        index = child
+        path.append(index)
+        tokens.append(choices[index])
+    return tuple(path), tuple(tokens)
+
+
+def verify_rounds(request: Request) -> Program:
+    """The target's half of a disaggregated policy: verify what the draft sends, round after round."""
+    yield from prefill(Role.TARGET, request.prompt[:-1])
+    yield Send(Verdict(()))
+    position, num_generated = request.root_position, 0
+    while True:
+        subtree = yield from receive_subtree(position=position)
+        choices = yield from target_forward(subtree.rows())
+        path, verified = follow(subtree, choices)
+        tokens, finished = request.clip(verified, num_generated=num_generated)
+        # First of all: until the verdict arrives the draft grows a tree that may be stale.
+        yield Send(Stop() if finished else Verdict(tokens))
+        yield Commit(tokens)
+        if finished:
+            return
+        yield KeepKV(Role.TARGET, path, len(path))
+        position += len(tokens)
+        num_generated += len(tokens)

@@ -1,0 +1,199 @@
+"""Profile: measured latencies of one machine and one model pair, with their provenance. No torch here."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cached_property
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from swiftspec.documents import Document, Facts, ModelRef
+from swiftspec.policies.effects import Role
+from swiftspec.timeline import Phase
+
+__all__ = ["NUM_QUANTILES", "HostPoint", "Latency", "Profile", "Provenance", "StepPoint", "weakest"]
+
+NUM_QUANTILES = 20
+
+
+class Provenance(StrEnum):
+    """How a latency is known, best first. A sum is as weak as the weakest of its parts."""
+
+    MEASURED = "measured"
+    PUBLISHED = "published"
+    INTERPOLATED = "interpolated"
+    COMPOSED = "composed"
+    ROOFLINE = "roofline"
+    ASSUMED = "assumed"
+
+
+_STRENGTH = {provenance: strength for strength, provenance in enumerate(Provenance)}
+
+
+def weakest(provenances: Iterable[Provenance]) -> Provenance:
+    """The provenance of a sum."""
+    return max(provenances, key=_STRENGTH.__getitem__)
+
+
+class Latency(NamedTuple):
+    """A distribution: `quantiles_s[i]` is the (i + 0.5) / NUM_QUANTILES quantile in seconds, so their mean is the mean."""
+
+    quantiles_s: tuple[float, ...]
+    provenance: Provenance
+
+    @property
+    def mean_s(self) -> float:
+        return sum(self.quantiles_s) / len(self.quantiles_s)
+
+    @property
+    def median_s(self) -> float:
+        middle = len(self.quantiles_s) // 2
+        return (self.quantiles_s[middle - 1] + self.quantiles_s[middle]) / 2
+
+    @classmethod
+    def of_samples(cls, samples_s: Iterable[float], provenance: Provenance) -> "Latency":
+        """The distribution of measured seconds."""
+        levels = (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
+        return cls(tuple(np.quantile(np.fromiter(samples_s, float), levels).tolist()), provenance)
+
+
+Quantiles = tuple[float, ...]
+
+
+class _Measured(Facts):
+    quantiles_s: Quantiles = Field(min_length=NUM_QUANTILES, max_length=NUM_QUANTILES)
+    num_samples: int = Field(ge=1)
+    provenance: Provenance
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if any(value <= 0 for value in self.quantiles_s) or list(self.quantiles_s) != sorted(self.quantiles_s):
+            raise ValueError("quantiles_s must be positive seconds in ascending order")
+        return self
+
+    @property
+    def latency(self) -> Latency:
+        return Latency(self.quantiles_s, self.provenance)
+
+
+class StepPoint(_Measured):
+    """One whole forward of a role's model, from launch to the answer on the host.
+
+    degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed meanwhile.
+    rows: tokens in the forward, a prefill's prompt length included; context: prefix length, tree excluded.
+    """
+
+    role: Role
+    phase: Literal[Phase.PREFILL, Phase.EXPAND, Phase.VERIFY]
+    degree: int = Field(ge=1)
+    peer_busy: bool
+    rows: int = Field(ge=1)
+    context: int = Field(ge=0)
+
+
+class HostPoint(_Measured):
+    """What a role's process spends around an effect of this phase, its forward excluded, at this many rows.
+
+    For `wait` it is the channel's hop: peer's send ended to message in hand.
+    """
+
+    phase: Phase
+    rows: int = Field(ge=1)
+
+
+class Profile(Document):
+    """Latency tables of a model pair on a machine."""
+
+    schema_name: ClassVar[str] = "swiftspec.profile"
+    schema_version: ClassVar[int] = 1
+
+    device: str
+    num_devices: int = Field(ge=1)
+    target: ModelRef
+    draft: ModelRef
+    steps: tuple[StepPoint, ...] = Field(min_length=1)
+    host: tuple[HostPoint, ...]
+
+    def step(self, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int) -> Latency:
+        """Latency of one whole forward.
+
+        Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last.
+        A table with a busy peer that was not measured is that of an idle one, and says `assumed`.
+
+        Raises
+        ------
+        ValueError
+            If nothing was measured for this phase and degree.
+        """
+        table = self._tables.get((phase, degree, peer_busy))
+        assumed = table is None
+        table = table or self._tables.get((phase, degree, not peer_busy))
+        if table is None:
+            degrees = sorted({key[1] for key in self._tables if key[0] is phase})
+            raise ValueError(
+                f"degree is {degree}, but the profile's {phase} steps were measured at {degrees or 'none'}"
+            )
+        latency = table.at(rows, context)
+        return latency._replace(provenance=Provenance.ASSUMED) if assumed else latency
+
+    def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
+        """Host time of an effect, linear in rows between measurements; None where the profile has none."""
+        points = sorted((point for point in self.host if point.phase is phase), key=lambda point: point.rows)
+        if not points:
+            return None
+        grid = np.array([point.quantiles_s for point in points])
+        quantiles = _interpolate([point.rows for point in points], grid, rows)
+        return Latency(tuple(quantiles.tolist()), weakest(point.provenance for point in points))
+
+    @cached_property
+    def _tables(self) -> dict[tuple[Phase, int, bool], "_Table"]:
+        keys = dict.fromkeys((step.phase, step.degree, step.peer_busy) for step in self.steps)
+        return {
+            key: _Table([step for step in self.steps if (step.phase, step.degree, step.peer_busy) == key])
+            for key in keys
+        }
+
+
+class _Table:
+    """Steps of one phase, degree and peer state, over rows and context."""
+
+    def __init__(self, points: list[StepPoint]) -> None:
+        self._by_rows: dict[int, list[StepPoint]] = {}
+        for point in sorted(points, key=lambda point: (point.rows, point.context)):
+            self._by_rows.setdefault(point.rows, []).append(point)
+        self._cache: dict[tuple[int, int], Latency] = {}
+
+    def at(self, rows: int, context: int) -> Latency:
+        key = (rows, context)
+        if key not in self._cache:
+            self._cache[key] = self._interpolated(rows, context)
+        return self._cache[key]
+
+    def _interpolated(self, rows: int, context: int) -> Latency:
+        measured_rows = list(self._by_rows)
+        columns = np.array([self._at_context(points, context) for points in self._by_rows.values()])
+        quantiles = np.maximum.accumulate(_interpolate(measured_rows, columns, rows))
+        points = [point for column in self._by_rows.values() for point in column]
+        exact = any(point.rows == rows and point.context == context for point in points)
+        known = weakest(point.provenance for point in points)
+        provenance = known if exact else weakest((known, Provenance.INTERPOLATED))
+        return Latency(tuple(quantiles.tolist()), provenance)
+
+    def _at_context(self, points: list[StepPoint], context: int) -> np.ndarray:
+        contexts = [point.context for point in points]
+        return _interpolate(contexts, np.array([p.quantiles_s for p in points]), min(context, contexts[-1]))
+
+
+def _interpolate(knots: list[int], values: np.ndarray, at: int) -> np.ndarray:
+    """Piecewise linear along axis 0: flat below the first knot, the last slope (never falling) above the last."""
+    if at <= knots[0] or len(knots) == 1:
+        return values[0] if at <= knots[0] else values[-1]
+    right = min(int(np.searchsorted(knots, at)), len(knots) - 1)
+    left = right - 1
+    weight = (at - knots[left]) / (knots[right] - knots[left])
+    slope = values[right] - values[left]
+    if weight > 1:
+        slope = np.maximum(slope, 0.0)
+        return values[right] + slope * (weight - 1)
+    return values[left] + slope * weight

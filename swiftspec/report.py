@@ -1,0 +1,50 @@
+"""Report: predicted beside measured, policy by policy. No torch here."""
+
+from typing import ClassVar
+
+from swiftspec.documents import Document, Facts, Spread
+from swiftspec.timeline import Figures, Metrics
+
+__all__ = ["PolicyReport", "Report", "relative_error"]
+
+
+class PolicyReport(Facts):
+    """One policy. error: predicted / measured - 1, figure by figure; repeats: tokens/s of each measured repetition."""
+
+    policy: str
+    candidate: str
+    predicted: Figures
+    measured: Figures
+    error: Figures
+    measured_metrics: Metrics
+    repeats: tuple[float, ...]
+    identical_output: bool
+
+
+class Report(Document):
+    """A validation. regret: best measured tokens_per_s over the chosen plan's measured tokens_per_s, minus 1."""
+
+    schema_name: ClassVar[str] = "swiftspec.report"
+    schema_version: ClassVar[int] = 1
+
+    plan_sha256: str
+    chosen: str
+    num_prompts: int
+    policies: tuple[PolicyReport, ...]
+    regret: float
+
+
+def relative_error(predicted: Figures, measured: Figures) -> Figures:
+    """predicted / measured - 1 for every figure; 0 where both are 0."""
+
+    def error(left: float, right: float) -> float:
+        return left / right - 1 if right else 0.0
+
+    return Figures(
+        tokens_per_s=error(predicted.tokens_per_s, measured.tokens_per_s),
+        tokens_per_round=error(predicted.tokens_per_round, measured.tokens_per_round),
+        round_s=Spread(
+            median=error(predicted.round_s.median, measured.round_s.median),
+            p95=error(predicted.round_s.p95, measured.round_s.p95),
+        ),
+    )

@@ -1,0 +1,208 @@
+"""Timeline: what each role did when. Both drivers emit it, in the same words; metrics are functions of it alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from swiftspec.documents import Facts, Spread
+from swiftspec.policies.effects import Role
+
+__all__ = ["Figures", "Metrics", "Phase", "Span", "Timeline", "measure"]
+
+
+class Phase(StrEnum):
+    """What a role is doing; the same names simulated and measured. A poll that finds nothing is no span."""
+
+    PREFILL = "prefill"
+    EXPAND = "expand"  # one draft forward
+    VERIFY = "verify"  # one target forward
+    COMPACT = "compact"  # KV of kept slots moves
+    SEND = "send"
+    WAIT = "wait"  # until the peer's message is there; a poll that finds one counts
+    COMMIT = "commit"
+
+
+class Span(NamedTuple):
+    """One phase of one process. `model` is whose forward or cache it was: a co-located process does both roles' work."""
+
+    role: Role
+    phase: Phase
+    model: Role
+    rows: int
+    tokens: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One request.
+
+    Parameters
+    ----------
+    request : str
+        The prompt's id.
+    start_s : float
+        When the request was handed to the roles; the clock is shared by all of them.
+    spans : tuple of Span
+        Spans of one role do not overlap and come in order of time.
+    """
+
+    request: str
+    start_s: float
+    spans: tuple[Span, ...]
+
+    def of(self, role: Role) -> list[Span]:
+        """Spans of the process that runs this role."""
+        return [span for span in self.spans if span.role is role]
+
+    def phase(self, phase: Phase) -> list[Span]:
+        """All spans of a phase, in order of time."""
+        return sorted((span for span in self.spans if span.phase is phase), key=lambda span: span.start_s)
+
+    @property
+    def commits(self) -> list[Span]:
+        """When tokens reached the user."""
+        return self.phase(Phase.COMMIT)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(span.tokens for span in self.commits)
+
+    @property
+    def ttft_s(self) -> float:
+        """Request to first token."""
+        return self.commits[0].end_s - self.start_s
+
+    @property
+    def e2e_s(self) -> float:
+        """Request to last token."""
+        return self.commits[-1].end_s - self.start_s
+
+    @property
+    def tpot_s(self) -> float:
+        """(E2E - TTFT) / (n - 1), as vLLM defines it; 0 for a single token."""
+        return (self.e2e_s - self.ttft_s) / (self.num_tokens - 1) if self.num_tokens > 1 else 0.0
+
+    @property
+    def round_s(self) -> list[float]:
+        """Verification to verification; the last one ends with its commit."""
+        starts = [span.start_s for span in self.phase(Phase.VERIFY)]
+        ends = [*starts[1:], self.commits[-1].end_s]
+        return [end - start for start, end in zip(starts, ends, strict=True)]
+
+    @property
+    def verified_tokens(self) -> int:
+        """Tokens that verifications brought; autoregressive decoding has its first from the prefill."""
+        starts = [span.start_s for span in self.phase(Phase.VERIFY)]
+        return sum(span.tokens for span in self.commits if starts and span.start_s >= starts[0])
+
+
+class Figures(Facts):
+    """What is predicted, measured and compared."""
+
+    tokens_per_s: float
+    round_s: Spread
+    tokens_per_round: float
+
+
+class Metrics(Facts):
+    """Figures of a set of requests, and what explains them.
+
+    tokens_per_s is output tokens over time from request to last token, prefill included; ttft_s and tpot_s are medians
+    over requests. overlap_fraction is the share of target-busy time in which the draft was busy too. tail_s is the serial
+    tail of a round: verdict received to next subtree sent, at the draft, where the subtree left without another forward.
+    """
+
+    figures: Figures
+    num_tokens: int
+    rounds: int
+    ttft_s: float
+    tpot_s: float
+    overlap_fraction: float
+    verify_s: float
+    tail_s: Spread | None
+    hit_fraction: float | None
+
+    @property
+    def acceptance_length(self) -> float:
+        """Accepted draft tokens per verification, bonus excluded."""
+        return self.figures.tokens_per_round - 1
+
+    @property
+    def speed_of_light(self) -> float:
+        """tokens_per_round / (one target forward): tokens/s if verifications followed each other without a gap."""
+        return self.figures.tokens_per_round / self.verify_s if self.verify_s else 0.0
+
+    @property
+    def light_fraction(self) -> float:
+        """Share of the speed of light reached between the first verification and the last."""
+        return self.verify_s / self.mean_round_s if self.mean_round_s else 0.0
+
+    mean_round_s: float
+
+
+def measure(timelines: Sequence[Timeline]) -> Metrics:
+    """Metrics of some requests. ValueError if there are none or one committed nothing."""
+    if not timelines or any(not timeline.commits for timeline in timelines):
+        raise ValueError("timelines are empty; at least one committed token each is needed")
+    rounds = [duration for timeline in timelines for duration in timeline.round_s]
+    verifies = [span.end_s - span.start_s for timeline in timelines for span in timeline.phase(Phase.VERIFY)]
+    tails = [tail for timeline in timelines for tail in _turnarounds(timeline)]
+    hit_tails = [seconds for seconds, forwards in tails if not forwards]
+    busy = [_overlap(timeline) for timeline in timelines]
+    target_busy_s = sum(target_s for _, target_s in busy)
+    figures = Figures(
+        tokens_per_s=sum(t.num_tokens for t in timelines) / sum(t.e2e_s for t in timelines),
+        round_s=_spread(rounds) or Spread(median=0.0, p95=0.0),
+        tokens_per_round=sum(t.verified_tokens for t in timelines) / max(1, len(rounds)),
+    )
+    return Metrics(
+        figures=figures,
+        num_tokens=sum(t.num_tokens for t in timelines),
+        rounds=len(rounds),
+        ttft_s=float(np.median([t.ttft_s for t in timelines])),
+        tpot_s=float(np.median([t.tpot_s for t in timelines])),
+        overlap_fraction=sum(both_s for both_s, _ in busy) / target_busy_s if target_busy_s else 0.0,
+        verify_s=float(np.mean(verifies)) if verifies else 0.0,
+        mean_round_s=float(np.mean(rounds)) if rounds else 0.0,
+        tail_s=_spread(hit_tails),
+        hit_fraction=len(hit_tails) / len(tails) if tails else None,
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    return Spread(median=float(np.median(values)), p95=float(np.percentile(values, 95)))
+
+
+def _turnarounds(timeline: Timeline) -> Iterator[tuple[float, int]]:
+    """(seconds from verdict received to subtree sent, forwards in between), at the draft, round by round."""
+    received_s, forwards = None, 0
+    for span in timeline.of(Role.DRAFT):
+        if span.phase is Phase.WAIT:
+            received_s, forwards = span.end_s, 0
+        elif span.phase is Phase.SEND and received_s is not None:
+            yield span.end_s - received_s, forwards
+            received_s = None
+        elif span.phase is Phase.EXPAND:
+            forwards += 1
+
+
+def _overlap(timeline: Timeline) -> tuple[float, float]:
+    """(seconds in which both processes computed, seconds in which the target did)."""
+    busy = (Phase.PREFILL, Phase.VERIFY, Phase.EXPAND, Phase.COMPACT)
+    target, draft = ([span for span in timeline.of(role) if span.phase in busy] for role in (Role.TARGET, Role.DRAFT))
+    both_s, index = 0.0, 0
+    for span in target:
+        while index < len(draft) and draft[index].end_s <= span.start_s:
+            index += 1
+        for other in draft[index:]:
+            if other.start_s >= span.end_s:
+                break
+            both_s += min(span.end_s, other.end_s) - max(span.start_s, other.start_s)
+    return both_s, sum(span.end_s - span.start_s for span in target)

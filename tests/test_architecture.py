@@ -1,0 +1,335 @@
+"""The shape of the repository, asserted: who may import whom, what is pure, what loads late, where code lives."""
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "swiftspec"
+LINKS = ("simulator", "kernels", "profiles")
+MAX_LINES = 400
+
+CONTRACTS = frozenset(
+    {"specs", "profile", "acceptance", "plan", "timeline", "report", "tree", "policies", "documents", "errors"}
+)
+# Layer -> what its modules may import beside the standard library: other layers and third-party packages.
+# A layer is a first-level module or folder of swiftspec; the contracts are one layer, swiftspec/__init__.py is "root".
+ALLOWED: Mapping[str, frozenset[str]] = {
+    "root": frozenset({"contracts"}),
+    "contracts": frozenset({"contracts", "numpy", "scipy", "pydantic"}),
+    "kernels": frozenset({"kernels", "torch", "triton"}),
+    "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
+    "engine": frozenset({"engine", "contracts", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy"}),
+    "profiler": frozenset({"profiler", "engine", "kernels", "contracts", "torch", "numpy"}),
+    "planner": frozenset({"planner", "simulator", "contracts", "joblib", "numpy"}),
+    "validator": frozenset({"contracts"}),
+    "perfetto": frozenset({"contracts"}),
+    "plotting": frozenset({"contracts", "matplotlib", "numpy"}),
+    "demo": frozenset({"demo", "engine", "contracts", "torch", "transformers", "tokenizers", "rich"}),
+}
+# Parsing and printing: these may use every layer, but nothing heavy may be loaded when they are imported.
+FRONT = ("cli", "commands", "console", "__main__")
+FRONT_ALLOWED = frozenset(ALLOWED) | {"commands", "console", "typer", "rich", "numpy"}
+HEAVY = frozenset({"torch", "transformers", "triton", "simpy", "matplotlib"})
+
+# What turns a replayable role program into one that is not.
+IMPURE = (
+    *("torch", "simpy", "zmq", "time", "datetime", "random", "secrets", "numpy.random"),
+    *("socket", "asyncio", "threading", "multiprocessing", "subprocess"),
+)
+PURE = ("swiftspec.policies", "swiftspec.tree")
+BANNED_ROOTS = ("simulator", "kernels")
+BANNED_NAMES = frozenset({"p", "q", "gamma"})  # papers swap them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Import:
+    """One imported dotted name; `deferred` when merely importing the module does not execute it."""
+
+    target: str
+    line: int
+    deferred: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Module:
+    """One source file: its dotted name (a package's own file has the package's name) and its text."""
+
+    name: str
+    text: str
+    is_package: bool = False
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def imports(self) -> list[Import]:
+        collector = _ImportCollector(self.name if self.is_package else self.name.rpartition(".")[0])
+        collector.visit(self.tree)
+        return collector.found
+
+
+class _ImportCollector(ast.NodeVisitor):
+    """Every import, function-level and relative ones and `import_module("literal")` included."""
+
+    def __init__(self, package: str) -> None:
+        self.found: list[Import] = []
+        self._package = package
+        self._deferred = 0
+
+    def _add(self, target: str, node: ast.expr | ast.stmt) -> None:
+        self.found.append(Import(target=target, line=node.lineno, deferred=self._deferred > 0))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._add(alias.name, node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        parents = self._package.split(".")
+        base = parents[: len(parents) - node.level + 1] if node.level else []
+        source = ".".join([*base, *([node.module] if node.module else [])])
+        for alias in node.names:
+            self._add(f"{source}.{alias.name}", node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in ("import_module", "__import__") and node.args and isinstance(node.args[0], ast.Constant):
+            self._add(str(node.args[0].value), node)
+        self.generic_visit(node)
+
+    def _visit_deferred(self, nodes: Sequence[ast.AST]) -> None:
+        self._deferred += 1
+        for node in nodes:
+            self.visit(node)
+        self._deferred -= 1
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._visit_deferred(node.body)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._visit_deferred(node.body)
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            self._visit_deferred(node.body)
+            for other in node.orelse:
+                self.visit(other)
+        else:
+            self.generic_visit(node)
+
+
+def within(target: str, *packages: str) -> bool:
+    """Whether the dotted name is one of the packages or lies inside one."""
+    return any(target == package or target.startswith(f"{package}.") for package in packages)
+
+
+def layer_of(target: str) -> str:
+    """The layer of a swiftspec name, or the top-level name of a package that is not ours."""
+    root, *rest = target.split(".")
+    if root != PACKAGE:
+        return root
+    first = rest[0] if rest else "root"
+    if first in CONTRACTS:
+        return "contracts"
+    return first if first in ALLOWED or first in FRONT else "root"
+
+
+def layering_violations(module: Module) -> Iterator[str]:
+    layer = layer_of(module.name)
+    if layer == "root" and module.name != PACKAGE:
+        yield f"{module.name}: in no layer; add it to the table on purpose"
+    allowed = FRONT_ALLOWED if layer in FRONT else ALLOWED[layer]
+    for found in module.imports:
+        wanted = layer_of(found.target)
+        starts_cli = layer == "__main__" and wanted == "cli"
+        if wanted not in allowed and wanted not in sys.stdlib_module_names and not starts_cli:
+            yield f"{module.name}:{found.line}: {layer} may not import {found.target}"
+
+
+def banned_root_violations(module: Module) -> Iterator[str]:
+    for found in module.imports:
+        if within(found.target, *BANNED_ROOTS):
+            yield f"{module.name}:{found.line}: import {found.target}; say {PACKAGE}.{found.target}"
+
+
+def purity_violations(module: Module) -> Iterator[str]:
+    if not within(module.name, *PURE):
+        return
+    for found in module.imports:
+        if within(found.target, *IMPURE):
+            yield f"{module.name}:{found.line}: a policy or tree never touches {found.target}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
+            yield f"{module.name}:{node.lineno}: a policy or tree never touches numpy.random"
+
+
+def print_violations(module: Module) -> Iterator[str]:
+    if module.name == f"{PACKAGE}.console":
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield f"{module.name}:{node.lineno}: the library does not print"
+
+
+def signature_violations(module: Module) -> Iterator[str]:
+    """Public functions' parameters and public classes' annotated fields, by the names that papers swap."""
+
+    def visit(body: Sequence[ast.stmt]) -> Iterator[str]:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield from visit(node.body)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                if node.target.id in BANNED_NAMES:
+                    yield f"{module.name}:{node.lineno}: field {node.target.id}"
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if node.name.startswith("_") and node.name not in ("__init__", "__call__"):
+                    continue
+                names = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+                for name in sorted(names & BANNED_NAMES):
+                    yield f"{module.name}:{node.lineno}: {node.name}({name})"
+
+    yield from visit(module.tree.body)
+
+
+def size_violations(module: Module) -> Iterator[str]:
+    num_lines = module.text.count("\n")
+    if num_lines > MAX_LINES:
+        yield f"{module.name}: {num_lines} lines; at most {MAX_LINES}, one role per file"
+
+
+def loaded_at_import(start: str, modules: Mapping[str, Module]) -> dict[str, str]:
+    """Third-party packages that importing `start` loads, each with the module of ours that loads it."""
+    loaded: dict[str, str] = {}
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for target in (found.target for found in modules[name].imports if not found.deferred):
+            parts = target.split(".")
+            ours = {".".join(parts[: i + 1]) for i in range(len(parts))} & modules.keys()
+            waiting.extend(ours)
+            if parts[0] != PACKAGE and parts[0] not in sys.stdlib_module_names:
+                loaded.setdefault(parts[0], name)
+    return loaded
+
+
+def heavy_start_violations(modules: Mapping[str, Module]) -> Iterator[str]:
+    for name in sorted(modules):
+        if name == PACKAGE or layer_of(name) in FRONT:
+            for package, culprit in loaded_at_import(name, modules).items():
+                if package in HEAVY:
+                    yield f"{name}: importing it loads {package}, through {culprit}"
+
+
+def modules_under(folder: str) -> dict[str, Module]:
+    """Dotted name -> module, for every Python file below a folder of the repository."""
+    modules: dict[str, Module] = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        modules[name] = Module(name=name, text=path.read_text(encoding="utf-8"), is_package=is_package)
+    return modules
+
+
+LIBRARY = modules_under(PACKAGE)
+TESTS = modules_under("tests")
+
+Check = Callable[[Module], Iterator[str]]
+LIBRARY_CHECKS: tuple[Check, ...] = (
+    layering_violations,
+    banned_root_violations,
+    purity_violations,
+    print_violations,
+    signature_violations,
+    size_violations,
+)
+
+
+@pytest.mark.parametrize("check", LIBRARY_CHECKS, ids=lambda check: check.__name__)
+def test_library_has_no(check: Check) -> None:
+    assert [line for module in LIBRARY.values() for line in check(module)] == []
+
+
+@pytest.mark.parametrize("check", [banned_root_violations, size_violations], ids=lambda check: check.__name__)
+def test_tests_have_no(check: Check) -> None:
+    assert [line for module in TESTS.values() for line in check(module)] == []
+
+
+def test_command_line_loads_nothing_heavy_when_imported() -> None:
+    assert list(heavy_start_violations(LIBRARY)) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "text"),
+    [
+        (layering_violations, "swiftspec.engine.driver", "def run():\n    from swiftspec.simulator import driver"),
+        (layering_violations, "swiftspec.engine.driver", "import transformers"),
+        (layering_violations, "swiftspec.engine.driver", "from ..planner import search"),
+        (layering_violations, "swiftspec.engine.driver", "importlib.import_module('swiftspec.profiler')"),
+        (layering_violations, "swiftspec.simulator.driver", "import torch.nn"),
+        (layering_violations, "swiftspec.plan", "from swiftspec.engine.model import Decoder"),
+        (layering_violations, "swiftspec.commands.run", "from swiftspec.cli import app"),
+        (layering_violations, "swiftspec.utils", ""),
+        (banned_root_violations, "swiftspec.engine.model", "import kernels.attention"),
+        (banned_root_violations, "tests.test_x", "def test():\n    from simulator import driver"),
+        (purity_violations, "swiftspec.policies.swiftspec", "import time"),
+        (purity_violations, "swiftspec.tree", "from numpy import random"),
+        (purity_violations, "swiftspec.tree", "import numpy as np\nrng = np.random.default_rng(0)"),
+        (print_violations, "swiftspec.engine.driver", "def run():\n    print('here')"),
+        (signature_violations, "swiftspec.tree", "class Tree:\n    def grow(self, *, gamma): ..."),
+        (signature_violations, "swiftspec.tree", "class Node:\n    q: float"),
+        (signature_violations, "swiftspec.tree", "def accept(p, /): ..."),
+        (size_violations, "swiftspec.tree", "\n" * (MAX_LINES + 1)),
+    ],
+)
+def test_checks_find_what_they_look_for(check: Check, name: str, text: str) -> None:
+    assert len(list(check(Module(name=name, text=text)))) == 1
+
+
+def test_heavy_start_is_found_through_other_modules() -> None:
+    texts = {
+        "swiftspec": "",
+        "swiftspec.cli": "def main():\n    import torch\nfrom swiftspec.commands import plan",
+        "swiftspec.commands": "",
+        "swiftspec.commands.plan": "from swiftspec.planner import search",
+        "swiftspec.planner": "import simpy",
+    }
+    modules = {name: Module(name=name, text=text, is_package=name == "swiftspec") for name, text in texts.items()}
+    assert list(heavy_start_violations(modules)) == [
+        "swiftspec.cli: importing it loads simpy, through swiftspec.planner",
+        "swiftspec.commands.plan: importing it loads simpy, through swiftspec.planner",
+    ]
+
+
+def test_imports_for_type_checking_are_deferred() -> None:
+    module = Module(name="swiftspec.cli", text="if TYPE_CHECKING:\n    import torch\nelse:\n    import json")
+    assert [(found.target, found.deferred) for found in module.imports] == [("torch", True), ("json", False)]
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_link_at_the_root_is_relative_and_resolves_into_the_package(name: str) -> None:
+    link = ROOT / name
+    assert link.is_symlink()
+    assert link.readlink() == Path(PACKAGE, name)
+    assert link.resolve(strict=True) == (ROOT / PACKAGE / name)
+
+
+def test_kernels_is_a_namespace_folder() -> None:
+    assert list((ROOT / PACKAGE / "kernels").rglob("__init__.py")) == []
+
+
+def test_python_lives_in_the_package_and_the_tests_only() -> None:
+    folders = [entry for entry in ROOT.iterdir() if entry.is_dir() and not entry.is_symlink()]
+    visible = [f for f in folders if not re.match(r"\.|build$|dist$", f.name) and not (f / "pyvenv.cfg").exists()]
+    with_code = {folder.name for folder in visible if next(folder.rglob("*.py"), None)}
+    assert (with_code, list(ROOT.glob("*.py"))) == ({PACKAGE, "tests"}, [])

@@ -1,0 +1,135 @@
+"""The house rules a user notices: a light import, a quick help, and documents that agree with the files."""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import swiftspec
+
+ROOT = Path(__file__).resolve().parents[1]
+HELP = "import sys; sys.argv = ['swiftspec', '--help']; from swiftspec.cli import main; main()"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+REQUIREMENTS = [Requirement(line) for line in PROJECT["dependencies"]]
+DEV_REQUIREMENTS = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level packages in `sys.modules` once the code has run or exited."""
+    report = "import json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    done = run_python(f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\nfinally:\n    {report}")
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def pins() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    exact = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {name: Version(version) for name, version in exact}
+
+
+def section(path: str, heading: str) -> str:
+    """Text of one `## heading` section of a Markdown file."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return re.split(r"^## ", text.split(f"\n## {heading}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def readme_tree() -> list[str]:
+    """Paths named by the README's tree, relative to the root."""
+    block = (ROOT / "README.md").read_text(encoding="utf-8").split("<!-- tree -->\n```\n")[1].split("\n```")[0]
+    paths: list[str] = []
+    parent = ""
+    for line in block.splitlines():
+        names = re.split(r"\s{2,}", line.strip())[0].split(", ")
+        indented = line.startswith(" ")
+        parent = parent if indented else names[0]
+        paths += [f"{parent}{name}" if indented else name for name in names]
+    return paths
+
+
+def test_import_loads_neither_torch_nor_transformers() -> None:
+    loaded = loaded_after("import swiftspec")
+    assert "swiftspec" in loaded
+    assert not loaded & {"torch", "transformers", "numpy"}
+
+
+def test_help_loads_neither_torch_nor_transformers() -> None:
+    loaded = loaded_after(HELP)
+    assert "typer" in loaded
+    assert not loaded & {"torch", "transformers", "triton", "simpy", "matplotlib", "scipy"}
+
+
+def test_help_answers_within_half_a_second() -> None:
+    durations_s: list[float] = []
+    for _ in range(5):
+        start_s = time.perf_counter()
+        done = run_python(HELP)
+        durations_s.append(time.perf_counter() - start_s)
+        assert done.returncode == 0, done.stderr
+        assert "validate" in done.stdout
+    assert statistics.median(durations_s) < 0.5
+
+
+def test_public_names_exist() -> None:
+    assert len(swiftspec.__all__) <= 20
+    assert [name for name in swiftspec.__all__ if not hasattr(swiftspec, name)] == []
+
+
+def test_every_dependency_has_a_tested_version_above_its_lower_bound() -> None:
+    pinned = pins()
+    requirements = REQUIREMENTS + DEV_REQUIREMENTS
+    assert {requirement.name for requirement in requirements} == pinned.keys()
+    assert [r.name for r in requirements if not r.specifier.contains(pinned[r.name])] == []
+
+
+def test_heavy_pins_are_the_tested_pair() -> None:
+    # torch's CUDA build requires exactly this triton; its CPU build requires none, so the pair is pinned by hand.
+    assert (pins()["torch"], pins()["triton"]) == (Version("2.13.0"), Version("3.7.1"))
+
+
+@pytest.mark.parametrize("name", sorted(pins()))
+def test_installed_version_is_the_pinned_one(name: str) -> None:
+    try:
+        installed = Version(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"{name} is not installed here")
+    assert installed.public == pins()[name].public  # a local suffix such as +cpu names a build, not a version
+
+
+def test_every_dependency_is_justified() -> None:
+    reasons = dict(re.findall(r"^- `([^`]+)`: (\S.{15,})$", section("docs/design.md", "Dependencies"), re.MULTILINE))
+    assert reasons.keys() == {requirement.name for requirement in REQUIREMENTS + DEV_REQUIREMENTS}
+
+
+def test_readme_tree_names_only_what_is_on_disk() -> None:
+    assert [path for path in readme_tree() if not (ROOT / path).exists()] == []
+
+
+def test_readme_tree_names_every_part_of_the_package() -> None:
+    named = {path.rstrip("/") for path in readme_tree()}
+    hidden = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+    on_disk = {f"swiftspec/{entry.name}" for entry in (ROOT / "swiftspec").iterdir() if entry.name not in hidden}
+    assert on_disk - named == set()
+
+
+def test_links_in_the_documents_resolve() -> None:
+    for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        links = re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8"))
+        local = [link for link in links if not link.startswith("http")]
+        assert [link for link in local if not (document.parent / link).exists()] == [], document
