@@ -115,8 +115,10 @@ class Profile(Document):
     steps: tuple[StepPoint, ...] = Field(min_length=1)
     host: tuple[HostPoint, ...]
 
-    def step(self, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int) -> Latency:
-        """Latency of one whole forward.
+    def step(
+        self, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int, role: Role | None = None
+    ) -> Latency:
+        """Latency of one whole forward; `role` says whose prefill, and follows from any other phase.
 
         Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last.
         A table with a busy peer that was not measured is that of an idle one, and says `assumed`.
@@ -126,13 +128,14 @@ class Profile(Document):
         ValueError
             If nothing was measured for this phase and degree.
         """
-        table = self._tables.get((phase, degree, peer_busy))
+        role = role or (Role.DRAFT if phase is Phase.EXPAND else Role.TARGET)
+        table = self._tables.get((role, phase, degree, peer_busy))
         assumed = table is None
-        table = table or self._tables.get((phase, degree, not peer_busy))
+        table = table or self._tables.get((role, phase, degree, not peer_busy))
         if table is None:
-            degrees = sorted({key[1] for key in self._tables if key[0] is phase})
+            degrees = self.degrees(phase, role=role)
             raise ValueError(
-                f"degree is {degree}, but the profile's {phase} steps were measured at {degrees or 'none'}"
+                f"degree is {degree}, but the {role}'s {phase} steps were measured at {degrees or 'none'}"
             )
         latency = table.at(rows, context)
         return latency._replace(provenance=Provenance.ASSUMED) if assumed else latency
@@ -146,13 +149,16 @@ class Profile(Document):
         quantiles = _interpolate([point.rows for point in points], grid, rows)
         return Latency(tuple(quantiles.tolist()), weakest(point.provenance for point in points))
 
+    def degrees(self, phase: Phase, *, role: Role) -> list[int]:
+        """Degrees at which a role's steps of a phase are known, ascending."""
+        return sorted({step.degree for step in self.steps if (step.role, step.phase) == (role, phase)})
+
     @cached_property
-    def _tables(self) -> dict[tuple[Phase, int, bool], "_Table"]:
-        keys = dict.fromkeys((step.phase, step.degree, step.peer_busy) for step in self.steps)
-        return {
-            key: _Table([step for step in self.steps if (step.phase, step.degree, step.peer_busy) == key])
-            for key in keys
-        }
+    def _tables(self) -> dict[tuple[Role, Phase, int, bool], "_Table"]:
+        points: dict[tuple[Role, Phase, int, bool], list[StepPoint]] = {}
+        for step in self.steps:
+            points.setdefault((step.role, step.phase, step.degree, step.peer_busy), []).append(step)
+        return {key: _Table(steps) for key, steps in points.items()}
 
 
 class _Table:

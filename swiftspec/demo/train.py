@@ -7,7 +7,7 @@ A stage that finished is skipped; a stage that was stopped goes on from its last
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -56,14 +56,14 @@ def train_tokenizer(path: Path) -> Tokenizer:
 
 def corpus_tokens(tokenizer: Tokenizer) -> Tensor:
     """All training modules as one stream of token ids, an end-of-text after each."""
-    end = tokenizer.token_to_id(END_OF_TEXT)
+    end = tokenizer.encode(END_OF_TEXT).ids[0]
     ids: list[int] = []
     for encoding in tokenizer.encode_batch([text for _, text in training_sources()]):
         ids += [*encoding.ids, end]
     return torch.tensor(ids)
 
 
-def new_model(shape: dict[str, int]) -> LlamaForCausalLM:
+def new_model(shape: Mapping[str, int]) -> LlamaForCausalLM:
     """A randomly initialised Llama with tied head, in fp32."""
     config = LlamaConfig(
         **shape,
@@ -121,7 +121,7 @@ def fit(
 ) -> None:
     """Train in place. `loss_of(logits, tokens)` sees logits (batch, context, vocab) and tokens (batch, context + 1)."""
     optimizers = optimizers_for(model)
-    first, latest = 0, math.nan
+    first, latest = 0, [math.nan]
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         model.load_state_dict(state["model"])
@@ -129,7 +129,7 @@ def fit(
             optimizer.load_state_dict(saved)
         first = int(state["step"])
     full_rates = [0.02, 3e-3]
-    for step in progress_steps(title, first, num_steps, lambda: latest):
+    for step in progress_steps(title, first, num_steps, lambda: latest[0]):
         rate = min(1.0, (step + 1) / 30, (num_steps - step) / (DECAY_FRACTION * num_steps))
         for optimizer, full_rate in zip(optimizers, full_rates, strict=True):
             for group in optimizer.param_groups:
@@ -143,7 +143,7 @@ def fit(
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        latest = loss.item()
+        latest[0] = loss.item()
         if (step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == num_steps:
             saved_state = {
                 "model": model.state_dict(),
@@ -180,8 +180,7 @@ def continuations(target: LlamaForCausalLM, stream: Tensor, *, num_batches: int,
         loaded: Tensor = torch.load(path, weights_only=True)
         return loaded
     rows: list[Tensor] = []
-    latest = math.nan
-    for step in progress_steps("continuations", 0, num_batches, lambda: latest):
+    for step in progress_steps("continuations", 0, num_batches, lambda: math.nan):
         torch.manual_seed(SEED + step)
         prompt_length = (128, 320, 512, 768)[step // 2 % 4]
         starts = torch.randint(0, len(stream) - prompt_length, (64,))

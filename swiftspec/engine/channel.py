@@ -11,7 +11,7 @@ from swiftspec.policies.effects import Message, PeerError, Stop, Subtree, Verdic
 
 __all__ = ["Channel", "decode", "encode"]
 
-# Little-endian: request number, kind, then int32s. The number lets both ends drop what an interrupted request left behind.
+# Little-endian: request number, kind, int32s. By the number both ends drop what an interrupted request left behind.
 _HEAD = struct.Struct("<IB")
 _VERDICT, _STOP, _SUBTREE = range(3)
 _MAX_TOKENS = 4096

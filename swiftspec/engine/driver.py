@@ -144,10 +144,10 @@ class Driver:
         self._peer.send(effect.message)
         return _Done(None, Phase.SEND, self._role)
 
-    def _receive(self, effect: Receive) -> _Done:
+    def _receive(self, _: Receive) -> _Done:
         return _Done(self._peer.receive(), Phase.WAIT, self._role)
 
-    def _poll(self, effect: Poll) -> _Done:
+    def _poll(self, _: Poll) -> _Done:
         message: Message | None = self._peer.poll()
         return _Done(message, None if message is None else Phase.WAIT, self._role)
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.engine.sampling import Sampler
-from swiftspec.engine.worker import Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import Span, Timeline

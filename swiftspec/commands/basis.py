@@ -1,0 +1,68 @@
+"""What a plan rests on: its own file, and the profile and trace it was computed from, held to their SHA-256."""
+
+from pathlib import Path
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.commands.models import Pair
+from swiftspec.documents import ModelRef, file_sha256
+from swiftspec.plan import Basis, Candidate, Plan
+from swiftspec.profile import Profile
+
+__all__ = ["candidate_of", "check_models", "make_basis", "read_profile", "read_trace"]
+
+
+def make_basis(path: Path, *, plan_path: Path) -> Basis:
+    """A reference that survives moving the plan together with what lies beside or below it."""
+    absolute, folder = path.resolve(), plan_path.resolve().parent
+    stored = absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute
+    return Basis(path=str(stored), sha256=file_sha256(path))
+
+
+def read_profile(plan: Plan, plan_path: Path) -> Profile:
+    """The profile the plan was computed from. ValueError if it is gone or was changed since."""
+    return Profile.load(_checked(plan.profile, plan_path))
+
+
+def read_trace(plan: Plan, plan_path: Path) -> AcceptanceTrace:
+    """The trace the plan was computed from. ValueError if it is gone or was changed since."""
+    return AcceptanceTrace.load(_checked(plan.trace, plan_path))
+
+
+def candidate_of(plan: Plan, policy: str | None) -> Candidate:
+    """The plan's choice, or its best candidate of the policy named. ValueError if it has none."""
+    if policy is None:
+        return plan.chosen
+    if policy not in plan.candidates:
+        raise ValueError(f"--policy is {policy!r}; the plan has {', '.join(plan.candidates)}")
+    return plan.candidates[policy]
+
+
+def check_models(pair: Pair, *, profile: Profile, profile_path: Path, trace: AcceptanceTrace, trace_path: Path) -> None:
+    """ValueError unless profile and trace were made with these models.
+
+    Latencies depend on inflation and dtype. Acceptance does not: an inflated target says the same, so a trace only
+    has to be of the same models.
+    """
+    _check_model(profile_path, "target", profile.target, pair.target)
+    _check_model(profile_path, "draft", profile.draft, pair.draft)
+    for role, recorded, named in (("target", trace.target, pair.target), ("draft", trace.draft, pair.draft)):
+        if recorded.model != named.model:
+            raise ValueError(f"{trace_path}: {role} is {recorded.model}; --{role} is {named.model}")
+
+
+def _check_model(path: Path, role: str, recorded: ModelRef, named: ModelRef) -> None:
+    if recorded.model != named.model or recorded.inflate != named.inflate:
+        raise ValueError(f"{path}: {role} is {recorded}; expected {named}, as --{role} and --inflate say")
+
+
+def _checked(basis: Basis, plan_path: Path) -> Path:
+    path = plan_path.parent / basis.path
+    try:
+        found = file_sha256(path)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}), but {plan_path} was computed from it") from error
+    if found != basis.sha256:
+        raise ValueError(
+            f"{path}: SHA-256 is {found[:12]}...; {plan_path} was computed from a file with {basis.sha256[:12]}..."
+        )
+    return path

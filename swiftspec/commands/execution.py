@@ -1,0 +1,92 @@
+"""From a plan and prompts to requests on an engine; what `run` and `validate` share."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec.plan import Candidate, Plan
+from swiftspec.policies import Layout, Request
+from swiftspec.policies.effects import Role
+from swiftspec.prompts import Prompt
+from swiftspec.specs import ModelSpec, model_directory
+from swiftspec.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Engine
+
+__all__ = ["Task", "check_devices", "encode", "make_tasks", "num_devices_here", "open_engine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A request with the id of its prompt."""
+
+    prompt_id: str
+    request: Request
+
+
+def num_devices_here() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def check_devices(candidates: Iterable[Candidate], *, source: Path) -> None:
+    """ValueError unless this machine has every device that the candidates use."""
+    available = num_devices_here()
+    for candidate in candidates:
+        needed = max(candidate.devices) + 1
+        if needed > available:
+            why = " in two disjoint groups" if candidate.build().layout is Layout.DISAGGREGATED else ""
+            raise ValueError(
+                f"{source}: {candidate.describe()} needs {needed} devices{why}; this machine offers {available}"
+            )
+
+
+def encode(tokenizer: Tokenizer, prompts: Iterable[Prompt]) -> list[tuple[str, tuple[int, ...]]]:
+    """(id, token ids) of every prompt. ValueError for one without tokens."""
+    encoded = [(prompt.prompt_id, tokenizer.encode(prompt.text)) for prompt in prompts]
+    for prompt_id, tokens in encoded:
+        if not tokens:
+            raise ValueError(f"prompt {prompt_id} is empty: it has no tokens")
+    return encoded
+
+
+def make_tasks(
+    plan: Plan,
+    candidates: Iterable[Candidate],
+    prompts: Sequence[tuple[str, tuple[int, ...]]],
+    *,
+    max_new_tokens: int,
+) -> list[Task]:
+    """Requests for every prompt. ValueError for one that does not fit the models' context with its output and tree."""
+    spec = ModelSpec.from_directory(model_directory(plan.target.model))
+    tree_rows = max(candidate.build().target_rows for candidate in candidates)
+    tasks = []
+    for prompt_id, tokens in prompts:
+        if len(tokens) + max_new_tokens + tree_rows > spec.max_position:
+            raise ValueError(
+                f"prompt {prompt_id} has {len(tokens)} tokens; with --max-new-tokens {max_new_tokens} and {tree_rows} "
+                f"tree rows that is more than the {spec.max_position} positions of {plan.target.model}"
+            )
+        request = Request(
+            prompt=tokens, max_new_tokens=max_new_tokens, eos_token_ids=frozenset(spec.eos_token_ids)
+        )
+        tasks.append(Task(prompt_id=prompt_id, request=request))
+    return tasks
+
+
+def open_engine(plan: Plan, candidate: Candidate, tasks: Iterable[Task]) -> "Engine":
+    """Processes for a candidate, warm and with room for the longest task; a context manager."""
+    from swiftspec.engine.launcher import Engine
+
+    cores = sorted(os.sched_getaffinity(0))
+    layout = candidate.build().layout
+    return Engine(
+        target=plan.target,
+        draft=None if layout is Layout.TARGET_ONLY else plan.draft,
+        groups={Role(role): tuple(cores[device] for device in group) for role, group in candidate.groups.items()},
+        layout=layout,
+        max_context=max(len(task.request.prompt) + task.request.max_new_tokens for task in tasks),
+    )

@@ -1,0 +1,48 @@
+"""What the verbs write: paths are tried before the long work, files appear whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swiftspec.documents import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["check_outputs", "save_figure", "write_json"]
+
+
+def check_outputs(**paths: Path | None) -> None:
+    """ValueError, naming the option, for the first path that could not be written now."""
+    for option, path in paths.items():
+        if path is not None:
+            _check(f"--{option.replace('_', '-')}", path)
+
+
+def _check(option: str, path: Path) -> None:
+    if path.is_dir():
+        raise ValueError(f"{option} is {path}, a directory; expected a file to write")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"{option} is {path}, which cannot be written ({error.strerror})") from error
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ValueError(f"{option} is {path}, which cannot be written (write-protected)")
+
+
+def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
+    """Machine-readable results, where they were asked for."""
+    if path is not None:
+        write_atomically(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def save_figure(path: Path | None, figure: "Figure") -> None:
+    """A figure in the format that the path's suffix names."""
+    if path is not None:
+        from swiftspec.plotting import render
+
+        write_atomically(path, render(figure, path.suffix.removeprefix(".") or "png"))

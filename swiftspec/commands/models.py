@@ -1,0 +1,78 @@
+"""The models that a user names, checked: directories, shapes, inflation, dtype, vocabularies."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftspec.documents import ModelRef
+from swiftspec.plan import Plan
+from swiftspec.specs import Inflation, ModelSpec, model_directory
+from swiftspec.tokenizer import Tokenizer, check_same_vocabulary
+
+__all__ = ["DTYPES", "Pair", "check_device", "model_name", "resolve_dtype", "resolve_pair", "target_tokenizer"]
+
+DTYPES = {
+    "float32": "float32",
+    "fp32": "float32",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A target, perhaps inflated, and its draft."""
+
+    target: ModelRef
+    draft: ModelRef
+
+    @property
+    def target_directory(self) -> Path:
+        return model_directory(self.target.model)
+
+
+def model_name(model: str) -> str:
+    """`demo/NAME` as it is; the path of a directory made absolute, so that files that name it can be used anywhere.
+
+    Raises
+    ------
+    ValueError
+        If there is no such directory.
+    """
+    directory = model_directory(model)
+    return model if directory != Path(model) else str(directory.resolve())
+
+
+def check_device(device: str) -> None:
+    """ValueError for a device that this version cannot drive."""
+    if device != "cpu":
+        raise ValueError(f"--device is {device!r}; this version runs on 'cpu'")
+
+
+def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str) -> Pair:
+    """Both models, found readable and made for each other. ValueError with one sentence if not."""
+    target, draft = model_name(target), model_name(draft)
+    spec = ModelSpec.from_directory(model_directory(target))
+    ModelSpec.from_directory(model_directory(draft))
+    if inflate is not None:
+        Inflation.parse(inflate).inflated(spec)
+    check_same_vocabulary(model_directory(target), model_directory(draft))
+    dtype = resolve_dtype(dtype, target=target, inflate=inflate)
+    return Pair(
+        target=ModelRef(model=target, inflate=inflate, dtype=dtype), draft=ModelRef(model=draft, dtype=dtype)
+    )
+
+
+def resolve_dtype(dtype: str, *, target: str, inflate: str | None) -> str:
+    """torch's name of a dtype; `auto` measures which one the target is faster in."""
+    if dtype != "auto":
+        if dtype not in DTYPES:
+            raise ValueError(f"--dtype is {dtype!r}; expected auto or one of {', '.join(DTYPES)}")
+        return DTYPES[dtype]
+    from swiftspec.profiler.dtype import choose_dtype
+
+    return choose_dtype(model=target, inflate=inflate)
+
+
+def target_tokenizer(plan: Plan) -> Tokenizer:
+    """The tokenizer of a plan's target."""
+    return Tokenizer(model_directory(plan.target.model))

@@ -1,0 +1,132 @@
+"""What the user sees: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
+progress, notes and errors to stderr."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+__all__ = ["Progress", "error", "heading", "note", "progress", "say", "stream", "table"]
+
+_SHOWN_AFTER_S = 1.0
+_PLAIN_EVERY_S = 10.0
+
+
+class Progress(Protocol):
+    """How long work reports that `done` of `total` steps are behind it, and what comes now."""
+
+    def __call__(self, done: int, total: int, what: str, /) -> None: ...
+
+
+def say(text: str = "") -> None:
+    """A line of the result."""
+    print(text, flush=True)
+
+
+def stream(text: str) -> None:
+    """A piece of the result, as it comes."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A line beside the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def error(message: object) -> None:
+    """One sentence on what went wrong."""
+    note(f"swiftspec: error: {' '.join(str(message).split())}")
+
+
+def heading(text: str) -> None:
+    """A title over what follows."""
+    if sys.stdout.isatty():
+        _rich(sys.stdout).print(f"\n{text}", style="bold")
+    else:
+        say(f"\n== {text} ==")
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, num_text_columns: int = 1) -> None:
+    """Rows under column titles, the first `num_text_columns` of them flush left, numbers flush right."""
+    if sys.stdout.isatty():
+        _rich_table(title, columns, rows, num_text_columns)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    say(f"\n{title}")
+    for row in (columns, *rows):
+        cells = [
+            cell.ljust(width) if index < num_text_columns else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        say(f"  {'  '.join(cells)}".rstrip())
+
+
+@contextmanager
+def progress(verb: str) -> Iterator[Progress]:
+    """A bar on a terminal; otherwise a line now and then, from the second second on."""
+    if not sys.stderr.isatty():
+        yield _PlainProgress(verb, sys.stderr)
+        return
+    with _rich_progress() as bar:
+        yield _BarProgress(bar, bar.add_task(verb, total=None))
+
+
+class _PlainProgress:
+    def __init__(self, verb: str, file: TextIO) -> None:
+        self._verb = verb
+        self._file = file
+        self._start_s = time.monotonic()
+        self._due_s = self._start_s + _SHOWN_AFTER_S
+
+    def __call__(self, done: int, total: int, what: str, /) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + _PLAIN_EVERY_S
+            line = f"{self._verb}: {done}/{total} {what} ({now_s - self._start_s:.0f} s)"
+            print(line, file=self._file, flush=True)
+
+
+class _BarProgress:
+    def __init__(self, bar: "RichProgress", task: "TaskID") -> None:
+        self._bar = bar
+        self._task = task
+
+    def __call__(self, done: int, total: int, what: str, /) -> None:
+        self._bar.update(self._task, completed=done, total=total, description=what)
+
+
+def _rich(file: TextIO) -> "Console":
+    from rich.console import Console
+
+    return Console(file=file, markup=False, highlight=False, emoji=False)
+
+
+def _rich_progress() -> "RichProgress":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=_rich(sys.stderr), transient=True)
+
+
+def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num_text_columns: int) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    drawn = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for index, column in enumerate(columns):
+        drawn.add_column(column, justify="left" if index < num_text_columns else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    _rich(sys.stdout).print(drawn)

@@ -1,0 +1,135 @@
+"""Function-preserving expansion: a model of a larger shape, and its cost, with the output of the small one.
+
+Whatever the expansion adds is random where it cannot reach the output, and zero where it could: added layers and heads
+and neurons work on real numbers, only the projections that would carry their result back are zero.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from swiftspec.engine.checkpoint import load_weights, weight_shapes
+from swiftspec.specs import Inflation, ModelSpec
+
+__all__ = ["inflate_weights", "write_inflated"]
+
+# What a layer adds to the residual stream; zero in an added layer.
+_OUTPUTS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+
+
+def inflate_weights(
+    weights: Mapping[str, Tensor], spec: ModelSpec, inflation: Inflation, *, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Weights, in fp32, of the model that `inflation` makes of `spec`; its logits are those of `weights`.
+
+    The added dimensions of the residual stream are always zero, since nothing writes to them. RMSNorm sees the same
+    sum of squares over more dimensions: norm weights shrink by sqrt(hidden / new hidden), and eps with it in the spec.
+    """
+    inflated = inflation.inflated(spec)
+    result = {}
+    for name, shape in weight_shapes(inflated).items():
+        original = weights.get(name)
+        if original is None:
+            result[name] = _added_layer_weight(name, shape, generator)
+        else:
+            result[name] = _expand(name, original.float(), shape, generator)
+    return result
+
+
+def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Norm weights about 1, others scaled so that activations keep the size of their input."""
+    noise = torch.randn(shape, generator=generator)
+    if "norm" in name:
+        return 1.0 + 0.1 * noise
+    return noise / math.sqrt(shape[-1])
+
+
+def _added_layer_weight(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.zeros(shape) if name.endswith(_OUTPUTS) else _random(name, shape, generator)
+
+
+def _expand(name: str, original: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """`original` in the leading corner of a tensor of `shape`, the rest random or zero."""
+    if tuple(original.shape) == shape:
+        return original.clone()
+    corner = tuple(slice(size) for size in original.shape)
+    if name.endswith(("layernorm.weight", "model.norm.weight")):
+        result = _random(name, shape, generator)
+        original = original * math.sqrt(original.shape[0] / shape[0])
+    elif name.endswith((*_OUTPUTS, "embed_tokens.weight")):
+        # Rows would write to the added dimensions, columns would let added heads and neurons be heard.
+        result = torch.zeros(shape)
+    else:
+        # Added columns read zeros; added rows are heads, neurons of which nobody hears.
+        result = _random(name, shape, generator)
+    result[corner] = original
+    return result
+
+
+def write_inflated(
+    source_dir: str | Path, inflation: Inflation, out_dir: str | Path, *, dtype: torch.dtype, seed: int = 0
+) -> None:
+    """Write the inflated model as a Hugging Face directory: config.json, model.safetensors and the tokenizer's files.
+
+    The directory appears complete or not at all. ValueError if it exists and is not empty, or cannot be written.
+    """
+    source, out = Path(source_dir), Path(out_dir)
+    spec = ModelSpec.from_directory(source)
+    config = _inflated_config(source, inflation.inflated(spec), dtype)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out}: already exists and is not an empty directory")
+    generator = torch.Generator().manual_seed(seed)
+    inflated = inflate_weights(load_weights(source, spec), spec, inflation, generator=generator)
+    weights = {name: tensor.to(dtype).contiguous() for name, tensor in inflated.items()}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+            complete = Path(scratch) / "model"
+            complete.mkdir()
+            (complete / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            save_file(weights, complete / "model.safetensors", metadata={"format": "pt"})
+            for name in _TOKENIZER_FILES:
+                if (source / name).is_file():
+                    shutil.copyfile(source / name, complete / name)
+            complete.replace(out)
+    except OSError as error:
+        raise ValueError(f"{out}: cannot write the inflated model: {error.strerror}") from None
+
+
+def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> dict[str, object]:
+    config: dict[str, object] = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config |= {
+        "num_hidden_layers": inflated.num_layers,
+        "hidden_size": inflated.hidden_size,
+        "intermediate_size": inflated.intermediate_size,
+        "num_attention_heads": inflated.num_heads,
+        "num_key_value_heads": inflated.num_kv_heads,
+        # No longer hidden_size / heads, so it must be said.
+        "head_dim": inflated.head_dim,
+        "rms_norm_eps": inflated.rms_norm_eps,
+    }
+    config.pop("torch_dtype", None)
+    config["dtype"] = re.sub(r"^torch\.", "", str(dtype))
+    if config.get("layer_types"):
+        config["layer_types"] = ["full_attention"] * inflated.num_layers
+    return config

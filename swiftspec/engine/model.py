@@ -1,0 +1,179 @@
+"""Decoder of the Llama family for a few rows at a time: prefill, decode steps and tree-masked forwards on a CPU.
+
+R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabulary.
+Decides nothing: which rows to run and which slots to keep comes from the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from swiftspec.engine.attention import TreeAttention, Visibility, causal_visibility, tree_visibility
+from swiftspec.engine.cache import KVCache
+from swiftspec.engine.checkpoint import load_weights
+from swiftspec.engine.inflate import inflate_weights
+from swiftspec.engine.layers import build_head, build_layer
+from swiftspec.engine.rope import rotations
+from swiftspec.specs import Inflation, ModelSpec
+
+__all__ = ["Decoder"]
+
+_PREFILL_ROWS = 128
+
+
+class _Workspace:
+    """Buffers and their views for one number of rows, made once: in a small model a view costs as much as its sum."""
+
+    def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
+        heads, groups, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        self.hidden = torch.empty(num_rows, spec.hidden_size, dtype=dtype)
+        self.norm = torch.empty(num_rows, 1)
+        # Rotation is done in fp32 whatever the model's dtype.
+        self.qkv = torch.empty(num_rows, spec.query_size + 2 * spec.kv_size)
+        per_head = self.qkv.view(num_rows, heads + 2 * groups, size)
+        self.queries_keys = per_head[:, : heads + groups]
+        self.qk_complex = torch.view_as_complex(self.queries_keys.unflatten(-1, (size // 2, 2)))
+        self.queries_GRJD = per_head[:, :heads].unflatten(1, (groups, heads // groups)).transpose(0, 1)
+        self.keys_values = per_head[:, heads:].unflatten(1, (2, groups)).permute(1, 2, 0, 3)
+        self.attention = TreeAttention(spec, num_rows=num_rows, dtype=dtype)
+
+
+class Decoder:
+    """A loaded model. One instance serves any number of caches, one forward at a time.
+
+    The residual stream, norms and rotations are fp32; weights, products and the cache are in `dtype`.
+    """
+
+    def __init__(self, spec: ModelSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype = torch.float32) -> None:
+        self.spec = spec
+        self.dtype = dtype
+        self._embedding = weights["model.embed_tokens.weight"].to(dtype)
+        self._layers = [build_layer(weights, index, spec, dtype=dtype) for index in range(spec.num_layers)]
+        self._head = build_head(weights, spec, dtype=dtype)
+        # x / sqrt(mean(x^2) + eps) = sqrt(size) * x / hypot(|x|, sqrt(size * eps))
+        self._norm_floor = torch.tensor(math.sqrt(spec.hidden_size * spec.rms_norm_eps))
+        self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
+        self._rotations = rotations(spec, 1)
+        self._workspaces: dict[int, _Workspace] = {}
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        dtype: torch.dtype = torch.float32,
+        inflation: Inflation | None = None,
+        seed: int = 0,
+    ) -> Decoder:
+        """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
+
+        ValueError in one sentence if the directory cannot be used.
+        """
+        spec = ModelSpec.from_directory(directory)
+        weights = load_weights(directory, spec)
+        if inflation is not None:
+            generator = torch.Generator().manual_seed(seed)
+            weights = inflate_weights(weights, spec, inflation, generator=generator)
+            spec = inflation.inflated(spec)
+        return cls(spec, weights, dtype=dtype)
+
+    def new_cache(self, capacity: int | None = None) -> KVCache:
+        """An empty cache that fits this model; as long as its longest context unless `capacity` says otherwise."""
+        return KVCache(self.spec, capacity=capacity or self.spec.max_position, dtype=self.dtype)
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache
+    ) -> Tensor:
+        """Logits [R, V] in fp32 of R rows, which become the tree's newest nodes.
+
+        Parameters
+        ----------
+        tokens, positions : sequence of int
+            Per row: token id, and prefix length + depth in the tree. Positions stay below the cache's capacity.
+        ancestors : sequence of int
+            Bit s of `ancestors[r]`: row r sees tree slot s. This forward's rows take the slots from the tree's
+            length on, and a row may see earlier ones. Every row sees the prefix and itself.
+        cache : KVCache
+            Extended by R tree slots. ValueError if they do not fit.
+        """
+        if not len(tokens) == len(positions) == len(ancestors) > 0:
+            raise ValueError(
+                f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
+                "expected one of each per row and at least one row"
+            )
+        cache.require_room(len(tokens))
+        width = cache.tree_length
+        sees_all = len(tokens) == 1 and ancestors[0] | 1 << width == (2 << width) - 1
+        visible = None if sees_all else tree_visibility(ancestors, width)
+        hidden = self._run(tokens, positions, visible, cache)
+        cache.extend_tree(len(tokens))
+        return self._head(hidden).float()
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Sequence[int], cache: KVCache) -> Tensor | None:
+        """Append `tokens` to the prefix; logits [V] in fp32 after the last one, None if there are none.
+
+        ValueError if the cache holds a tree or has too little room.
+        """
+        if cache.tree_length:
+            raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
+        cache.require_room(len(tokens))
+        hidden = None
+        for first in range(0, len(tokens), _PREFILL_ROWS):
+            chunk = tokens[first : first + _PREFILL_ROWS]
+            positions = range(cache.prefix_length, cache.prefix_length + len(chunk))
+            hidden = self._run(chunk, positions, causal_visibility(len(chunk)), cache)
+            cache.extend_prefix(len(chunk))
+        return None if hidden is None else self._head(hidden[-1:]).float()[0]
+
+    def _run(
+        self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility | None, cache: KVCache
+    ) -> Tensor:
+        """All layers and the final norm, [R, hidden], in a buffer that the next forward of R rows overwrites."""
+        num_rows, start = len(tokens), cache.length
+        end = start + num_rows
+        work = self._workspace(num_rows)
+        attend = work.attention
+        attend.prepare(visible, prefix_length=cache.prefix_length, length=end)
+        turns = self._rotations_at(positions, cache.capacity)
+        residual = self._embedding.index_select(0, torch.tensor(tokens)).float()
+        keys, values = cache.data[:, :1, :, :end].unbind(0), cache.data[:, 1:, :, :end].unbind(0)
+        new_slots = cache.data[:, :, :, start:end].unbind(0)
+        for layer, layer_keys, layer_values, slots in zip(self._layers, keys, values, new_slots, strict=True):
+            work.qkv.copy_(layer.qkv(self._normalised(residual, work)))
+            if layer.qk_norm is not None:
+                self._normalise_heads(work.queries_keys, layer.qk_norm)
+            work.qk_complex.mul_(turns)
+            attend.queries_GRJD.copy_(work.queries_GRJD)
+            slots.copy_(work.keys_values)
+            residual.add_(layer.output(attend(layer_keys, layer_values)))
+            gate, up = layer.gate_up(self._normalised(residual, work)).chunk(2, -1)
+            residual.add_(layer.down(F.silu(gate).mul_(up)))
+        return self._normalised(residual, work)
+
+    def _normalised(self, residual: Tensor, work: _Workspace) -> Tensor:
+        """Rows of length one; the norm's weight is folded into what follows. Three ops where rms_norm runs eight."""
+        torch.linalg.vector_norm(residual, 2, -1, True, out=work.norm)
+        return torch.div(residual, work.norm.hypot_(self._norm_floor), out=work.hidden)
+
+    def _normalise_heads(self, heads: Tensor, weight: Tensor) -> None:
+        norm = torch.linalg.vector_norm(heads, 2, -1, True)
+        heads.div_(norm.hypot_(self._head_norm_floor)).mul_(weight)
+
+    def _rotations_at(self, positions: Sequence[int], capacity: int) -> Tensor:
+        if self._rotations.shape[0] < capacity:
+            self._rotations = rotations(self.spec, capacity)
+        return self._rotations.index_select(0, torch.tensor(positions))
+
+    def _workspace(self, num_rows: int) -> _Workspace:
+        work = self._workspaces.get(num_rows)
+        if work is None:
+            work = self._workspaces[num_rows] = _Workspace(self.spec, num_rows=num_rows, dtype=self.dtype)
+        return work

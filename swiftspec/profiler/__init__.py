@@ -1,0 +1,1 @@
+"""Measures latencies and acceptance on the real device. Everything runs through the engine that will run the plan."""

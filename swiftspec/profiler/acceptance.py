@@ -1,0 +1,98 @@
+"""Records an AcceptanceTrace: the target decodes greedily; at every position the draft says what it would have."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from swiftspec.acceptance import AcceptanceTrace, TracedPrompt
+from swiftspec.documents import ModelRef, Origin
+from swiftspec.engine.cached import CachedDecoder
+from swiftspec.policies.effects import Role, Row
+from swiftspec.specs import ModelSpec, model_directory
+
+__all__ = ["record_trace"]
+
+_CHUNK = 64
+_TREE_SLOTS = 64
+
+
+@torch.inference_mode()
+def record_trace(
+    *,
+    target: ModelRef,
+    draft: ModelRef,
+    prompts: Sequence[tuple[str, tuple[int, ...]]],
+    max_new_tokens: int,
+    num_candidates: int,
+    num_threads: int,
+    progress: Callable[[int, int, str], None],
+) -> AcceptanceTrace:
+    """Run both models once over `prompts`, pairs of id and token ids.
+
+    Raises
+    ------
+    ValueError
+        If a model cannot be loaded, or a prompt with its output does not fit the context.
+    """
+    torch.set_num_threads(num_threads)
+    spec = ModelSpec.from_directory(model_directory(target.model))
+    for prompt_id, prompt in prompts:
+        if len(prompt) + max_new_tokens > spec.max_position:
+            raise ValueError(
+                f"prompt {prompt_id}: {len(prompt)} tokens with max_new_tokens {max_new_tokens} "
+                f"are over the target's context of {spec.max_position}"
+            )
+    models = {
+        role: CachedDecoder.load(reference, max_context=spec.max_position, tree_slots=_TREE_SLOTS)
+        for role, reference in ((Role.TARGET, target), (Role.DRAFT, draft))
+    }
+    traced = []
+    for number, (prompt_id, prompt) in enumerate(prompts):
+        progress(number, len(prompts), f"prompt {prompt_id}")
+        output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
+        tokens, logprobs, ranks = _ranked(models[Role.DRAFT], prompt, output, num_candidates)
+        traced.append(
+            TracedPrompt(
+                prompt_id=prompt_id,
+                prompt_length=len(prompt),
+                target_tokens=np.array(output, np.int32),
+                draft_tokens=tokens,
+                draft_logprobs=logprobs,
+                ranks=ranks,
+                ended=output[-1] in spec.eos_token_ids,
+            )
+        )
+    progress(len(prompts), len(prompts), "done")
+    return AcceptanceTrace(origin=Origin.here(), source="recorded", target=target, draft=draft, prompts=tuple(traced))
+
+
+def _greedy(model: CachedDecoder, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
+    model.reset()
+    output = [int(model.prefill(prompt).argmax())]
+    while len(output) < max_new_tokens and output[-1] not in ends:
+        row = Row(output[-1], len(prompt) + len(output) - 1, 0)
+        output.append(int(model.forward((row,))[0].argmax()))
+        model.keep((0,), 1)
+    return output
+
+
+def _ranked(
+    model: CachedDecoder, prompt: tuple[int, ...], output: list[int], num_candidates: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The draft's best tokens and log-probs for every output position, and the rank of the target's token."""
+    model.reset()
+    model.prefill(prompt[:-1])
+    context = [prompt[-1], *output[:-1]]
+    tokens, logprobs, ranks = [], [], []
+    for start in range(0, len(context), _CHUNK):
+        chunk = context[start : start + _CHUNK]
+        rows = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
+        logits = model.forward(rows).float()
+        model.keep(tuple(range(len(rows))), len(rows))
+        best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
+        wanted = logits.gather(1, torch.tensor(output[start : start + _CHUNK])[:, None])
+        tokens.append(best.indices.numpy().astype(np.int32))
+        logprobs.append(best.values.numpy().astype(np.float32))
+        ranks.append((logits > wanted).sum(-1).numpy().astype(np.int32))
+    return np.concatenate(tokens), np.concatenate(logprobs), np.concatenate(ranks)

@@ -1,0 +1,100 @@
+"""Measuring programs: role programs like any policy's, so that steps are timed by the driver that will run the plan."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import Layout
+from swiftspec.policies.effects import (
+    Commit,
+    KeepKV,
+    Poll,
+    Prefill,
+    Program,
+    Role,
+    Row,
+    Send,
+    Step,
+    Stop,
+    draft_forward,
+    target_forward,
+)
+from swiftspec.policies.verification import Request
+
+__all__ = ["NUM_CANDIDATES", "StepSweep"]
+
+NUM_CANDIDATES = 8  # what the policies' default shapes keep per node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSweep:
+    """Forwards of every row count in turn, `repeats` times over, behind the request's prompt as prefix.
+
+    On one group (co-located) target and draft forwards alternate; on two, the draft runs for as long as the target
+    does, so that each is measured while the other is busy.
+    """
+
+    layout: Layout
+    target_rows_grid: tuple[int, ...]
+    draft_rows_grid: tuple[int, ...]
+    repeats: int
+    name: ClassVar[str] = "step_sweep"
+
+    @property
+    def target_rows(self) -> int:
+        return max(self.target_rows_grid)
+
+    @property
+    def draft_rows(self) -> int:
+        return max(self.draft_rows_grid)
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        if self.layout is Layout.DISAGGREGATED:
+            return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
+        return {Role.TARGET: self._both(request)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["StepSweep"]:
+        yield from ()
+
+    def _both(self, request: Request) -> Program:
+        yield Prefill(Role.TARGET, request.prompt)
+        yield Prefill(Role.DRAFT, request.prompt)
+        for _ in range(self.repeats):
+            for rows in self.target_rows_grid:
+                yield from _verify(request, rows)
+                for draft_rows in self.draft_rows_grid:
+                    yield from _expand(request, draft_rows)
+        yield Commit((0,))
+
+    def _target(self, request: Request) -> Program:
+        yield Prefill(Role.TARGET, request.prompt)
+        for _ in range(self.repeats):
+            for rows in self.target_rows_grid:
+                yield from _verify(request, rows)
+        yield Send(Stop())
+        yield Commit((0,))
+
+    def _draft(self, request: Request) -> Program:
+        yield Prefill(Role.DRAFT, request.prompt)
+        while True:
+            for rows in self.draft_rows_grid:
+                if (yield Poll()) is not None:
+                    return
+                yield from _expand(request, rows)
+
+
+def _chain(request: Request, num_rows: int) -> tuple[Row, ...]:
+    """Rows that cost what a tree's do: time depends on their number, not on which of them see each other."""
+    length = len(request.prompt)
+    return tuple(Row(request.prompt[i % length], length + i, (1 << i) - 1) for i in range(num_rows))
+
+
+def _verify(request: Request, num_rows: int) -> Step[None]:
+    yield from target_forward(_chain(request, num_rows))
+    yield KeepKV(Role.TARGET, (), 0)
+
+
+def _expand(request: Request, num_rows: int) -> Step[None]:
+    yield from draft_forward(_chain(request, num_rows), NUM_CANDIDATES)
+    yield KeepKV(Role.DRAFT, (), 0)

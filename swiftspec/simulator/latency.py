@@ -1,0 +1,109 @@
+"""What an effect costs: latencies of a Profile, drawn and counted. No SimPy and no policy here; no torch.
+
+A forward costs one of the quantiles of `Profile.step`, drawn with equal chances, so that its mean is the measured mean.
+Host time comes from `Profile.host_latency`: in front of a forward it is what the program thinks and the driver prepares
+(a fruitless poll included), and lies between spans; of a send, a compaction and a commit it is the whole effect, the
+thinking before it included, and is the span. Receiving costs nothing: the hop is charged to the message.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Latency, Profile, Provenance
+from swiftspec.timeline import Phase
+
+__all__ = ["Cost", "Meter", "PriceList"]
+
+# So many lengths of context share a price, that of their middle; an empty one has its own.
+_CONTEXT_STEP = 16
+_FREE = Latency((0.0,), Provenance.ASSUMED)
+
+
+class Cost(NamedTuple):
+    """What a charged latency is drawn from, and where its seconds are added up."""
+
+    quantiles_s: tuple[float, ...]
+    provenance: Provenance
+
+
+class PriceList:
+    """A profile's latencies, looked up once each. Holds no randomness: many simulations may share one."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._forwards: dict[tuple[Role, Phase, int, bool, int, int], Cost] = {}
+        self._host: dict[tuple[Phase, int], Cost] = {}
+
+    def forward(self, role: Role, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int) -> Cost:
+        """A whole forward. ValueError if the profile knows nothing of this phase and degree."""
+        step = -(-context // _CONTEXT_STEP)
+        key = (role, phase, degree, peer_busy, rows, step)
+        cost = self._forwards.get(key)
+        if cost is None:
+            middle = max(0, step * _CONTEXT_STEP - _CONTEXT_STEP // 2)
+            latency = self._profile.step(
+                phase, role=role, degree=degree, peer_busy=peer_busy, rows=rows, context=middle
+            )
+            cost = self._forwards[key] = Cost(*latency)
+        return cost
+
+    def host(self, phase: Phase, rows: int) -> Cost:
+        """Host time of an effect; what the profile lacks is free, and `assumed`."""
+        key = (phase, rows)
+        cost = self._host.get(key)
+        if cost is None:
+            latency = self._profile.host_latency(phase, rows=max(1, rows)) or _FREE
+            cost = self._host[key] = Cost(*latency)
+        return cost
+
+
+class Meter:
+    """Draws the latencies of one policy's requests and remembers what they rest on.
+
+    Parameters
+    ----------
+    prices : PriceList
+    degrees : mapping
+        Devices of each role's group.
+
+    Attributes
+    ----------
+    seconds : dict
+        Seconds charged so far by provenance, both roles together. A provenance of 0 s was met and cost nothing: host
+        times that the profile lacks appear so, as `assumed`.
+    """
+
+    def __init__(self, prices: PriceList, *, degrees: Mapping[Role, int]) -> None:
+        self._prices = prices
+        self._degrees = dict(degrees)
+        self._draws: dict[Phase, Callable[[], float]] = {}
+        self.seconds: dict[Provenance, float] = {}
+
+    def seed(self, *entropy: int) -> None:
+        """Start a request. Each phase has its own stream: policies under one seed meet much the same noise."""
+        self._draws = {
+            phase: np.random.default_rng([*entropy, number]).random for number, phase in enumerate(Phase, start=1)
+        }
+
+    def forward(self, role: Role, phase: Phase, *, peer_busy: bool, rows: int, context: int) -> float:
+        """Seconds of one forward."""
+        degree = self._degrees[role]
+        cost = self._prices.forward(role, phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context)
+        return self._charge(phase, cost)
+
+    def host(self, phase: Phase, rows: int = 1) -> float:
+        """Seconds that a process spends around an effect."""
+        return self._charge(phase, self._prices.host(phase, rows))
+
+    def hop(self) -> float:
+        """Seconds from the end of a send until the peer can have the message."""
+        return self.host(Phase.WAIT)
+
+    def _charge(self, phase: Phase, cost: Cost) -> float:
+        quantiles_s, provenance = cost
+        seconds = quantiles_s[int(self._draws[phase]() * len(quantiles_s))]
+        self.seconds[provenance] = self.seconds.get(provenance, 0.0) + seconds
+        return seconds

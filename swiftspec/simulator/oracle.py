@@ -1,0 +1,221 @@
+"""What the models would answer: an AcceptanceTrace replayed on the target's path, its pool of positions off it.
+
+The oracle mirrors each role's cache to know which tree slots lie on the path. No clock, no SimPy and no torch here.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from swiftspec.acceptance import AcceptanceTrace, TracedPrompt
+from swiftspec.documents import ModelRef, Origin
+from swiftspec.policies import Request
+from swiftspec.policies.effects import Candidates, Role, Row
+
+__all__ = ["CacheMirror", "CandidatePool", "TraceOracle", "synthesise_trace"]
+
+# Prompts are not in a trace: their positions hold this. Off the path the target's choice is never followed.
+_PROMPT_TOKEN = 0
+_NO_TOKEN = -1
+
+
+class CandidatePool:
+    """A trace's candidates as the draft answers them, cut to what a policy asks for."""
+
+    def __init__(self, trace: AcceptanceTrace) -> None:
+        self._prompts = trace.prompts
+        self._cut: dict[int, list[list[Candidates]]] = {}
+        self._flat: dict[int, list[Candidates]] = {}
+
+    def of(self, prompt_index: int, num_candidates: int) -> list[Candidates]:
+        """Candidates at every output position of a prompt, `num_candidates` at most. ValueError if there are none."""
+        if num_candidates not in self._cut:
+            self._cut[num_candidates] = [_candidates(prompt, num_candidates) for prompt in self._prompts]
+        return self._cut[num_candidates][prompt_index]
+
+    def everywhere(self, num_candidates: int) -> list[Candidates]:
+        """Those of all prompts in one list."""
+        if num_candidates not in self._flat:
+            every = [self.of(index, num_candidates) for index in range(len(self._prompts))]
+            self._flat[num_candidates] = [candidates for prompt in every for candidates in prompt]
+        return self._flat[num_candidates]
+
+
+def _candidates(prompt: TracedPrompt, num_candidates: int) -> list[Candidates]:
+    tokens = prompt.draft_tokens[:, :num_candidates].tolist()
+    logprobs = prompt.draft_logprobs[:, :num_candidates].tolist()
+    if num_candidates < 1 or not tokens or not tokens[0]:
+        raise ValueError(f"num_candidates is {num_candidates}, but prompt {prompt.prompt_id} of the trace has none")
+    return list(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
+
+
+class CacheMirror:
+    """One role's cache: how long its prefix is, and which tree slots hold what the target would say.
+
+    Parameters
+    ----------
+    path : sequence of int
+        Token at every position of the prompt and the target's own output.
+    """
+
+    def __init__(self, path: Sequence[int]) -> None:
+        self._path = path
+        self.prefix_length = 0
+        self._num_slots = 0
+        self._slots_on_path = 0  # bit per slot
+
+    def prefill(self, num_tokens: int) -> None:
+        """Tokens of the prompt join the prefix."""
+        self.prefix_length += num_tokens
+
+    def append(self, rows: Sequence[Row]) -> list[bool]:
+        """Rows take the next tree slots; whether each lies on the path. ValueError for a row that has no such place."""
+        path, prefix_length = self._path, self.prefix_length
+        answers: list[bool] = []
+        for token, position, ancestors in rows:
+            slot = self._num_slots
+            if ancestors >> slot or position != prefix_length + ancestors.bit_count():
+                raise ValueError(
+                    f"a row for slot {slot} at position {position} has ancestors {ancestors:#b}; "
+                    f"expected earlier slots, one for each position behind the prefix of {prefix_length}"
+                )
+            on_path = not ancestors & ~self._slots_on_path and position < len(path) and path[position] == token
+            self._slots_on_path |= on_path << slot
+            self._num_slots = slot + 1
+            answers.append(on_path)
+        return answers
+
+    def keep(self, slots: Sequence[int], num_verified: int) -> None:
+        """Compact. ValueError for a slot that is empty or named twice, or a verified one off the target's path."""
+        on_path = [self._slots_on_path >> slot & 1 for slot in slots if 0 <= slot < self._num_slots]
+        if len(on_path) < len(slots) or len(set(slots)) < len(slots):
+            raise ValueError(f"slots are {slots}; expected different ones of the {self._num_slots} in use")
+        if num_verified > len(slots) or not all(on_path[:num_verified]):
+            raise ValueError(f"slots are {slots}; expected the first {num_verified} to hold the target's own output")
+        self.prefix_length += num_verified
+        self._num_slots = len(slots) - num_verified
+        self._slots_on_path = sum(bit << slot for slot, bit in enumerate(on_path[num_verified:]))
+
+
+class TraceOracle:
+    """Answers one request's forwards from a trace.
+
+    On the target's path a draft row is answered by the candidates recorded there and a target row by the next recorded
+    token. Off it a draft row is answered by the candidates of a random recorded position, and a target row by a token
+    that nothing follows.
+
+    Parameters
+    ----------
+    pool : CandidatePool
+        Of the trace.
+    prompt : TracedPrompt
+    prompt_index : int
+        Its place in the trace.
+    rng : numpy Generator
+        Draws the positions that answer off the path.
+    """
+
+    def __init__(
+        self, pool: CandidatePool, prompt: TracedPrompt, *, prompt_index: int, rng: np.random.Generator
+    ) -> None:
+        self._pool = pool
+        self._prompt_index = prompt_index
+        self._prompt_length = prompt.prompt_length
+        self._random = rng.random
+        output = [int(token) for token in prompt.target_tokens]
+        self._path = [_PROMPT_TOKEN] * prompt.prompt_length + output
+        self._mirrors = {role: CacheMirror(self._path) for role in Role}
+
+    def request(self, max_new_tokens: int | None) -> Request:
+        """The traced prompt; it ends where the trace does, at the latest."""
+        traced = len(self._path) - self._prompt_length
+        limit = traced if max_new_tokens is None else min(traced, max_new_tokens)
+        return Request(prompt=tuple(self._path[: self._prompt_length]), max_new_tokens=limit)
+
+    def context(self, role: Role) -> int:
+        """Length of a role's prefix."""
+        return self._mirrors[role].prefix_length
+
+    def prefill(self, role: Role, tokens: Sequence[int]) -> int | None:
+        """The target's choice after the last of `tokens`; None for a draft."""
+        mirror = self._mirrors[role]
+        mirror.prefill(len(tokens))
+        return self._next(mirror.prefix_length - 1) if role is Role.TARGET else None
+
+    def draft(self, rows: Sequence[Row], num_candidates: int) -> tuple[Candidates, ...]:
+        """Candidates per row; fewer than `num_candidates` where the trace holds fewer."""
+        on_path = self._mirrors[Role.DRAFT].append(rows)
+        recorded = self._pool.of(self._prompt_index, num_candidates)
+        everywhere = self._pool.everywhere(num_candidates)
+        random, before = self._random, self._prompt_length - 1
+        answers: list[Candidates] = []
+        for row, follows in zip(rows, on_path, strict=True):
+            index = row.position - before
+            if not follows or not 0 <= index < len(recorded):
+                answers.append(everywhere[int(random() * len(everywhere))])
+            else:
+                answers.append(recorded[index])
+        return tuple(answers)
+
+    def target(self, rows: Sequence[Row]) -> tuple[int, ...]:
+        """The target's own next token per row."""
+        on_path = self._mirrors[Role.TARGET].append(rows)
+        choices = [
+            self._next(row.position) if follows else _NO_TOKEN for row, follows in zip(rows, on_path, strict=True)
+        ]
+        return tuple(choices)
+
+    def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
+        """Compact a role's cache."""
+        self._mirrors[role].keep(slots, num_verified)
+
+    def _next(self, position: int) -> int:
+        return self._path[position + 1] if position + 1 < len(self._path) else _NO_TOKEN
+
+
+def synthesise_trace(
+    rank_acceptance: Sequence[float], *, prompt_lengths: Sequence[int], num_tokens: int, seed: int
+) -> AcceptanceTrace:
+    """A trace of independent, identically distributed positions: the i.i.d. draft of the closed forms.
+
+    Parameters
+    ----------
+    rank_acceptance : sequence of float
+        Probability that the target's token is the draft's first candidate, second, ...; descending, at most 1 in all.
+        The draft knows them: a candidate's log-prob is that of its rank. One entry is a chain of that acceptance.
+    prompt_lengths : sequence of int
+        A prompt each.
+    num_tokens : int
+        Output tokens of each.
+    seed : int
+    """
+    shares = [*rank_acceptance, 1.0 - sum(rank_acceptance)]
+    descending = all(left >= right for left, right in pairwise(rank_acceptance))
+    if not rank_acceptance or min(rank_acceptance) <= 0 or shares[-1] < -1e-9 or not descending:
+        raise ValueError(f"rank_acceptance is {rank_acceptance}; expected descending probabilities, at most 1 in all")
+    rng = np.random.default_rng(seed)
+    num_ranks = len(rank_acceptance)
+    logprobs = np.tile(np.log(np.array(rank_acceptance, np.float32)), (num_tokens, 1))
+    prompts = []
+    for number, prompt_length in enumerate(prompt_lengths):
+        ranks = np.searchsorted(np.cumsum(shares[:-1]), rng.random(num_tokens), side="right").astype(np.int32)
+        # Candidates are consecutive ids; the one behind them is what the draft never says.
+        first = rng.integers(1, 30_000, num_tokens).astype(np.int32)
+        prompts.append(
+            TracedPrompt(
+                prompt_id=f"synthetic-{number}",
+                prompt_length=prompt_length,
+                target_tokens=first + ranks,
+                draft_tokens=first[:, None] + np.arange(num_ranks, dtype=np.int32),
+                draft_logprobs=logprobs,
+                ranks=ranks,
+                ended=False,
+            )
+        )
+    return AcceptanceTrace(
+        origin=Origin.here(), source="synthesised", target=_SYNTHETIC, draft=_SYNTHETIC, prompts=tuple(prompts)
+    )
+
+
+_SYNTHETIC = ModelRef(model="synthetic", dtype="float32")

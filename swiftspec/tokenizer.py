@@ -1,0 +1,87 @@
+"""A model directory's tokenizer.json: text to token ids and back, whole or as a stream. No torch, no transformers."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer as FileTokenizer
+
+__all__ = ["TextStream", "Tokenizer", "check_same_vocabulary"]
+
+_FILE = "tokenizer.json"
+_INCOMPLETE = "\ufffd"  # what decoding makes of bytes that are no whole character yet
+
+
+class Tokenizer:
+    """The tokenizer of a Hugging Face model directory. ValueError if tokenizer.json is missing or corrupt."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / _FILE
+        if not path.is_file():
+            raise ValueError(f"{directory}: {_FILE} is missing")
+        try:
+            self._tokenizer = FileTokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception for whatever does not parse
+            raise ValueError(f"{path}: not a tokenizer ({error})") from error
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Token id by token, added tokens included."""
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids, with the special tokens that the model expects around a text."""
+        return tuple(self._tokenizer.encode(text).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of token ids; special tokens are left out."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def stream(self) -> "TextStream":
+        """A decoder for tokens that arrive bit by bit."""
+        return TextStream(self)
+
+
+class TextStream:
+    """Text of a growing token sequence; what it gives out adds up to the decoded whole.
+
+    A character may be spread over several byte-level tokens, and how a token is written may depend on the one before
+    it. So the text since the last boundary is decoded with and without the new tokens, and the difference given out
+    once it ends in a whole character.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._start = 0  # decoding starts here
+        self._given = 0  # tokens before this one have been given out
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """The text that these tokens complete; may be empty."""
+        self._tokens += tokens
+        before, after = self._texts()
+        if len(after) <= len(before) or after.endswith(_INCOMPLETE):
+            return ""
+        self._start, self._given = self._given, len(self._tokens)
+        return after[len(before) :]
+
+    def flush(self) -> str:
+        """The rest, whether or not it ends in a whole character."""
+        before, after = self._texts()
+        self._start = self._given = len(self._tokens)
+        return after[len(before) :]
+
+    def _texts(self) -> tuple[str, str]:
+        given, everything = self._tokens[self._start : self._given], self._tokens[self._start :]
+        return self._tokenizer.decode(given), self._tokenizer.decode(everything)
+
+
+def check_same_vocabulary(target: Path, draft: Path) -> None:
+    """ValueError unless both model directories give every token the same id: only ids travel between the roles."""
+    ours, theirs = Tokenizer(target).vocabulary, Tokenizer(draft).vocabulary
+    if ours == theirs:
+        return
+    token = min((ours.items() ^ theirs.items()), key=lambda item: (item[1], item[0]))[0]
+    raise ValueError(
+        f"draft {draft} and target {target} have different vocabularies: "
+        f"token {token!r} is {theirs.get(token, 'missing')} in the draft and {ours.get(token, 'missing')} in the target"
+    )

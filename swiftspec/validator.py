@@ -1,0 +1,97 @@
+"""(Plan, measured timelines per policy) -> Report. A pure function of its arguments: no engine, no file, no clock."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swiftspec.documents import Origin
+from swiftspec.plan import Candidate, Plan
+from swiftspec.report import PolicyReport, Report, relative_error
+from swiftspec.timeline import Figures, Metrics, Timeline, measure
+
+__all__ = ["Measurement", "make_report"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one policy did with the prompts.
+
+    Parameters
+    ----------
+    policy : str
+    repeats : tuple of tuple of Timeline
+        Per repetition, one timeline per prompt.
+    outputs : tuple of tuple of int
+        Per prompt, the tokens of the first repetition.
+    """
+
+    policy: str
+    repeats: tuple[tuple[Timeline, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.repeats:
+            raise ValueError(f"repeats of {self.policy} is empty; at least one repetition is needed")
+        if any(len(repeat) != len(self.outputs) for repeat in self.repeats):
+            raise ValueError(f"repeats of {self.policy} do not all hold the {len(self.outputs)} prompts of outputs")
+
+
+def make_report(plan: Plan, *, plan_sha256: str, measurements: Sequence[Measurement], origin: Origin) -> Report:
+    """Predicted beside measured, in the plan's order.
+
+    tokens_per_s is the median over repetitions; round_s and tokens_per_round are of all repetitions together. Outputs
+    are compared with those of autoregressive decoding, or of the first policy where that was not measured.
+
+    Raises
+    ------
+    ValueError
+        If the chosen policy was not measured, or a measured one is not in the plan.
+    """
+    by_policy = {measurement.policy: measurement for measurement in measurements}
+    unknown = by_policy.keys() - plan.candidates.keys()
+    if unknown:
+        raise ValueError(f"policy is {min(unknown)!r}; the plan has {', '.join(plan.candidates)}")
+    if plan.chosen.policy not in by_policy:
+        raise ValueError(f"measurements lack the chosen policy, {plan.chosen.policy}")
+    reference = by_policy.get("autoregressive", measurements[0]).outputs
+    policies = tuple(
+        _policy_report(candidate, by_policy[policy], reference)
+        for policy, candidate in plan.candidates.items()
+        if policy in by_policy
+    )
+    speeds = {report.policy: report.measured.tokens_per_s for report in policies}
+    return Report(
+        origin=origin,
+        plan_sha256=plan_sha256,
+        chosen=plan.chosen.policy,
+        num_prompts=len(reference),
+        policies=policies,
+        regret=max(speeds.values()) / speeds[plan.chosen.policy] - 1,
+    )
+
+
+def _policy_report(
+    candidate: Candidate, measurement: Measurement, reference: tuple[tuple[int, ...], ...]
+) -> PolicyReport:
+    repeats = tuple(measure(timelines).figures.tokens_per_s for timelines in measurement.repeats)
+    metrics = _over_repeats(measure([t for timelines in measurement.repeats for t in timelines]), repeats)
+    predicted = candidate.prediction.metrics.figures
+    return PolicyReport(
+        policy=candidate.policy,
+        candidate=candidate.describe(),
+        predicted=predicted,
+        measured=metrics.figures,
+        error=relative_error(predicted, metrics.figures),
+        measured_metrics=metrics,
+        repeats=repeats,
+        identical_output=measurement.outputs == reference,
+    )
+
+
+def _over_repeats(metrics: Metrics, tokens_per_s: Sequence[float]) -> Metrics:
+    figures = Figures(
+        tokens_per_s=statistics.median(tokens_per_s),
+        round_s=metrics.figures.round_s,
+        tokens_per_round=metrics.figures.tokens_per_round,
+    )
+    return metrics.model_copy(update={"figures": figures})

@@ -1,0 +1,116 @@
+"""Profiles for tests: latencies that can be added up in the head, or that look like a machine's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from swiftspec.documents import ModelRef, Origin
+from swiftspec.policies.effects import Role
+from swiftspec.profile import HostPoint, Latency, Profile, Provenance, StepPoint
+from swiftspec.timeline import Phase
+
+MODEL = ModelRef(model="synthetic", dtype="float32")
+WHOSE = {Phase.EXPAND: Role.DRAFT, Phase.VERIFY: Role.TARGET}
+
+
+def constant_profile(
+    *,
+    expand_s: float,
+    verify_s: float,
+    prefill_s: float = 1.0,
+    busy_factor: float = 1.0,
+    host_s: Mapping[Phase, float] | None = None,
+    degrees: Sequence[int] = (1, 2),
+) -> Profile:
+    """Every forward of a phase takes the same time; beside a busy peer, `busy_factor` as long."""
+
+    def steps() -> Iterator[StepPoint]:
+        for degree in degrees:
+            for busy in (False, True):
+                factor = busy_factor if busy else 1.0
+                for phase, seconds in ((Phase.EXPAND, expand_s), (Phase.VERIFY, verify_s)):
+                    yield step_point(WHOSE[phase], phase, [seconds * factor], degree=degree, busy=busy, rows=32)
+                for role in Role:
+                    yield step_point(role, Phase.PREFILL, [prefill_s * factor], degree=degree, busy=busy, context=0)
+
+    host = [host_point(phase, seconds) for phase, seconds in (host_s or {}).items()]
+    return profile(tuple(steps()), tuple(host))
+
+
+def machine_profile(*, cost_ratio: float = 12.0, num_devices: int = 2, noise: float = 0.05) -> Profile:
+    """A target forward costs `cost_ratio` draft forwards of 1 ms; rows, context, degree and a busy peer matter."""
+    rng = np.random.default_rng(7)
+
+    def steps() -> Iterator[StepPoint]:
+        for degree in range(1, num_devices + 1):
+            for busy in (False, True):
+                scale = 1e-3 * (1.08 if busy else 1.0) / degree**0.3
+                for context in (16, 256, 640):
+                    stretch = scale * (1 + context / 4000)
+                    for rows in (1, 2, 4, 8, 12):
+                        seconds = stretch * (1 + 0.06 * rows) * jitter(rng, noise)
+                        yield step_point(
+                            Role.DRAFT, Phase.EXPAND, seconds, degree=degree, busy=busy, rows=rows, context=context
+                        )
+                    for rows in (1, 4, 8, 16, 32):
+                        seconds = stretch * cost_ratio * (1 + 0.015 * rows) * jitter(rng, noise)
+                        yield step_point(
+                            Role.TARGET, Phase.VERIFY, seconds, degree=degree, busy=busy, rows=rows, context=context
+                        )
+                for role, factor in ((Role.DRAFT, 1.0), (Role.TARGET, cost_ratio)):
+                    for rows in (16, 256):
+                        seconds = scale * factor * (1 + 0.02 * rows) * jitter(rng, noise)
+                        yield step_point(role, Phase.PREFILL, seconds, degree=degree, busy=busy, rows=rows, context=0)
+
+    host = {Phase.EXPAND: 8e-5, Phase.VERIFY: 5e-5, Phase.COMPACT: 6e-5, Phase.SEND: 7e-5, Phase.COMMIT: 1e-5}
+    points = [host_point(phase, seconds) for phase, seconds in host.items()]
+    return profile(tuple(steps()), (*points, host_point(Phase.WAIT, 6e-5)), num_devices=num_devices)
+
+
+def jitter(rng: np.random.Generator, noise: float) -> np.ndarray:
+    return np.exp(noise * rng.standard_normal(40))
+
+
+def step_point(
+    role: Role,
+    phase: Phase,
+    samples_s: Sequence[float] | np.ndarray,
+    *,
+    degree: int = 1,
+    busy: bool = False,
+    rows: int = 1,
+    context: int = 16,
+) -> StepPoint:
+    latency = Latency.of_samples([float(sample) for sample in samples_s], Provenance.MEASURED)
+    return StepPoint.model_validate(
+        {
+            "role": role,
+            "phase": phase,
+            "degree": degree,
+            "peer_busy": busy,
+            "rows": rows,
+            "context": context,
+            "quantiles_s": latency.quantiles_s,
+            "num_samples": len(samples_s),
+            "provenance": Provenance.MEASURED,
+        }
+    )
+
+
+def host_point(phase: Phase, seconds: float) -> HostPoint:
+    latency = Latency.of_samples([seconds], Provenance.MEASURED)
+    return HostPoint(
+        phase=phase, rows=1, quantiles_s=latency.quantiles_s, num_samples=1, provenance=Provenance.MEASURED
+    )
+
+
+def profile(steps: tuple[StepPoint, ...], host: tuple[HostPoint, ...], *, num_devices: int = 2) -> Profile:
+    return Profile(
+        origin=Origin.here(),
+        device="test",
+        num_devices=num_devices,
+        target=MODEL,
+        draft=MODEL,
+        steps=steps,
+        host=host,
+    )
