@@ -33,9 +33,7 @@ def to_events(timelines: Sequence[Timeline], *, names: Mapping[Role, str] | None
         shift_s = _shift_s(timeline, ends_s)
         for role in roles:
             for span in sorted(timeline.of(role), key=lambda span: span.start_s):
-                start_ns, end_ns = (
-                    round((at_s + shift_s - origin_s) * 1e9) for at_s in (span.start_s, span.end_s)
-                )
+                start_ns, end_ns = (round((at_s + shift_s - origin_s) * 1e9) for at_s in (span.start_s, span.end_s))
                 arguments = {"request": timeline.request, "model": span.model.value, "rows": span.rows}
                 if span.tokens:
                     arguments["tokens"] = span.tokens

@@ -12,9 +12,10 @@ from swiftspec.documents import Document, Facts, ModelRef
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import Phase
 
-__all__ = ["NUM_QUANTILES", "HostPoint", "Latency", "Profile", "Provenance", "StepPoint", "weakest"]
+__all__ = ["NUM_QUANTILES", "ForwardPhase", "HostPoint", "Latency", "Profile", "Provenance", "StepPoint", "weakest"]
 
 NUM_QUANTILES = 20
+ForwardPhase = Literal[Phase.PREFILL, Phase.EXPAND, Phase.VERIFY]
 
 
 class Provenance(StrEnum):
@@ -85,7 +86,7 @@ class StepPoint(_Measured):
     """
 
     role: Role
-    phase: Literal[Phase.PREFILL, Phase.EXPAND, Phase.VERIFY]
+    phase: ForwardPhase
     degree: int = Field(ge=1)
     peer_busy: bool
     rows: int = Field(ge=1)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from swiftspec.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Engine
 
-__all__ = ["Task", "check_devices", "encode", "make_tasks", "num_devices_here", "open_engine"]
+__all__ = ["Task", "check_devices", "encode", "make_tasks", "num_devices_here", "open_engines"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +71,41 @@ def make_tasks(
                 f"prompt {prompt_id} has {len(tokens)} tokens; with --max-new-tokens {max_new_tokens} and {tree_rows} "
                 f"tree rows that is more than the {spec.max_position} positions of {plan.target.model}"
             )
-        request = Request(
-            prompt=tokens, max_new_tokens=max_new_tokens, eos_token_ids=frozenset(spec.eos_token_ids)
-        )
+        request = Request(prompt=tokens, max_new_tokens=max_new_tokens, eos_token_ids=frozenset(spec.eos_token_ids))
         tasks.append(Task(prompt_id=prompt_id, request=request))
     return tasks
 
 
-def open_engine(plan: Plan, candidate: Candidate, tasks: Iterable[Task]) -> "Engine":
-    """Processes for a candidate, warm and with room for the longest task; a context manager."""
+def open_engines(
+    plan: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task], stack: ExitStack
+) -> dict[str, "Engine"]:
+    """An engine for every policy, with room for the longest task; `stack` closes them.
+
+    Policies on the same devices share one: a co-located engine also decodes without its draft.
+    """
     from swiftspec.engine.launcher import Engine
 
     cores = sorted(os.sched_getaffinity(0))
-    layout = candidate.build().layout
-    return Engine(
-        target=plan.target,
-        draft=None if layout is Layout.TARGET_ONLY else plan.draft,
-        groups={Role(role): tuple(cores[device] for device in group) for role, group in candidate.groups.items()},
-        layout=layout,
-        max_context=max(len(task.request.prompt) + task.request.max_new_tokens for task in tasks),
-    )
+    max_context = max(len(task.request.prompt) + task.request.max_new_tokens for task in tasks)
+    engines: dict[str, Engine] = {}
+    for group in _sharing(candidates):
+        layouts = {candidate.build().layout for candidate in group}
+        layout = next(layout for layout in reversed(Layout) if layout in layouts)
+        engine = Engine(
+            target=plan.target,
+            draft=None if layout is Layout.TARGET_ONLY else plan.draft,
+            groups={role: tuple(cores[number] for number in devices) for role, devices in group[0].groups.items()},
+            layout=layout,
+            max_context=max_context,
+        )
+        stack.enter_context(engine)
+        engines |= {candidate.policy: engine for candidate in group}
+    return engines
+
+
+def _sharing(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
+    """Candidates by the devices they use."""
+    shared: dict[tuple[tuple[Role, tuple[int, ...]], ...], list[Candidate]] = {}
+    for candidate in candidates:
+        shared.setdefault(tuple(sorted(candidate.groups.items())), []).append(candidate)
+    return list(shared.values())

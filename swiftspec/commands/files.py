@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["check_outputs", "save_figure", "write_json"]
 
+_FIGURES = (".png", ".svg", ".pdf")
+
 
 def check_outputs(**paths: Path | None) -> None:
     """ValueError, naming the option, for the first path that could not be written now."""
     for option, path in paths.items():
         if path is not None:
-            _check(f"--{option.replace('_', '-')}", path)
+            _check(f"--{option}", path)
+    if (plot := paths.get("plot")) is not None and plot.suffix not in _FIGURES:
+        raise ValueError(f"--plot is {plot}; expected a name ending in {', '.join(_FIGURES)}")
 
 
 def _check(option: str, path: Path) -> None:
@@ -45,4 +49,4 @@ def save_figure(path: Path | None, figure: "Figure") -> None:
     if path is not None:
         from swiftspec.plotting import render
 
-        write_atomically(path, render(figure, path.suffix.removeprefix(".") or "png"))
+        write_atomically(path, render(figure, path.suffix.removeprefix(".")))

@@ -57,9 +57,7 @@ def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str) ->
         Inflation.parse(inflate).inflated(spec)
     check_same_vocabulary(model_directory(target), model_directory(draft))
     dtype = resolve_dtype(dtype, target=target, inflate=inflate)
-    return Pair(
-        target=ModelRef(model=target, inflate=inflate, dtype=dtype), draft=ModelRef(model=draft, dtype=dtype)
-    )
+    return Pair(target=ModelRef(model=target, inflate=inflate, dtype=dtype), draft=ModelRef(model=draft, dtype=dtype))
 
 
 def resolve_dtype(dtype: str, *, target: str, inflate: str | None) -> str:

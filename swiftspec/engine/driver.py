@@ -101,8 +101,8 @@ class Driver:
 
     def run(self, program: Program) -> list[Span]:
         """Every span of the program, in order; those so far when it was told to stop."""
-        for model in self._models.values():
-            model.reset()
+        for held in self._models.values():
+            held.reset()
         spans: list[Span] = []
         clock, perform, role = time.perf_counter, self._perform, self._role
         answer: Any = None

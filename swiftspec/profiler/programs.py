@@ -21,24 +21,18 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.policies.verification import Request
 
-__all__ = ["NUM_CANDIDATES", "StepSweep"]
+__all__ = ["NUM_CANDIDATES", "AlternatingSweep", "OverlappedSweep"]
 
 NUM_CANDIDATES = 8  # what the policies' default shapes keep per node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSweep:
-    """Forwards of every row count in turn, `repeats` times over, behind the request's prompt as prefix.
+class _Sweep:
+    """Forwards of every row count in turn, `repeats` times over, behind the request's prompt as prefix."""
 
-    On one group (co-located) target and draft forwards alternate; on two, the draft runs for as long as the target
-    does, so that each is measured while the other is busy.
-    """
-
-    layout: Layout
     target_rows_grid: tuple[int, ...]
     draft_rows_grid: tuple[int, ...]
     repeats: int
-    name: ClassVar[str] = "step_sweep"
 
     @property
     def target_rows(self) -> int:
@@ -48,13 +42,19 @@ class StepSweep:
     def draft_rows(self) -> int:
         return max(self.draft_rows_grid)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlternatingSweep(_Sweep):
+    """Both models on one group, in turn, as a co-located policy uses them."""
+
+    name: ClassVar[str] = "alternating_sweep"
+    layout: ClassVar[Layout] = Layout.COLOCATED
+
     def programs(self, request: Request) -> dict[Role, Program]:
-        if self.layout is Layout.DISAGGREGATED:
-            return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
         return {Role.TARGET: self._both(request)}
 
     @classmethod
-    def search_space(cls) -> Iterator["StepSweep"]:
+    def search_space(cls) -> Iterator["AlternatingSweep"]:
         yield from ()
 
     def _both(self, request: Request) -> Program:
@@ -66,6 +66,21 @@ class StepSweep:
                 for draft_rows in self.draft_rows_grid:
                     yield from _expand(request, draft_rows)
         yield Commit((0,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlappedSweep(_Sweep):
+    """Each model on its own group; the draft runs for as long as the target does, so that both see a busy peer."""
+
+    name: ClassVar[str] = "overlapped_sweep"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["OverlappedSweep"]:
+        yield from ()
 
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)

@@ -14,8 +14,8 @@ from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import HostPoint, Latency, Profile, Provenance, StepPoint
-from swiftspec.profiler.programs import StepSweep
+from swiftspec.profile import ForwardPhase, HostPoint, Latency, Profile, Provenance, StepPoint
+from swiftspec.profiler.programs import AlternatingSweep, OverlappedSweep
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.timeline import Phase, Timeline
 
@@ -26,7 +26,7 @@ DRAFT_ROWS = (1, 2, 4, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
 REPEATS = 16
 PREFILL_REPEATS = 3
-HOST_SHAPES = {
+HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     Layout.DISAGGREGATED: (
         SwiftSpec(verify_rows=4, expand_rows=1),
         SwiftSpec(verify_rows=8, expand_rows=4),
@@ -115,12 +115,11 @@ class _Measurement:
         self._rng = np.random.default_rng(0)
 
     def sweep(self, contexts: Iterable[int], *, repeats: int) -> list[Timeline]:
+        sweep = OverlappedSweep if self._bench.layout is Layout.DISAGGREGATED else AlternatingSweep
         timelines = []
         for context in contexts:
             for count in (repeats, *([1] * PREFILL_REPEATS)):
-                policy = StepSweep(
-                    layout=self._bench.layout, target_rows_grid=TARGET_ROWS, draft_rows_grid=DRAFT_ROWS, repeats=count
-                )
+                policy = sweep(target_rows_grid=TARGET_ROWS, draft_rows_grid=DRAFT_ROWS, repeats=count)
                 timelines.append(self._run(policy, context, max_new_tokens=1))
         return timelines
 
@@ -142,10 +141,10 @@ def step_points(
     timelines: Sequence[Timeline], groups: dict[Role, tuple[int, ...]], layout: Layout
 ) -> Iterator[StepPoint]:
     """Forwards of the timelines, by phase, rows and context (the request's id)."""
-    samples: dict[tuple[Role, Phase, int, int], list[float]] = defaultdict(list)
+    samples: dict[tuple[Role, ForwardPhase, int, int], list[float]] = defaultdict(list)
     for timeline in timelines:
         for span in timeline.spans:
-            if span.phase in (Phase.PREFILL, Phase.EXPAND, Phase.VERIFY):
+            if span.phase is Phase.PREFILL or span.phase is Phase.EXPAND or span.phase is Phase.VERIFY:
                 context = 0 if span.phase is Phase.PREFILL else int(timeline.request)
                 samples[span.model, span.phase, span.rows, context].append(span.end_s - span.start_s)
     peer_busy = layout is Layout.DISAGGREGATED

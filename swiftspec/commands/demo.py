@@ -1,0 +1,124 @@
+"""`swiftspec demo`: the whole story on the bundled pair, by the same functions as the verbs."""
+
+from pathlib import Path
+
+from swiftspec import console
+from swiftspec.commands.execution import num_devices_here
+from swiftspec.commands.files import check_outputs, write_json
+from swiftspec.commands.plan import plan
+from swiftspec.commands.profile import profile
+from swiftspec.commands.run import run
+from swiftspec.commands.trace import trace
+from swiftspec.commands.validate import validate
+from swiftspec.demo import DEMO_INFLATION
+from swiftspec.prompts import read_prompts
+from swiftspec.specs import model_directory
+
+__all__ = ["demo"]
+
+_NEW_TOKENS = 128
+_VALIDATED_PROMPTS = 12  # of those bundled; the rest is for whoever has more time
+
+
+def demo(
+    *,
+    directory: Path,
+    inflate: str | None,
+    dtype: str,
+    devices: int | None,
+    repeats: int,
+    plot: bool,
+    json_path: Path | None = None,
+    target: str = "demo/target",
+    draft: str = "demo/draft",
+    new_tokens: int = _NEW_TOKENS,
+    num_prompts: int = _VALIDATED_PROMPTS,
+) -> None:
+    """Profile, trace, plan, run, validate; the files stay in `directory`."""
+    _make(directory)
+    check_outputs(json=json_path)
+    inflate = DEMO_INFLATION if inflate is None else inflate
+    num_devices = min(2, num_devices_here()) if devices is None else devices
+    prompts = model_directory("demo/prompts")
+    plan_path = directory / "plan.json"
+
+    console.heading("1/5 Profile: what does a forward cost here?")
+    console.say(f"The bundled target is inflated to {inflate}: the same output at a realistic cost.")
+    profiled = profile(
+        target=target,
+        draft=draft,
+        inflate=inflate,
+        dtype=dtype,
+        device="cpu",
+        devices=num_devices,
+        out=directory / "profile.json",
+        plot=directory / "profile.png" if plot else None,
+    )
+
+    console.heading("2/5 Trace: how well does the draft guess the target?")
+    trace(
+        target=target,
+        draft=draft,
+        prompts=prompts / "trace.jsonl",
+        inflate=None,
+        dtype=profiled.target.dtype,
+        max_new_tokens=new_tokens,
+        out=directory / "trace.npz",
+        plot=directory / "trace.png" if plot else None,
+    )
+
+    console.heading("3/5 Plan: which policy, shape and split, and what to expect?")
+    plan(
+        target=target,
+        draft=draft,
+        inflate=inflate,
+        dtype=profiled.target.dtype,
+        profile=directory / "profile.json",
+        trace=directory / "trace.npz",
+        devices=num_devices,
+        policy="auto",
+        seed=0,
+        jobs=-1,
+        out=plan_path,
+    )
+
+    console.heading("4/5 Run: the plan on this machine, text as it is committed")
+    prompt = read_prompts(prompts / "validate.jsonl")[0].text
+    console.say(prompt)
+    run(
+        plan=plan_path,
+        prompt=prompt,
+        prompts=None,
+        policy=None,
+        max_new_tokens=new_tokens,
+        temperature=0.0,
+        top_p=1.0,
+        top_k=0,
+        seed=0,
+        timeline=directory / "run.json",
+        plot=directory / "run.png" if plot else None,
+        json_path=directory / "run-result.json",
+    )
+
+    console.heading("5/5 Validate: is that what comes out, on other prompts?")
+    report = validate(
+        plan=plan_path,
+        prompts=prompts / "validate.jsonl",
+        policies="all",
+        repeats=repeats,
+        max_new_tokens=None,
+        limit=num_prompts,
+        plot=directory / "report.png" if plot else None,
+        json_path=directory / "report.json",
+    )
+    console.say(f"\nFiles are in {directory}. Go on with:")
+    console.say(f'  swiftspec run --plan {plan_path} --prompt "def main():"')
+    write_json(json_path, {"directory": str(directory), "report": report.model_dump(mode="json")})
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--dir is {directory}, which cannot be made a directory ({error.strerror})") from error
+    check_outputs(dir=directory / "plan.json")

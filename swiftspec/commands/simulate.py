@@ -1,0 +1,76 @@
+"""`swiftspec simulate`: replays a plan in simulated time."""
+
+from pathlib import Path
+
+from swiftspec import console
+from swiftspec.commands.basis import candidate_of, read_profile, read_trace
+from swiftspec.commands.files import check_outputs, save_figure, write_json
+from swiftspec.commands.wording import milliseconds, percent, speed
+from swiftspec.perfetto import save_timelines
+from swiftspec.plan import Plan
+from swiftspec.timeline import Metrics, Timeline, measure
+
+__all__ = ["show_metrics", "simulate"]
+
+
+def simulate(
+    *,
+    plan: Path,
+    policy: str | None,
+    max_new_tokens: int | None,
+    seed: int,
+    timeline: Path | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> list[Timeline]:
+    """Simulate every traced prompt and print the metrics."""
+    check_outputs(timeline=timeline, plot=plot, json=json_path)
+    made = Plan.load(plan)
+    candidate = candidate_of(made, policy)
+    profile, trace = read_profile(made, plan), read_trace(made, plan)
+    from swiftspec.simulator.driver import simulate as replay
+
+    timelines = replay(
+        candidate.build(),
+        degrees={role: len(group) for role, group in candidate.groups.items()},
+        profile=profile,
+        trace=trace,
+        prompt_indices=None,
+        seed=seed,
+        max_new_tokens=max_new_tokens or made.max_new_tokens,
+    )
+    metrics = measure(timelines)
+    console.say(f"Simulated {candidate.describe()} on {len(timelines)} traced prompts")
+    show_metrics(metrics)
+    if timeline is not None:
+        save_timelines(timeline, timelines)
+    if plot is not None:
+        from swiftspec.plotting import timeline_rounds
+
+        save_figure(plot, timeline_rounds(timelines[0]))
+    content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": seed}
+    write_json(json_path, content | {"metrics": metrics.model_dump(mode="json")})
+    return timelines
+
+
+def show_metrics(metrics: Metrics) -> None:
+    """Every figure of a set of requests."""
+    figures = metrics.figures
+    rows = [
+        ("tokens/s", speed(figures.tokens_per_s)),
+        ("tokens per round", f"{figures.tokens_per_round:.3f}"),
+        ("round, median (p95)", f"{milliseconds(figures.round_s.median)} ms ({milliseconds(figures.round_s.p95)})"),
+        ("verification, mean", f"{milliseconds(metrics.verify_s)} ms"),
+        ("share of the speed of light", percent(metrics.light_fraction)),
+        ("overlap of draft and target", percent(metrics.overlap_fraction)),
+        ("TTFT", f"{milliseconds(metrics.ttft_s)} ms"),
+        ("TPOT", f"{milliseconds(metrics.tpot_s)} ms"),
+        ("tokens", str(metrics.num_tokens)),
+        ("rounds", str(metrics.rounds)),
+    ]
+    if metrics.tail_s is not None:
+        tail = f"{milliseconds(metrics.tail_s.median)} ms ({milliseconds(metrics.tail_s.p95)})"
+        rows.append(("serial tail of a round on a hit, median (p95)", tail))
+    if metrics.hit_fraction is not None:
+        rows.append(("rounds without a forward in the tail", percent(metrics.hit_fraction)))
+    console.table("Metrics", ("figure", "value"), rows)

@@ -1,0 +1,76 @@
+"""`swiftspec trace`: records how the draft ranks the target's own output."""
+
+from pathlib import Path
+
+from swiftspec import console
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.commands.execution import encode, num_devices_here
+from swiftspec.commands.files import check_outputs, save_figure, write_json
+from swiftspec.commands.models import resolve_pair
+from swiftspec.commands.wording import percent
+from swiftspec.prompts import read_prompts
+from swiftspec.tokenizer import Tokenizer
+
+__all__ = ["NUM_CANDIDATES", "show_trace", "trace"]
+
+NUM_CANDIDATES = 32  # recorded per position; more than any policy keeps per node
+_SHOWN_RANKS = 8
+
+
+def trace(
+    *,
+    target: str,
+    draft: str,
+    prompts: Path,
+    inflate: str | None,
+    dtype: str,
+    max_new_tokens: int,
+    out: Path,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> AcceptanceTrace:
+    """Record, print and save."""
+    check_outputs(out=out, plot=plot, json=json_path)
+    texts = read_prompts(prompts)
+    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
+    encoded = encode(Tokenizer(pair.target_directory), texts)
+    from swiftspec.profiler.acceptance import record_trace
+
+    with console.progress("trace") as progress:
+        recorded = record_trace(
+            target=pair.target,
+            draft=pair.draft,
+            prompts=encoded,
+            max_new_tokens=max_new_tokens,
+            num_candidates=NUM_CANDIDATES,
+            num_threads=num_devices_here(),
+            progress=progress,
+        )
+    recorded.save(out)
+    show_trace(recorded)
+    console.say(f"\nSaved as {out}")
+    if plot is not None:
+        from swiftspec.plotting import acceptance_by_rank
+
+        save_figure(plot, acceptance_by_rank(recorded))
+    content = {
+        "trace": str(out),
+        "source": recorded.source,
+        "num_prompts": len(recorded.prompts),
+        "num_tokens": recorded.num_tokens,
+        "rank_acceptance": recorded.rank_acceptance(NUM_CANDIDATES),
+    }
+    write_json(json_path, content)
+    return recorded
+
+
+def show_trace(recorded: AcceptanceTrace) -> None:
+    """Acceptance by rank."""
+    shares = recorded.rank_acceptance(_SHOWN_RANKS)
+    rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
+    console.say(f"target  {recorded.target}")
+    console.say(f"draft   {recorded.draft}")
+    title = (
+        f"The target's token among the draft's, over {recorded.num_tokens} tokens of {len(recorded.prompts)} prompts"
+    )
+    console.table(title, ("draft's choice", "share", "up to here"), rows)

@@ -1,0 +1,198 @@
+"""`swiftspec validate`: runs the plan's policies for real and lays predicted beside measured."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count, product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec import console
+from swiftspec.commands.execution import Task, check_devices, encode, make_tasks, open_engines
+from swiftspec.commands.files import check_outputs, save_figure
+from swiftspec.commands.models import target_tokenizer
+from swiftspec.commands.wording import milliseconds, percent, signed_percent, speed
+from swiftspec.documents import Origin, file_sha256
+from swiftspec.plan import Candidate, Plan
+from swiftspec.prompts import read_prompts
+from swiftspec.report import PolicyReport, Report
+from swiftspec.validator import Measurement, make_report
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Engine, Generation
+
+__all__ = ["show_report", "validate"]
+
+_WARM_UP_TOKENS = 32
+
+
+def validate(
+    *,
+    plan: Path,
+    prompts: Path,
+    policies: str,
+    repeats: int,
+    max_new_tokens: int | None,
+    limit: int | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> Report:
+    """Measure, print and save. On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt."""
+    check_outputs(plot=plot, json=json_path)
+    made = Plan.load(plan)
+    candidates = _chosen_candidates(made, policies)
+    check_devices(candidates, source=plan)
+    encoded = encode(target_tokenizer(made), read_prompts(prompts)[:limit])
+    tasks = make_tasks(made, candidates, encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
+    runs, interrupted = _measure(made, candidates, tasks, repeats)
+    if not runs:
+        raise KeyboardInterrupt
+    measurements = [_measurement(candidate, runs[candidate.policy]) for candidate in candidates]
+    report = make_report(made, plan_sha256=file_sha256(plan), measurements=measurements, origin=Origin.here())
+    show_report(report, made)
+    _save(report, plot=plot, json_path=json_path)
+    if interrupted:
+        raise KeyboardInterrupt
+    return report
+
+
+def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:
+    """The policies named, in the plan's order; the chosen one always, since regret refers to it."""
+    names = set(made.candidates) if policies == "all" else {name.strip() for name in policies.split(",")}
+    unknown = names - made.candidates.keys()
+    if unknown:
+        raise ValueError(f"--policies has {min(unknown)!r}; the plan has {', '.join(made.candidates)}")
+    return [c for name, c in made.candidates.items() if name in names or c is made.chosen]
+
+
+Runs = Mapping[str, Sequence[Sequence["Generation"]]]
+
+
+def _measure(made: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task], repeats: int) -> tuple[Runs, bool]:
+    """Whole repetitions by policy, and whether Ctrl-C cut them short.
+
+    Within a repetition every prompt goes through all policies before the next one, so that a machine that speeds up
+    or slows down does so for all of them.
+    """
+    runs: dict[str, list[list[Generation]]] = defaultdict(list)
+    with ExitStack() as stack, console.progress("validate") as progress:
+        total = len(candidates) * (1 + repeats * len(tasks))
+        step = count()
+        try:
+            progress(0, total, "starting processes")
+            engines = open_engines(made, candidates, tasks, stack)
+            for candidate in candidates:
+                progress(next(step), total, f"{candidate.policy}: warming up")
+                _generate(engines[candidate.policy], candidate, _short(tasks[0]))
+            for repeat in range(1, repeats + 1):
+                done: dict[str, list[Generation]] = defaultdict(list)
+                for task, candidate in product(tasks, candidates):
+                    progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
+                    done[candidate.policy].append(_generate(engines[candidate.policy], candidate, task))
+                for policy, generations in done.items():
+                    runs[policy].append(generations)
+        except KeyboardInterrupt:
+            return runs, True
+    return runs, False
+
+
+def _short(task: Task) -> Task:
+    tokens = min(_WARM_UP_TOKENS, task.request.max_new_tokens)
+    return replace(task, request=replace(task.request, max_new_tokens=tokens))
+
+
+def _generate(engine: "Engine", candidate: Candidate, task: Task) -> "Generation":
+    from swiftspec.engine.sampling import Sampler
+
+    generation = engine.generate(
+        candidate.build(), task.request, request_id=task.prompt_id, sampler=Sampler(temperature=0.0)
+    )
+    if generation.interrupted:
+        raise KeyboardInterrupt
+    return generation
+
+
+def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -> Measurement:
+    return Measurement(
+        policy=candidate.policy,
+        repeats=tuple(tuple(generation.timeline for generation in generations) for generations in runs),
+        outputs=tuple(generation.tokens for generation in runs[0]),
+    )
+
+
+def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:
+    if plot is not None:
+        from swiftspec.plotting import predicted_vs_measured
+
+        save_figure(plot, predicted_vs_measured(report))
+    if json_path is not None:
+        report.save(json_path)
+
+
+def show_report(report: Report, made: Plan) -> None:
+    """The table of predicted against measured, and what follows from it."""
+    columns = ("policy", "split, shape", "figure", "predicted", "measured", "error")
+    rows = [row for policy in report.policies for row in _rows(policy)]
+    console.table("Predicted against measured", columns, rows, num_text_columns=3)
+    chosen = next(policy for policy in report.policies if policy.policy == report.chosen)
+    metrics = chosen.measured_metrics
+    console.say(
+        f"\n{report.num_prompts} prompts, {len(chosen.repeats)} repetitions each, for {made.target}; "
+        f"predicted from {made.trace.path}, so other prompts' acceptance is part of the error."
+    )
+    console.say(f"Regret of the choice, {chosen.candidate}: {percent(report.regret)}")
+    _say_speedups(report, chosen)
+    console.say(
+        f"Speed of light: {percent(metrics.light_fraction)} of {speed(metrics.speed_of_light)} tokens/s "
+        f"({metrics.figures.tokens_per_round:.2f} tokens per verification of {milliseconds(metrics.verify_s)} ms)"
+    )
+    if metrics.tail_s is not None:
+        share = metrics.tail_s.median / metrics.figures.round_s.median
+        console.say(
+            f"Serial tail of a round on a hit: {milliseconds(metrics.tail_s.median)} ms, {percent(share)} of it"
+        )
+    different = [policy.policy for policy in report.policies if not policy.identical_output]
+    if different:
+        why = "" if made.target.dtype == "float32" else f"; in {made.target.dtype} near-ties of logits can do that"
+        console.say(f"Greedy output differs for {', '.join(different)}{why}")
+    else:
+        console.say("Greedy output is the same for all policies, token for token")
+
+
+def _say_speedups(report: Report, chosen: PolicyReport) -> None:
+    speeds = {policy.policy: policy.measured.tokens_per_s for policy in report.policies}
+    if "autoregressive" in speeds and chosen.policy != "autoregressive":
+        ratio = speeds[chosen.policy] / speeds["autoregressive"]
+        console.say(f"Measured speed-up over autoregressive decoding: {ratio:.2f}")
+
+
+def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
+    predicted, measured, error = report.predicted, report.measured, report.error
+    name, _, rest = report.candidate.partition(" ")
+    return [
+        (
+            name,
+            rest,
+            "tokens/s",
+            speed(predicted.tokens_per_s),
+            speed(measured.tokens_per_s),
+            signed_percent(error.tokens_per_s),
+        ),
+        (
+            "",
+            "",
+            "round ms",
+            milliseconds(predicted.round_s.median),
+            milliseconds(measured.round_s.median),
+            signed_percent(error.round_s.median),
+        ),
+        (
+            "",
+            "",
+            "tokens/round",
+            f"{predicted.tokens_per_round:.2f}",
+            f"{measured.tokens_per_round:.2f}",
+            signed_percent(error.tokens_per_round),
+        ),
+    ]

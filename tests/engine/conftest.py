@@ -1,0 +1,47 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Engine
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from tests.engine.pairs import write_pair
+
+two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="disaggregated policies need two cores")
+
+
+@pytest.fixture(scope="session", params=["llama", "qwen2", "qwen3"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
+    """A random target and its draft in fp32."""
+    directory = tmp_path_factory.mktemp(request.param)
+    target, draft = write_pair(directory, architecture=request.param)
+    return ModelRef(model=str(target), dtype="float32"), ModelRef(model=str(draft), dtype="float32")
+
+
+def start_engine(pair: tuple[ModelRef, ModelRef], layout: Layout) -> Engine:
+    first, *others = sorted(os.sched_getaffinity(0))
+    groups = {Role.TARGET: (first,)}
+    if layout is Layout.DISAGGREGATED:
+        groups[Role.DRAFT] = (others[0],)
+    return Engine(target=pair[0], draft=pair[1], groups=groups, layout=layout, max_context=256)
+
+
+@pytest.fixture(scope="session")
+def colocated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Engine]:
+    with start_engine(pair, Layout.COLOCATED) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def disaggregated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Engine]:
+    with start_engine(pair, Layout.DISAGGREGATED) as engine:
+        yield engine
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[Path, Path]:
+    """A fresh llama pair that a test may damage."""
+    return write_pair(tmp_path, architecture="llama")

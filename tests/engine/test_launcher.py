@@ -1,0 +1,195 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Engine, Generation
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from swiftspec.policies.serial import SerialChain, SerialTree
+from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.timeline import Phase, measure
+from tests.engine.conftest import start_engine, two_cores
+
+PROMPTS = ((5, 17, 3, 88, 41), (9,), tuple(range(1, 60)), (40, 40, 40, 41))
+COLOCATED = (
+    SerialChain(num_draft_tokens=1),
+    SerialChain(num_draft_tokens=5),
+    SerialTree(verify_rows=6, expand_rows=3, expansions=3),
+)
+DISAGGREGATED = (
+    SwiftSpec(),
+    SwiftSpec(verify_rows=2, expand_rows=1, num_candidates=1, tree_capacity=4),
+    SwiftSpec(verify_rows=16, expand_rows=6, num_candidates=3, tree_capacity=64),
+)
+
+
+def generate(engine: Engine, policy: Policy, prompt: tuple[int, ...], sampler: Sampler | None = None) -> Generation:
+    request = Request(prompt=prompt, max_new_tokens=48, eos_token_ids=frozenset({0}))
+    return engine.generate(policy, request, request_id="test", sampler=sampler or Sampler())
+
+
+@pytest.mark.parametrize("policy", COLOCATED, ids=str)
+@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+def test_colocated_output_is_the_autoregressive_one(colocated: Engine, policy: Policy, prompt: tuple[int, ...]) -> None:
+    assert generate(colocated, policy, prompt).tokens == generate(colocated, Autoregressive(), prompt).tokens
+
+
+@two_cores
+@pytest.mark.parametrize("policy", DISAGGREGATED, ids=str)
+@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+def test_disaggregated_output_is_the_autoregressive_one(
+    colocated: Engine, disaggregated: Engine, policy: Policy, prompt: tuple[int, ...]
+) -> None:
+    assert generate(disaggregated, policy, prompt).tokens == generate(colocated, Autoregressive(), prompt).tokens
+
+
+@two_cores
+@pytest.mark.parametrize("seed", range(4))
+def test_sampled_output_does_not_depend_on_the_policy(colocated: Engine, disaggregated: Engine, seed: int) -> None:
+    sampler = Sampler(temperature=0.8, top_p=0.95, seed=seed)
+    expected = generate(colocated, Autoregressive(), PROMPTS[0], sampler).tokens
+    assert generate(colocated, COLOCATED[2], PROMPTS[0], sampler).tokens == expected
+    assert generate(disaggregated, DISAGGREGATED[0], PROMPTS[0], sampler).tokens == expected
+
+
+def test_drafts_are_accepted_sometimes_and_not_always(colocated: Engine) -> None:
+    timelines = [generate(colocated, COLOCATED[1], prompt).timeline for prompt in PROMPTS]
+    assert 1.05 < measure(timelines).figures.tokens_per_round < 5.5
+
+
+@two_cores
+def test_roles_run_in_two_processes_on_disjoint_cores(disaggregated: Engine) -> None:
+    target, draft = disaggregated.processes
+    assert (target.role, draft.role) == (Role.TARGET, Role.DRAFT)
+    assert target.pid != draft.pid
+    assert not set(target.cores) & set(draft.cores)
+    assert os.sched_getaffinity(draft.pid) == set(draft.cores)
+
+
+@two_cores
+def test_tracks_do_not_overlap_and_tokens_add_up(disaggregated: Engine) -> None:
+    generation = generate(disaggregated, SwiftSpec(), PROMPTS[0])
+    for role in Role:
+        spans = generation.timeline.of(role)
+        assert all(before.end_s <= after.start_s for before, after in pairwise(spans))
+    assert generation.timeline.num_tokens == len(generation.tokens)
+    assert {span.phase for span in generation.timeline.of(Role.DRAFT)} >= {Phase.EXPAND, Phase.SEND, Phase.WAIT}
+
+
+def test_commits_arrive_in_order_while_it_runs(colocated: Engine) -> None:
+    pieces: list[tuple[int, ...]] = []
+    request = Request(prompt=PROMPTS[0], max_new_tokens=30)
+    policy = SerialChain(num_draft_tokens=3)
+    generation = colocated.generate(policy, request, request_id="x", sampler=Sampler(), on_commit=pieces.append)
+    assert len(pieces) > 1
+    assert sum(pieces, ()) == generation.tokens
+
+
+def test_a_policy_for_another_layout_is_refused(colocated: Engine) -> None:
+    with pytest.raises(ValueError, match="swiftspec is disaggregated, but the engine is laid out co-located"):
+        generate(colocated, SwiftSpec(), PROMPTS[0])
+
+
+def test_a_request_over_the_context_is_refused(colocated: Engine) -> None:
+    with pytest.raises(ValueError, match=r"prompt has 250 tokens; with max_new_tokens 48 .* over the context of 256"):
+        generate(colocated, Autoregressive(), (1,) * 250)
+
+
+def test_a_model_that_cannot_be_loaded_is_one_sentence(models: tuple[Path, Path]) -> None:
+    (models[0] / "model.safetensors").write_bytes(b"not a checkpoint")
+    reference = ModelRef(model=str(models[0]), dtype="float32")
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        start_engine((reference, reference), Layout.COLOCATED)
+
+
+def test_a_core_that_does_not_exist_is_named() -> None:
+    reference = ModelRef(model="nowhere", dtype="float32")
+    with pytest.raises(ValueError, match=r"target is placed on cores .*4096"):
+        Engine(target=reference, draft=None, groups={Role.TARGET: (4096,)}, layout=Layout.TARGET_ONLY, max_context=8)
+
+
+def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:
+    references = [ModelRef(model=str(model), dtype="float32") for model in models]
+    with start_engine((references[0], references[1]), Layout.COLOCATED) as engine:
+        os.kill(engine.processes[0].pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="the target process ended unexpectedly"):
+            generate(engine, Autoregressive(), PROMPTS[0])
+
+
+LONG_RUN = """
+import sys
+from swiftspec.documents import ModelRef
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import Layout, Request, make_policy
+from tests.engine.conftest import start_engine
+pair = [ModelRef(model=path, dtype="float32") for path in sys.argv[1:3]]
+layout, policy = Layout(sys.argv[3]), make_policy(sys.argv[4])
+with start_engine(pair, layout) as engine:
+    print(*(process.pid for process in engine.processes), flush=True)
+    while True:
+        request = Request(prompt=(5, 6, 7), max_new_tokens=200)
+        generation = engine.generate(policy, request, request_id="x", sampler=Sampler())
+        if generation.interrupted:
+            print("kept", len(generation.tokens), len(generation.timeline.commits), flush=True)
+            break
+"""
+LAYOUTS = [("co-located", "serial_tree"), pytest.param(("disaggregated", "swiftspec"), marks=two_cores)]
+
+
+@pytest.fixture
+def long_run(models: tuple[Path, Path], request: pytest.FixtureRequest) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", LONG_RUN, *map(str, models), *request.param]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def gone_within(pids: list[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize("long_run", LAYOUTS, indirect=True)
+def test_ctrl_c_keeps_what_was_generated_and_ends_every_process(long_run: subprocess.Popen[str]) -> None:
+    assert long_run.stdout
+    pids = [int(pid) for pid in long_run.stdout.readline().split()]
+    time.sleep(0.5)
+    os.killpg(long_run.pid, signal.SIGINT)
+    assert gone_within([*pids], 2.0)
+    words = long_run.stdout.read().split()
+    assert words[0] == "kept"
+    assert long_run.wait() == 0
+
+
+@pytest.mark.parametrize("long_run", LAYOUTS, indirect=True)
+def test_no_process_outlives_a_killed_launcher(long_run: subprocess.Popen[str]) -> None:
+    assert long_run.stdout
+    pids = [int(pid) for pid in long_run.stdout.readline().split()]
+    long_run.kill()
+    long_run.wait()
+    assert gone_within(pids, 2.0)
+
+
+def test_the_channels_folder_is_removed(models: tuple[Path, Path], tmp_path: Path) -> None:
+    before = set(Path("/tmp").glob("swiftspec-*"))
+    references = [ModelRef(model=str(model), dtype="float32") for model in models]
+    if len(os.sched_getaffinity(0)) > 1:
+        with start_engine((references[0], references[1]), Layout.DISAGGREGATED):
+            pass
+    assert set(Path("/tmp").glob("swiftspec-*")) <= before
+    shutil.rmtree(tmp_path)
