@@ -2,19 +2,23 @@
 
 import io
 import json
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
+from pydantic import Field
 
-from swiftspec.documents import ModelRef, Origin, write_atomically
+from swiftspec.documents import Document, Facts, ModelRef, Origin, write_atomically
 
 __all__ = ["AcceptanceTrace", "TracedPrompt"]
 
-_SCHEMA, _VERSION = "swiftspec.acceptance-trace", 1
-_COLUMNS = ("target_tokens", "draft_tokens", "draft_logprobs", "ranks")
+# Dimensions of every array in the file; T and K as in TracedPrompt, all prompts one after another.
+_COLUMNS = {"target_tokens": 1, "draft_tokens": 2, "draft_logprobs": 2, "ranks": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,70 +74,101 @@ class AcceptanceTrace:
 
     def save(self, path: Path) -> None:
         """An .npz archive, written whole or not at all."""
-        about = {
-            "schema": _SCHEMA,
-            "version": _VERSION,
-            "source": self.source,
-            "origin": self.origin.model_dump(),
-            "target": self.target.model_dump(),
-            "draft": self.draft.model_dump(),
-            "prompts": [
-                {"prompt_id": p.prompt_id, "prompt_length": p.prompt_length, "ended": p.ended} for p in self.prompts
-            ],
-        }
-        arrays = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
-        lengths = np.array([len(prompt.target_tokens) for prompt in self.prompts])
+        about = _About(
+            origin=self.origin,
+            source=self.source,
+            target=self.target,
+            draft=self.draft,
+            prompts=tuple(
+                _PromptFacts(prompt_id=p.prompt_id, prompt_length=p.prompt_length, ended=p.ended) for p in self.prompts
+            ),
+        )
+        arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
+        arrays["lengths"] = np.array([len(prompt.target_tokens) for prompt in self.prompts])
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, about=np.array(json.dumps(about)), lengths=lengths, **arrays)
+        np.savez_compressed(buffer, about=np.array(about.to_json()), **arrays)
         write_atomically(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> "AcceptanceTrace":
         """ValueError, one sentence naming file and field, for anything that is not such a trace."""
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                contents = {name: archive[name] for name in archive.files}
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
         except OSError as error:
-            raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
-        except (ValueError, BadZipFile) as error:
+            raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+        except (ValueError, TypeError, EOFError, KeyError, NotImplementedError, BadZipFile, zlib.error) as error:
             raise ValueError(f"{path}: not an acceptance trace (.npz)") from error
+        if missing := {"about", "lengths", *_COLUMNS} - arrays.keys():
+            raise ValueError(f"{path}: {min(missing)} is missing")
         try:
-            return _parsed(contents)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path}: {error} is missing or malformed") from error
+            content = json.loads(str(arrays["about"]))
+        except ValueError as error:
+            raise ValueError(f"{path}: about is not a JSON document ({error})") from error
+        about = _About.parse(content, source=str(path))
+        try:
+            _check(arrays, len(about.prompts))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+        return cls(
+            origin=about.origin,
+            source=about.source,
+            target=about.target,
+            draft=about.draft,
+            prompts=tuple(_split(about.prompts, arrays)),
+        )
 
 
-def _parsed(contents: dict[str, np.ndarray]) -> AcceptanceTrace:
-    about = json.loads(str(contents["about"]))
-    if (about.get("schema"), about.get("version")) != (_SCHEMA, _VERSION):
-        found = f"{about.get('schema')!r} version {about.get('version')!r}"
-        raise ValueError(f"schema is {found}; expected {_SCHEMA!r} version {_VERSION}")
-    columns = {name: contents[name] for name in _COLUMNS}
-    lengths = contents["lengths"].tolist()
-    _check(columns, lengths, about["prompts"])
-    starts = np.cumsum([0, *lengths])
-    prompts = [
-        TracedPrompt(**facts, **{name: column[start:stop] for name, column in columns.items()})
-        for facts, start, stop in zip(about["prompts"], starts, starts[1:], strict=False)
+class _PromptFacts(Facts):
+    prompt_id: str
+    prompt_length: int = Field(ge=1)
+    ended: bool
+
+
+class _About(Document):
+    """What the file says beside its arrays."""
+
+    schema_name: ClassVar[str] = "swiftspec.acceptance-trace"
+    schema_version: ClassVar[int] = 1
+
+    source: str
+    target: ModelRef
+    draft: ModelRef
+    prompts: tuple[_PromptFacts, ...] = Field(min_length=1)
+
+
+def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) -> list[TracedPrompt]:
+    bounds = np.cumsum([0, *arrays["lengths"].tolist()]).tolist()
+    return [
+        TracedPrompt(
+            prompt_id=facts.prompt_id,
+            prompt_length=facts.prompt_length,
+            target_tokens=arrays["target_tokens"][start:stop],
+            draft_tokens=arrays["draft_tokens"][start:stop],
+            draft_logprobs=arrays["draft_logprobs"][start:stop],
+            ranks=arrays["ranks"][start:stop],
+            ended=facts.ended,
+        )
+        for facts, (start, stop) in zip(prompts, pairwise(bounds), strict=True)
     ]
-    return AcceptanceTrace(
-        origin=Origin(**about["origin"]),
-        source=about["source"],
-        target=ModelRef(**about["target"]),
-        draft=ModelRef(**about["draft"]),
-        prompts=tuple(prompts),
-    )
 
 
-def _check(columns: dict[str, np.ndarray], lengths: Sequence[int], prompts: Sequence[object]) -> None:
-    if len(lengths) != len(prompts):
-        raise ValueError(f"lengths has {len(lengths)} entries for {len(prompts)} prompts")
-    for name, column in columns.items():
-        if len(column) != sum(lengths):
-            raise ValueError(f"{name} has {len(column)} rows; expected {sum(lengths)}")
-    if not np.isfinite(columns["draft_logprobs"]).all():
+def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
+    lengths = arrays["lengths"]
+    if lengths.shape != (num_prompts,) or lengths.dtype.kind not in "iu" or lengths.min() < 0:
+        raise ValueError(f"lengths is {lengths.tolist()}; expected token counts of {num_prompts} prompts")
+    for name, dimensions in _COLUMNS.items():
+        column = arrays[name]
+        if column.dtype.kind not in ("f" if name == "draft_logprobs" else "iu"):
+            raise ValueError(f"{name} has type {column.dtype}")
+        if column.ndim != dimensions or len(column) != lengths.sum():
+            raise ValueError(f"{name} has shape {column.shape}; expected {dimensions} dimensions, {lengths.sum()} rows")
+    tokens, logprobs, ranks = arrays["draft_tokens"], arrays["draft_logprobs"], arrays["ranks"]
+    if tokens.shape != logprobs.shape:
+        raise ValueError(f"draft_tokens has shape {tokens.shape}; expected that of draft_logprobs, {logprobs.shape}")
+    if not np.isfinite(logprobs).all():
         raise ValueError("draft_logprobs holds NaN or infinity; expected finite log-probs")
-    if columns["draft_tokens"].shape != columns["draft_logprobs"].shape:
-        raise ValueError(f"draft_tokens has shape {columns['draft_tokens'].shape}; expected that of draft_logprobs")
+    if (np.diff(logprobs, axis=1) > 0).any():
+        raise ValueError("draft_logprobs rises along a row; expected the best candidate first")
+    if (ranks < 0).any():
+        raise ValueError(f"ranks holds {ranks.min()}; expected 0 or more")

@@ -82,9 +82,9 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Plan, run and validate low-latency LLM decoding with asynchronous, disaggregated speculative decoding.
+    """Plan, run and validate low-latency LLM decoding.
 
-    profile -> trace -> plan -> run -> validate; `swiftspec demo` shows all of it on a model pair that ships with it.
+    profile -> trace -> plan -> run -> validate. Each writes a file for the next; every number says what it rests on.
 
     \b
     Example:
@@ -107,7 +107,7 @@ def profile(
     plot: Plot = None,
     json: Json = None,
 ) -> None:
-    """Measure forwards, message hops and host costs of a model pair on this machine.
+    """Measure what forwards and messages cost on this machine.
 
     \b
     Example:
@@ -141,7 +141,7 @@ def trace(
     plot: Plot = None,
     json: Json = None,
 ) -> None:
-    """Record how the draft ranks the tokens of the target's own greedy output.
+    """Record how the draft ranks the target's own output.
 
     An inflated target says what the small one says, so a trace of the small one serves for both.
 
@@ -180,7 +180,7 @@ def plan(
     jobs: Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")] = -1,
     json: Json = None,
 ) -> None:
-    """Choose policy, tree shape and split in simulation, and say what to expect.
+    """Choose policy, tree shape and split, and say what to expect.
 
     \b
     Example:
@@ -253,7 +253,7 @@ def run(
     plot: Plot = None,
     json: Json = None,
 ) -> None:
-    """Execute a plan: text goes to stdout as it is committed, figures to stderr.
+    """Execute a plan. Text goes to stdout as it is committed, figures to stderr.
 
     \b
     Example:
@@ -289,7 +289,7 @@ def validate(
     plot: Plot = None,
     json: Json = None,
 ) -> None:
-    """Run a plan's policies for real and lay predicted beside measured.
+    """Run a plan's policies; lay predicted beside measured.
 
     \b
     Example:
@@ -319,7 +319,7 @@ def inflate(
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """Write a model of a larger shape that says exactly what the small one says.
+    """Write a larger model that says exactly what the small one says.
 
     \b
     Example:
@@ -345,7 +345,7 @@ def demo(
     plot: Annotated[bool, typer.Option("--plot", help="Draw figures beside the files.")] = False,
     json: Json = None,
 ) -> None:
-    """Profile, trace, plan, run and validate the bundled model pair: a few minutes on two cores.
+    """Do all of this on the bundled pair, in a few minutes.
 
     \b
     Example:

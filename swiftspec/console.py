@@ -26,18 +26,17 @@ class Progress(Protocol):
 
 def say(text: str = "") -> None:
     """A line of the result."""
-    print(text, flush=True)
+    stream(f"{text}\n")
 
 
 def stream(text: str) -> None:
     """A piece of the result, as it comes."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    _write(sys.stdout, text)
 
 
 def note(text: str) -> None:
     """A line beside the result."""
-    print(text, file=sys.stderr, flush=True)
+    _write(sys.stderr, f"{text}\n")
 
 
 def error(message: object) -> None:
@@ -89,8 +88,7 @@ class _PlainProgress:
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _PLAIN_EVERY_S
-            line = f"{self._verb}: {done}/{total} {what} ({now_s - self._start_s:.0f} s)"
-            print(line, file=self._file, flush=True)
+            _write(self._file, f"{self._verb}: {done}/{total} {what} ({now_s - self._start_s:.0f} s)\n")
 
 
 class _BarProgress:
@@ -100,6 +98,11 @@ class _BarProgress:
 
     def __call__(self, done: int, total: int, what: str, /) -> None:
         self._bar.update(self._task, completed=done, total=total, description=what)
+
+
+def _write(file: TextIO, text: str) -> None:
+    file.write(text)
+    file.flush()
 
 
 def _rich(file: TextIO) -> "Console":

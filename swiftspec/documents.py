@@ -7,6 +7,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -72,9 +73,12 @@ class Document(Facts):
 
     def save(self, path: Path) -> None:
         """Write the whole document, or leave what was there."""
+        write_atomically(path, self.to_json().encode() + b"\n")
+
+    def to_json(self) -> str:
+        """The document as text, schema and version first."""
         head = {"schema": self.schema_name, "version": self.schema_version}
-        body = self.model_dump(mode="json")
-        write_atomically(path, json.dumps(head | body, indent=1, allow_nan=False).encode() + b"\n")
+        return json.dumps(head | self.model_dump(mode="json"), indent=1, allow_nan=False)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -107,13 +111,15 @@ class Document(Facts):
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside, then rename: a reader or a full disk never sees half a file."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
     try:
         partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ValueError(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()  # there unless it was renamed, an interrupt included
 
 
 def file_sha256(path: Path) -> str:
@@ -148,4 +154,6 @@ def _first_problem(error: ValidationError) -> str:
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
     if problem["type"] == "missing":
         return f"{field} is missing"
-    return f"{field} is {_shown(problem['input'])}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    return f"{field} is {_shown(problem['input'])}; {message}" if field else message

@@ -1,4 +1,4 @@
-"""Timelines as Chrome trace JSON, which ui.perfetto.dev opens: one track per process, the timeline's own phase names."""
+"""Timelines as Chrome trace JSON, which ui.perfetto.dev opens: one track per process, the timeline's phase names."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -49,10 +49,11 @@ class Candidate(Facts):
     def _check(self) -> Self:
         roles = {Role.TARGET, Role.DRAFT} if self.build().layout is Layout.DISAGGREGATED else {Role.TARGET}
         if set(self.groups) != roles:
-            raise ValueError(f"groups of {self.policy} must be those of {', '.join(sorted(roles))}")
+            found = ", ".join(sorted(self.groups)) or "nobody"
+            raise ValueError(f"groups are of {found}; {self.policy} needs those of {', '.join(sorted(roles))}")
         devices = [device for group in self.groups.values() for device in group]
         if len(set(devices)) < len(devices) or not all(self.groups.values()):
-            raise ValueError("groups must be non-empty and disjoint")
+            raise ValueError(f"groups are {list(self.groups.values())}; expected non-empty and disjoint ones")
         return self
 
     def build(self) -> Policy:
@@ -75,7 +76,10 @@ class Candidate(Facts):
 
 
 class Plan(Document):
-    """The chosen candidate, and the best one of every other policy, best first."""
+    """The chosen candidate, and the best one of every other policy, best first.
+
+    ties: candidates that the noise does not tell from the chosen one, which is the simplest of them.
+    """
 
     schema_name: ClassVar[str] = "swiftspec.plan"
     schema_version: ClassVar[int] = 1
@@ -89,8 +93,19 @@ class Plan(Document):
     max_new_tokens: int = Field(ge=1)
     chosen: Candidate
     alternatives: tuple[Candidate, ...]
+    ties: tuple[str, ...] = ()
     num_simulated: int
     rejected: dict[str, int]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for candidate in (self.chosen, *self.alternatives):
+            if not candidate.devices <= set(range(self.num_devices)):
+                listed = ", ".join(map(str, sorted(candidate.devices)))
+                raise ValueError(f"{candidate.policy} is on devices {listed}; num_devices is {self.num_devices}")
+        if len(self.candidates) <= len(self.alternatives):
+            raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
+        return self
 
     @property
     def candidates(self) -> Mapping[str, Candidate]:

@@ -1,4 +1,4 @@
-"""Figures of profiles, traces, timelines and reports. Built on `Figure` alone: no pyplot, so no global state, no window.
+"""Figures of profiles, traces, timelines and reports. Built on `Figure` alone: no pyplot, no global state, no window.
 
 Colours are Okabe and Ito's, which colour-blind readers can tell apart; every axis names its unit.
 """
@@ -71,10 +71,10 @@ def step_latency(profile: Profile) -> Figure:
         points = list(group)
         rows = [point.rows for point in points]
         quantiles_ms = np.array([point.quantiles_s for point in points]) * 1e3
-        style = {"color": colours[number % len(colours)]}
+        colour = colours[number % len(colours)]
         median_ms = [point.latency.median_s * 1e3 for point in points]
-        axes.plot(rows, median_ms, marker=_MARKERS[number % len(_MARKERS)], label=line, **style)
-        axes.fill_between(rows, quantiles_ms[:, 1], quantiles_ms[:, -2], alpha=0.2, linewidth=0, **style)
+        axes.plot(rows, median_ms, marker=_MARKERS[number % len(_MARKERS)], label=line, color=colour)
+        axes.fill_between(rows, quantiles_ms[:, 1], quantiles_ms[:, -2], alpha=0.2, linewidth=0, color=colour)
     axes.set(
         xlabel="rows of the forward (tokens)",
         ylabel="latency (ms)",

@@ -1,12 +1,15 @@
 """Profile: measured latencies of one machine and one model pair, with their provenance. No torch here."""
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple, Self
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+import numpy.typing as npt
+from pydantic import Field, field_validator, model_validator
 
 from swiftspec.documents import Document, Facts, ModelRef
 from swiftspec.policies.effects import Role
@@ -38,7 +41,7 @@ def weakest(provenances: Iterable[Provenance]) -> Provenance:
 
 
 class Latency(NamedTuple):
-    """A distribution: `quantiles_s[i]` is the (i + 0.5) / NUM_QUANTILES quantile in seconds, so their mean is the mean."""
+    """A distribution in seconds: `quantiles_s[i]` is the (i + 0.5) / NUM_QUANTILES quantile. Their mean is the mean."""
 
     quantiles_s: tuple[float, ...]
     provenance: Provenance
@@ -59,19 +62,21 @@ class Latency(NamedTuple):
         return cls(tuple(np.quantile(np.fromiter(samples_s, float), levels).tolist()), provenance)
 
 
-Quantiles = tuple[float, ...]
+_Array = npt.NDArray[np.float64]
+_Seconds = Annotated[float, Field(gt=0)]
 
 
 class _Measured(Facts):
-    quantiles_s: Quantiles = Field(min_length=NUM_QUANTILES, max_length=NUM_QUANTILES)
+    quantiles_s: tuple[_Seconds, ...] = Field(min_length=NUM_QUANTILES, max_length=NUM_QUANTILES)
     num_samples: int = Field(ge=1)
     provenance: Provenance
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if any(value <= 0 for value in self.quantiles_s) or list(self.quantiles_s) != sorted(self.quantiles_s):
-            raise ValueError("quantiles_s must be positive seconds in ascending order")
-        return self
+    @field_validator("quantiles_s")
+    @classmethod
+    def _ascending(cls, quantiles_s: tuple[float, ...]) -> tuple[float, ...]:
+        if any(left > right for left, right in pairwise(quantiles_s)):
+            raise ValueError("expected seconds in ascending order")
+        return quantiles_s
 
     @property
     def latency(self) -> Latency:
@@ -81,8 +86,8 @@ class _Measured(Facts):
 class StepPoint(_Measured):
     """One whole forward of a role's model, from launch to the answer on the host.
 
-    degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed meanwhile.
-    rows: tokens in the forward, a prefill's prompt length included; context: prefix length, tree excluded.
+    degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
+    meanwhile. rows: tokens in the forward, a prefill's prompt length included; context: prefix length, tree excluded.
     """
 
     role: Role
@@ -116,6 +121,16 @@ class Profile(Document):
     steps: tuple[StepPoint, ...] = Field(min_length=1)
     host: tuple[HostPoint, ...]
 
+    @model_validator(mode="after")
+    def _measured_once(self) -> Self:
+        steps = Counter((s.role, s.phase, s.degree, s.peer_busy, s.rows, s.context) for s in self.steps)
+        for name, counts in (("steps", steps), ("host", Counter((point.phase, point.rows) for point in self.host))):
+            key, count = counts.most_common(1)[0] if counts else ((), 0)
+            if count > 1:
+                what = ", ".join(str(part) for part in key)
+                raise ValueError(f"{name} holds {count} entries of ({what}); expected one each")
+        return self
+
     def step(
         self, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int, role: Role | None = None
     ) -> Latency:
@@ -135,9 +150,7 @@ class Profile(Document):
         table = table or self._tables.get((role, phase, degree, not peer_busy))
         if table is None:
             degrees = self.degrees(phase, role=role)
-            raise ValueError(
-                f"degree is {degree}, but the {role}'s {phase} steps were measured at {degrees or 'none'}"
-            )
+            raise ValueError(f"degree is {degree}, but the {role}'s {phase} steps were measured at {degrees or 'none'}")
         latency = table.at(rows, context)
         return latency._replace(provenance=Provenance.ASSUMED) if assumed else latency
 
@@ -148,7 +161,9 @@ class Profile(Document):
             return None
         grid = np.array([point.quantiles_s for point in points])
         quantiles = _interpolate([point.rows for point in points], grid, rows)
-        return Latency(tuple(quantiles.tolist()), weakest(point.provenance for point in points))
+        exact = [point.provenance for point in points if point.rows == rows]
+        provenance = weakest(exact or [Provenance.INTERPOLATED, *[point.provenance for point in points]])
+        return Latency(tuple(quantiles.tolist()), provenance)
 
     def degrees(self, phase: Phase, *, role: Role) -> list[int]:
         """Degrees at which a role's steps of a phase are known, ascending."""
@@ -182,25 +197,26 @@ class _Table:
         columns = np.array([self._at_context(points, context) for points in self._by_rows.values()])
         quantiles = np.maximum.accumulate(_interpolate(measured_rows, columns, rows))
         points = [point for column in self._by_rows.values() for point in column]
-        exact = any(point.rows == rows and point.context == context for point in points)
-        known = weakest(point.provenance for point in points)
-        provenance = known if exact else weakest((known, Provenance.INTERPOLATED))
+        exact = [point.provenance for point in points if (point.rows, point.context) == (rows, context)]
+        provenance = weakest(exact or [Provenance.INTERPOLATED, *[point.provenance for point in points]])
         return Latency(tuple(quantiles.tolist()), provenance)
 
-    def _at_context(self, points: list[StepPoint], context: int) -> np.ndarray:
+    def _at_context(self, points: list[StepPoint], context: int) -> _Array:
         contexts = [point.context for point in points]
         return _interpolate(contexts, np.array([p.quantiles_s for p in points]), min(context, contexts[-1]))
 
 
-def _interpolate(knots: list[int], values: np.ndarray, at: int) -> np.ndarray:
+def _interpolate(knots: list[int], values: _Array, at: int) -> _Array:
     """Piecewise linear along axis 0: flat below the first knot, the last slope (never falling) above the last."""
     if at <= knots[0] or len(knots) == 1:
-        return values[0] if at <= knots[0] else values[-1]
+        edge: _Array = values[0] if at <= knots[0] else values[-1]
+        return edge
     right = min(int(np.searchsorted(knots, at)), len(knots) - 1)
     left = right - 1
     weight = (at - knots[left]) / (knots[right] - knots[left])
-    slope = values[right] - values[left]
+    slope: _Array = values[right] - values[left]
     if weight > 1:
-        slope = np.maximum(slope, 0.0)
-        return values[right] + slope * (weight - 1)
-    return values[left] + slope * weight
+        beyond: _Array = values[right] + np.maximum(slope, 0.0) * (weight - 1)
+        return beyond
+    between: _Array = values[left] + slope * weight
+    return between

@@ -78,8 +78,10 @@ def _text(fields: Mapping[str, Any]) -> str:
     if "prompt" in fields:
         name, text = "prompt", fields["prompt"]
     elif "turns" in fields:
-        turns = fields["turns"]
-        name, text = "turns", turns[0] if isinstance(turns, list) and turns else turns
+        name, turns = "turns", fields["turns"]
+        if not isinstance(turns, list) or not turns:
+            raise ValueError(f"turns is {turns!r}; expected a list of texts")
+        text = turns[0]
     else:
         raise ValueError("prompt is missing; expected a prompt field, or Spec-Bench turns")
     if not isinstance(text, str):

@@ -35,7 +35,7 @@ class Report(Document):
 
 
 def relative_error(predicted: Figures, measured: Figures) -> Figures:
-    """predicted / measured - 1 for every figure; 0 where both are 0."""
+    """predicted / measured - 1 for every figure; 0 where the measured one is 0, as without any round."""
 
     def error(left: float, right: float) -> float:
         return left / right - 1 if right else 0.0

@@ -74,7 +74,7 @@ class ModelSpec:
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> ModelSpec:
-        """Read `directory`/config.json. ValueError names directory, field and value of what is missing or unsupported."""
+        """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
         return _Config.read(Path(directory)).spec()
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ class Phase(StrEnum):
 
 
 class Span(NamedTuple):
-    """One phase of one process. `model` is whose forward or cache it was: a co-located process does both roles' work."""
+    """One phase of one process, `role`. `model` is whose forward or cache it was: a co-located process has both."""
 
     role: Role
     phase: Phase
@@ -90,9 +91,10 @@ class Timeline:
     @property
     def round_s(self) -> list[float]:
         """Verification to verification; the last one ends with its commit."""
-        starts = [span.start_s for span in self.phase(Phase.VERIFY)]
-        ends = [*starts[1:], self.commits[-1].end_s]
-        return [end - start for start, end in zip(starts, ends, strict=True)]
+        bounds = [span.start_s for span in self.phase(Phase.VERIFY)]
+        if bounds:
+            bounds.append(self.commits[-1].end_s)
+        return [end - start for start, end in pairwise(bounds)]
 
     @property
     def verified_tokens(self) -> int:
@@ -113,8 +115,9 @@ class Metrics(Facts):
     """Figures of a set of requests, and what explains them.
 
     tokens_per_s is output tokens over time from request to last token, prefill included; ttft_s and tpot_s are medians
-    over requests. overlap_fraction is the share of target-busy time in which the draft was busy too. tail_s is the serial
-    tail of a round: verdict received to next subtree sent, at the draft, where the subtree left without another forward.
+    over requests. overlap_fraction is the share of target-busy time in which the draft was busy too. tail_s is the
+    serial tail of a round: verdict received to next subtree sent, at the draft, where that took no further forward;
+    hit_fraction is the share of such rounds, the one that starts when the target has finished its prefill included.
     """
 
     figures: Figures

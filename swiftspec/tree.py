@@ -1,12 +1,52 @@
 """Token tree: the draft's unverified continuations of the prefix. Pure Python; no torch, no clock, no randomness."""
 
-import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
-from swiftspec.policies.effects import Candidates, Row, Subtree
+__all__ = ["Candidates", "Kept", "Row", "Subtree", "TokenTree"]
 
-__all__ = ["Kept", "TokenTree"]
+
+class Row(NamedTuple):
+    """One token position in a forward.
+
+    The rows of a forward take the next free tree slots of the cache, in order. A row sees the whole prefix, itself,
+    and tree slot s where bit s of `ancestors` is set; those slots may be rows of the same forward.
+    """
+
+    token: int
+    position: int
+    ancestors: int
+
+
+class Candidates(NamedTuple):
+    """The draft's next tokens after one row, most probable first, with their log-probs (nats)."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+class Subtree(NamedTuple):
+    """Draft to target: nodes to verify, root first, parents before children.
+
+    `parents[i]` is the index of node i's parent in this message (-1 for the root); the root is the last verified
+    token, at `position`.
+    """
+
+    position: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+
+    def rows(self) -> tuple[Row, ...]:
+        """The nodes as rows of one forward on a cache whose tree is empty."""
+        rows: list[Row] = []
+        for token, parent in zip(self.tokens, self.parents, strict=True):
+            if parent < 0:
+                rows.append(Row(token, self.position, 0))
+            else:
+                above = rows[parent]
+                rows.append(Row(token, above.position + 1, above.ancestors | 1 << parent))
+        return tuple(rows)
 
 
 class Kept(NamedTuple):
@@ -17,32 +57,31 @@ class Kept(NamedTuple):
 
 
 class _Node:
-    """A token after a path. It has a slot once it was a row of a forward, and children only after that."""
+    """A row of a past forward, or a verified token that still has to be one.
 
-    __slots__ = ("ancestors", "children", "parent", "position", "score", "slot", "token")
+    Its candidates are expanded best first, so `children` are the nodes of the first of them; the others, bare leaves,
+    need no object. Nodes know their parent by slot alone: what is cut off is then freed at once, without a collector.
+    """
 
-    def __init__(self, token: int, position: int, score: float, parent: "_Node | None") -> None:
+    __slots__ = ("ancestors", "children", "logprobs", "parent", "position", "score", "slot", "token", "tokens")
+
+    def __init__(self, token: int, position: int, score: float, slot: int, parent: int, ancestors: int) -> None:
         self.token = token
         self.position = position
         self.score = score  # cumulative log-prob; only differences under one root matter
+        self.slot = slot  # -1 before its forward
         self.parent = parent
-        self.slot = -1
-        self.ancestors = 0
+        self.ancestors = ancestors
+        self.tokens: tuple[int, ...] = ()
+        self.logprobs: tuple[float, ...] = ()
         self.children: list[_Node] = []
 
-    def child(self, token: int) -> "_Node | None":
+    def after(self, token: int) -> "_Node":
+        """The child with this token; a new node, still to be forwarded, where that is a bare leaf or no candidate."""
         for child in self.children:
             if child.token == token:
                 return child
-        return None
-
-    def forwarded_below(self) -> Iterator["_Node"]:
-        """This node, if it has a slot, and all such descendants; parents first."""
-        pending = [self] if self.slot >= 0 else []
-        while pending:
-            node = pending.pop()
-            yield node
-            pending += [child for child in node.children if child.slot >= 0]
+        return _Node(token, self.position + 1, 0.0, -1, -1, 0)
 
 
 class TokenTree:
@@ -63,13 +102,12 @@ class TokenTree:
         if capacity < 2:
             raise ValueError(f"capacity is {capacity}; a miss alone needs 2 tree slots")
         self._capacity = capacity
-        self._root = _Node(root, position, 0.0, None)
+        self._root = _Node(root, position, 0.0, -1, -1, 0)
         self._stem: list[_Node] = []  # verified tokens before the root whose KV is not in the prefix yet
-        self._num_slots = 0
+        self._nodes: list[_Node] = []  # by slot
         self._picked: list[_Node] = []
-        # Unexpanded leaves, best first, as (-score, tie-break, siblings, index): only the best sibling left is queued.
-        self._frontier: list[tuple[float, int, list[_Node], int]] = []
-        self._num_queued = 0
+        # The best bare leaf of every node that has one, best first: (-score of the leaf, slot of the node, the node).
+        self._frontier: list[tuple[float, int, _Node]] = []
 
     @property
     def position(self) -> int:
@@ -79,7 +117,7 @@ class TokenTree:
     @property
     def can_grow(self) -> bool:
         """Whether `pick` would find a row and a slot for it."""
-        return self._root.slot < 0 or (self._num_slots < self._capacity and bool(self._frontier))
+        return self._root.slot < 0 or (len(self._nodes) < self._capacity and bool(self._frontier))
 
     def pick(self, num_rows: int) -> tuple[Row, ...]:
         """At most `num_rows` best unexpanded leaves as rows of the next forward; they take the next tree slots.
@@ -87,51 +125,41 @@ class TokenTree:
         After a miss the missing part of the verified path comes first and alone, whatever `num_rows` is.
         """
         if self._root.slot < 0:
-            self._picked = [node for node in self._stem if node.slot < 0] + [self._root]
+            self._picked = self._place_path()
         else:
-            num_rows = min(num_rows, self._capacity - self._num_slots)
-            self._picked = list(self._pop_best(num_rows))
-        for node in self._picked:
-            node.slot = self._num_slots
-            self._num_slots += 1
-            if node.parent is not None:
-                node.ancestors = node.parent.ancestors | 1 << node.parent.slot
+            self._picked = self._place_leaves(min(num_rows, self._capacity - len(self._nodes)))
+        self._nodes += self._picked
         return tuple([Row(node.token, node.position, node.ancestors) for node in self._picked])
 
     def grow(self, candidates: Sequence[Candidates]) -> None:
         """Hang each picked row's candidates below it, in the order `pick` gave the rows."""
         for node, (tokens, logprobs) in zip(self._picked, candidates, strict=True):
-            if node in self._stem:
-                continue  # its continuation is already verified
-            below = node.position + 1
-            node.children = [
-                _Node(token, below, node.score + logprob, node) for token, logprob in zip(tokens, logprobs, strict=True)
-            ]
-            self._queue_unexpanded(node.children)
+            # The continuation of a row before the root is verified already.
+            if tokens and node.position >= self._root.position:
+                node.tokens, node.logprobs = tokens, logprobs
+                heappush(self._frontier, (-node.score - logprobs[0], node.slot, node))
         self._picked = []
 
     def best(self, num_rows: int) -> Subtree:
         """The `num_rows` best nodes, expanded or not, root included, parents first; all of them if there are fewer."""
         root = self._root
-        nodes, parents = [root], [-1]
-        # As in the frontier, a node's best unseen sibling stands for the rest: two pushes a node.
-        heap: list[tuple[float, int, list[_Node], int, int]] = []
-        if root.children:
-            heap.append((-root.children[0].score, 0, root.children, 0, 0))
-        num_pushed = 1
-        while heap and len(nodes) < num_rows:
-            _, _, siblings, index, parent = heapq.heappop(heap)
-            node = siblings[index]
-            if node.children:
-                entry = (-node.children[0].score, num_pushed, node.children, 0, len(nodes))
-                heapq.heappush(heap, entry)
-            if index + 1 < len(siblings):
-                entry = (-siblings[index + 1].score, num_pushed + 1, siblings, index + 1, parent)
-                heapq.heappush(heap, entry)
-            num_pushed += 2
-            nodes.append(node)
-            parents.append(parent)
-        return Subtree(root.position, tuple([node.token for node in nodes]), tuple(parents))
+        tokens, parents = [root.token], [-1]
+        # (-score, index of the parent in the message, the parent, which of its candidates): a parent's best unseen
+        # candidate stands for the rest.
+        heap: list[tuple[float, int, _Node, int]] = []
+        if root.tokens:
+            heap.append((-root.score - root.logprobs[0], 0, root, 0))
+        while heap and len(tokens) < num_rows:
+            _, index, parent, rank = heap[0]
+            if rank + 1 < len(parent.tokens):
+                heapreplace(heap, (-parent.score - parent.logprobs[rank + 1], index, parent, rank + 1))
+            else:
+                heappop(heap)
+            if rank < len(parent.children) and (node := parent.children[rank]).tokens:
+                heappush(heap, (-node.score - node.logprobs[0], len(tokens), node, 0))
+            tokens.append(parent.tokens[rank])
+            parents.append(index)
+        return Subtree(root.position, tuple(tokens), tuple(parents))
 
     def advance(self, tokens: Sequence[int]) -> bool:
         """Follow the verified tokens and re-root at the last one; True on a hit, when that one is in the tree.
@@ -141,9 +169,8 @@ class TokenTree:
         node, hit = self._root, True
         for token in tokens:
             self._stem.append(node)
-            child = node.child(token)
-            hit = child is not None
-            node = child or _Node(token, node.position + 1, 0.0, node)
+            hit = token in node.tokens
+            node = node.after(token)
         self._root = node
         return hit
 
@@ -151,36 +178,52 @@ class TokenTree:
         """Forget what the last `advance` cut off. Answers the slots to keep: verified ones, then the tree's."""
         verified = [node.slot for node in self._stem if node.slot >= 0]
         self._stem = [node for node in self._stem if node.slot < 0]
-        survivors = list(self._root.forwarded_below())
-        slots = (*verified, *[node.slot for node in survivors])
-        first = self._stem[0] if self._stem else self._root
-        first.parent = None  # what is above lies in the prefix, which every row sees
-        self._frontier = []
+        survivors = self._surviving()
+        kept = Kept((*verified, *[node.slot for node in survivors]), len(verified))
         for slot, node in enumerate(survivors):
+            if slot:  # parents have lower slots than their children: this one's is renumbered already
+                parent = self._nodes[node.parent]
+                node.parent, node.ancestors = parent.slot, parent.ancestors | 1 << parent.slot
+            else:
+                node.parent, node.ancestors = -1, 0  # what is above lies in the prefix, which every row sees
             node.slot = slot
-            node.ancestors = node.parent.ancestors | 1 << node.parent.slot if node.parent else 0
-        for node in survivors:
-            self._queue_unexpanded(node.children)
-        self._num_slots = len(survivors)
-        return Kept(slots, len(verified))
+        self._nodes = survivors
+        self._frontier = [
+            (-node.score - node.logprobs[len(node.children)], node.slot, node)
+            for node in survivors
+            if len(node.children) < len(node.tokens)
+        ]
+        heapify(self._frontier)
+        return kept
 
-    def _queue(self, siblings: list[_Node], index: int) -> None:
-        """Queue the best unexpanded one of `siblings[index:]`, which are sorted by score."""
-        heapq.heappush(self._frontier, (-siblings[index].score, self._num_queued, siblings, index))
-        self._num_queued += 1
+    def _surviving(self) -> list[_Node]:
+        """The root and all nodes below it, in order of their slots."""
+        root = self._root
+        if root.slot < 0:
+            return []
+        below = 1 << root.slot
+        return [root, *[node for node in self._nodes[root.slot + 1 :] if node.ancestors & below]]
 
-    def _queue_unexpanded(self, siblings: list[_Node]) -> None:
-        for index, node in enumerate(siblings):
-            if node.slot < 0:
-                # Siblings are expanded best first, so none behind the first unexpanded one has a slot.
-                self._queue(siblings, index)
-                return
+    def _place_path(self) -> list[_Node]:
+        """Slots for the verified tokens without KV, one below the other, the root last. The tree is empty."""
+        path = [*[node for node in self._stem if node.slot < 0], self._root]
+        for slot, node in enumerate(path):
+            node.slot, node.parent, node.ancestors = slot, slot - 1, (1 << slot) - 1
+        return path
 
-    def _pop_best(self, num_rows: int) -> Iterator[_Node]:
-        popped = 0
-        while self._frontier and popped < num_rows:
-            _, _, siblings, index = heapq.heappop(self._frontier)
-            if index + 1 < len(siblings):
-                self._queue(siblings, index + 1)
-            popped += 1
-            yield siblings[index]
+    def _place_leaves(self, num_rows: int) -> list[_Node]:
+        """Nodes for the best bare leaves."""
+        frontier, first_slot = self._frontier, len(self._nodes)
+        leaves: list[_Node] = []
+        while frontier and len(leaves) < num_rows:
+            negative, slot, parent = frontier[0]
+            rank = len(parent.children)
+            ancestors = parent.ancestors | 1 << slot
+            leaf = _Node(parent.tokens[rank], parent.position + 1, -negative, first_slot + len(leaves), slot, ancestors)
+            parent.children.append(leaf)
+            leaves.append(leaf)
+            if rank + 1 < len(parent.tokens):
+                heapreplace(frontier, (-parent.score - parent.logprobs[rank + 1], slot, parent))
+            else:
+                heappop(frontier)
+        return leaves

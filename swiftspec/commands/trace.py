@@ -70,7 +70,7 @@ def show_trace(recorded: AcceptanceTrace) -> None:
     rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
     console.say(f"target  {recorded.target}")
     console.say(f"draft   {recorded.draft}")
-    title = (
-        f"The target's token among the draft's, over {recorded.num_tokens} tokens of {len(recorded.prompts)} prompts"
+    traced = f"{recorded.num_tokens} tokens of {len(recorded.prompts)} prompts"
+    console.table(
+        f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "up to here"), rows
     )
-    console.table(title, ("draft's choice", "share", "up to here"), rows)

@@ -15,7 +15,7 @@ from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.wording import milliseconds, percent, signed_percent, speed
 from swiftspec.documents import Origin, file_sha256
 from swiftspec.plan import Candidate, Plan
-from swiftspec.prompts import read_prompts
+from swiftspec.prompts import Prompt, read_prompts
 from swiftspec.report import PolicyReport, Report
 from swiftspec.validator import Measurement, make_report
 
@@ -43,7 +43,7 @@ def validate(
     made = Plan.load(plan)
     candidates = _chosen_candidates(made, policies)
     check_devices(candidates, source=plan)
-    encoded = encode(target_tokenizer(made), read_prompts(prompts)[:limit])
+    encoded = encode(target_tokenizer(made), _spread(read_prompts(prompts), limit))
     tasks = make_tasks(made, candidates, encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
     runs, interrupted = _measure(made, candidates, tasks, repeats)
     if not runs:
@@ -64,6 +64,13 @@ def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:
     if unknown:
         raise ValueError(f"--policies has {min(unknown)!r}; the plan has {', '.join(made.candidates)}")
     return [c for name, c in made.candidates.items() if name in names or c is made.chosen]
+
+
+def _spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
+    """At most `limit` prompts, evenly spread."""
+    if limit is None or limit >= len(prompts):
+        return prompts
+    return [prompts[number * len(prompts) // limit] for number in range(limit)]
 
 
 Runs = Mapping[str, Sequence[Sequence["Generation"]]]
@@ -149,9 +156,8 @@ def show_report(report: Report, made: Plan) -> None:
     )
     if metrics.tail_s is not None:
         share = metrics.tail_s.median / metrics.figures.round_s.median
-        console.say(
-            f"Serial tail of a round on a hit: {milliseconds(metrics.tail_s.median)} ms, {percent(share)} of it"
-        )
+        tail = milliseconds(metrics.tail_s.median)
+        console.say(f"Serial tail of a round on a hit: {tail} ms, {percent(share)} of the round")
     different = [policy.policy for policy in report.policies if not policy.identical_output]
     if different:
         why = "" if made.target.dtype == "float32" else f"; in {made.target.dtype} near-ties of logits can do that"

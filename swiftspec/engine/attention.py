@@ -21,6 +21,7 @@ __all__ = ["TreeAttention", "causal_visibility", "tree_visibility"]
 # From this many multiplications per product on, two batched products with a softmax between beat the fused bf16
 # kernel (which is the better one in fp32 at any size).
 _UNFUSED_MULTIPLICATIONS = 600_000
+_UNFUSED_SLOTS = 64
 _ADDITIVE = np.array([-np.inf, 0.0], dtype=np.float32)
 
 Visibility = np.ndarray[Any, np.dtype[np.uint8]]
@@ -54,34 +55,44 @@ class TreeAttention:
     def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
         self._rows, self._group = num_rows, spec.group_size
         self._width = spec.query_size
-        # [1, G, R * J, D], filled through `queries_GJRD`-ordered views before each call.
+        # [1, G, R * J, D]; the caller fills it through the view.
         self._queries = torch.empty(1, spec.num_kv_heads, num_rows * spec.group_size, spec.head_dim, dtype=dtype)
         self.queries_GRJD = self._queries.view(spec.num_kv_heads, num_rows, spec.group_size, spec.head_dim)
         self._mask: Tensor | None = None
         self._prefix_length = 0
         self._fused = True
 
-    def prepare(self, visible: Visibility | None, *, prefix_length: int, length: int) -> None:
-        """Set what the rows see: all of the prefix, and of the slots behind it those in `visible` (None = all).
+    def prepare(self, visible: Visibility, *, prefix_length: int, capacity: int) -> int:
+        """Set what the rows see: all of the prefix, and of the slots behind it those in `visible`.
 
-        `length` counts the slots in use, this forward's rows included.
+        Answers how many of the cache's slots the keys and values of the following calls must span.
         """
-        products = self._queries.numel() * length
-        self._fused = self._queries.dtype != torch.bfloat16 or products < _UNFUSED_MULTIPLICATIONS
+        length = prefix_length + visible.shape[1]
+        self._fused = not self._is_unfused_faster(length)
+        if not self._fused:
+            # A product of a new shape is compiled first, which takes longer than it saves: few shapes, then.
+            length = min(-(-length // _UNFUSED_SLOTS) * _UNFUSED_SLOTS, capacity)
         self._prefix_length = prefix_length
-        if visible is None:
-            self._mask = None
-            return
-        tail_RT = torch.from_numpy(_ADDITIVE[visible])
-        if self._fused:
-            mask_RJN = torch.zeros(self._rows, self._group, length, dtype=self._queries.dtype)
-            mask_RJN[:, :, prefix_length:] = tail_RT.unsqueeze(1)
-            self._mask = mask_RJN.view(-1, length)
-        else:
-            self._mask = tail_RT.repeat_interleave(self._group, dim=0)
+        sees_all = self._rows == 1 and visible.shape[1] == length - prefix_length and bool(visible.all())
+        self._mask = None if sees_all else self._additive_mask(visible, length)
+        return length
+
+    def _is_unfused_faster(self, length: int) -> bool:
+        products = self._queries.numel() * length
+        return self._queries.dtype == torch.bfloat16 and products >= _UNFUSED_MULTIPLICATIONS
+
+    def _additive_mask(self, visible: Visibility, length: int) -> Tensor:
+        """0 where visible, else minus infinity, [R * J, slots]: all for the fused kernel, else those behind the prefix."""
+        first = self._prefix_length if self._fused else 0
+        num_slots = first + length - self._prefix_length
+        mask_RJN = np.full((self._rows, self._group, num_slots), -np.inf, dtype=np.float32)
+        mask_RJN[:, :, :first] = 0.0
+        mask_RJN[:, :, first : first + visible.shape[1]] = _ADDITIVE[visible][:, None]
+        mask = torch.from_numpy(mask_RJN).view(self._rows * self._group, num_slots)
+        return mask.to(self._queries.dtype) if self._fused else mask
 
     def __call__(self, keys: Tensor, values: Tensor) -> Tensor:
-        """softmax(q k^T, over visible slots) v, [R, J * G * D], for keys and values [1, G, N, D]. Queries come scaled."""
+        """softmax(q k^T, over visible slots) v, [R, J * G * D]; keys, values [1, G, N, D]; queries come scaled."""
         if self._fused:
             mixed = F.scaled_dot_product_attention(self._queries, keys, values, attn_mask=self._mask, scale=1.0)
             # The kernel stores [R * J, G, D]: one row of it is a view.

@@ -31,9 +31,7 @@ class KVCache:
     def __init__(self, spec: ModelSpec, *, capacity: int, dtype: torch.dtype) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; expected at least one slot")
-        self.data: Tensor = torch.zeros(
-            spec.num_layers, 2, spec.num_kv_heads, capacity, spec.head_dim, dtype=dtype
-        )
+        self.data: Tensor = torch.zeros(spec.num_layers, 2, spec.num_kv_heads, capacity, spec.head_dim, dtype=dtype)
         self.prefix_length = 0
         self.tree_length = 0
 

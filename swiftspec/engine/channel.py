@@ -58,7 +58,7 @@ class Channel:
     bind : bool
         Exactly one end binds.
     interrupted : callable
-        Asked now and then while waiting; when true, `receive` raises InterruptedError.
+        Asked now and then while waiting for the peer; when true, the wait ends with InterruptedError.
     """
 
     def __init__(self, address: str, *, bind: bool, interrupted: Callable[[], bool]) -> None:
@@ -80,8 +80,14 @@ class Channel:
         self._context.term()
 
     def send(self, message: Message) -> None:
-        """Never blocks for long: a round has one message each way."""
-        self._socket.send(encode(message, self.request))
+        """Blocks only while no peer is there. InterruptedError when told to stop meanwhile."""
+        frame = encode(message, self.request)
+        while True:
+            try:
+                self._socket.send(frame, zmq.NOBLOCK)
+                break
+            except zmq.Again:
+                self._wait_for(zmq.POLLOUT)
         # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run, now.
         os.sched_yield()
 
@@ -103,5 +109,8 @@ class Channel:
             message = self.poll()
             if message is not None:
                 return message
-            if not self._socket.poll(_IDLE_POLL_MS) and self._interrupted():
-                raise InterruptedError("told to stop while waiting for the peer")
+            self._wait_for(zmq.POLLIN)
+
+    def _wait_for(self, event: int) -> None:
+        if not self._socket.poll(_IDLE_POLL_MS, event) and self._interrupted():
+            raise InterruptedError("told to stop while waiting for the peer")

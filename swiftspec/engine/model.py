@@ -7,7 +7,7 @@ Decides nothing: which rows to run and which slots to keep comes from the caller
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -87,6 +87,12 @@ class Decoder:
         """An empty cache that fits this model; as long as its longest context unless `capacity` says otherwise."""
         return KVCache(self.spec, capacity=capacity or self.spec.max_position, dtype=self.dtype)
 
+    def warm_up(self, row_counts: Iterable[int], cache: KVCache) -> None:
+        """Run a forward of each number of rows, which compiles its products; the empty `cache` stays empty."""
+        for num_rows in row_counts:
+            self.forward([0] * num_rows, range(num_rows), [0] * num_rows, cache)
+            cache.keep((), 0)
+
     @torch.inference_mode()
     def forward(
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache
@@ -109,10 +115,7 @@ class Decoder:
                 "expected one of each per row and at least one row"
             )
         cache.require_room(len(tokens))
-        width = cache.tree_length
-        sees_all = len(tokens) == 1 and ancestors[0] | 1 << width == (2 << width) - 1
-        visible = None if sees_all else tree_visibility(ancestors, width)
-        hidden = self._run(tokens, positions, visible, cache)
+        hidden = self._run(tokens, positions, tree_visibility(ancestors, cache.tree_length), cache)
         cache.extend_tree(len(tokens))
         return self._head(hidden).float()
 
@@ -134,18 +137,16 @@ class Decoder:
         return None if hidden is None else self._head(hidden[-1:]).float()[0]
 
     def _run(
-        self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility | None, cache: KVCache
+        self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache
     ) -> Tensor:
         """All layers and the final norm, [R, hidden], in a buffer that the next forward of R rows overwrites."""
-        num_rows, start = len(tokens), cache.length
-        end = start + num_rows
-        work = self._workspace(num_rows)
+        work = self._workspace(len(tokens))
         attend = work.attention
-        attend.prepare(visible, prefix_length=cache.prefix_length, length=end)
+        num_slots = attend.prepare(visible, prefix_length=cache.prefix_length, capacity=cache.capacity)
         turns = self._rotations_at(positions, cache.capacity)
         residual = self._embedding.index_select(0, torch.tensor(tokens)).float()
-        keys, values = cache.data[:, :1, :, :end].unbind(0), cache.data[:, 1:, :, :end].unbind(0)
-        new_slots = cache.data[:, :, :, start:end].unbind(0)
+        keys, values = cache.data[:, :1, :, :num_slots].unbind(0), cache.data[:, 1:, :, :num_slots].unbind(0)
+        new_slots = cache.data[:, :, :, cache.length : cache.length + len(tokens)].unbind(0)
         for layer, layer_keys, layer_values, slots in zip(self._layers, keys, values, new_slots, strict=True):
             work.qkv.copy_(layer.qkv(self._normalised(residual, work)))
             if layer.qk_norm is not None:

@@ -15,6 +15,8 @@ from torch import Tensor
 
 __all__ = ["Sampler", "top_candidates"]
 
+_NUCLEUS_GUESS = 256
+
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -30,7 +32,8 @@ class Sampler:
     temperature : float
         0 or more.
     top_p : float
-        Keep the likeliest tokens that together reach this share, above 0 up to 1 (1 = all).
+        Keep the fewest likeliest tokens that together reach this share, and what ties with the last of them; above
+        0 up to 1 (1 = all).
     top_k : int
         Keep the `top_k` likeliest tokens and what ties with the last of them (0 = all). Applied before `top_p`.
     seed : int
@@ -67,7 +70,7 @@ class Sampler:
         return chosen
 
     def _noise(self, position: int, vocab_size: int) -> Floats:
-        """Standard Gumbel noise for every token at a position, from a counter-based generator keyed by (seed, position)."""
+        """Standard Gumbel noise for every token, from a counter-based generator keyed by seed and position."""
         generator = np.random.Generator(np.random.Philox(key=np.array([self.seed, position], dtype=np.uint64)))
         exponential = generator.standard_exponential(vocab_size, dtype=np.float32)
         # The smallest positive float stands for a zero that underflowed.
@@ -80,14 +83,22 @@ class Sampler:
             last_kept = scores.topk(self.top_k, dim=-1).values[:, -1:]
             scores = scores.masked_fill(scores < last_kept, -torch.inf)
         if self.top_p < 1.0:
-            ordered, tokens = scores.sort(dim=-1, descending=True)
-            shares = ordered.softmax(dim=-1)
-            before = shares.cumsum(dim=-1) - shares
-            # A token stays while those likelier than it have not reached top_p; the likeliest always stays.
-            excluded = before >= self.top_p
-            excluded[:, 0] = False
-            scores = scores.masked_fill(excluded.scatter(1, tokens, excluded), -torch.inf)
+            shares = scores.softmax(dim=-1)
+            scores = scores.masked_fill(shares < _smallest_kept_share(shares, self.top_p), -torch.inf)
         return scores
+
+
+def _smallest_kept_share(shares: Tensor, top_p: float) -> Tensor:
+    """Share [R, 1] of the last token needed to reach `top_p`, likeliest first."""
+    vocab_size = shares.shape[1]
+    # The likeliest few hundred nearly always reach top_p; sorting a whole vocabulary takes several times as long.
+    for count in (min(_NUCLEUS_GUESS, vocab_size), vocab_size):
+        ordered = shares.topk(count, dim=-1).values
+        reached_before = (ordered.cumsum(dim=-1) - ordered) >= top_p
+        if count == vocab_size or bool(reached_before[:, -1].all()):
+            break
+    num_kept = (~reached_before).sum(dim=-1, keepdim=True).clamp_(min=1)
+    return ordered.gather(1, num_kept - 1)
 
 
 def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:

@@ -9,6 +9,7 @@ import os
 import select
 import sys
 import traceback
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 
 import torch
@@ -50,30 +51,32 @@ def _serve(connection: Connection, setup: Setup) -> None:
     def interrupted() -> bool:
         return bool(readable.poll(0))
 
-    channel = None
-    if setup.channel is not None:
-        channel = Channel(setup.channel, bind=setup.role is Role.TARGET, interrupted=interrupted)
     gc.disable()  # a collection in the middle of a round would be its longest part
     gc.freeze()
-    connection.send(Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0)))))
-    while True:
-        command = connection.recv()
-        if not isinstance(command, Generate):
-            continue  # a stop that came after the end
-        if channel is not None:
-            channel.request = command.number
-        driver = Driver(
-            role=setup.role,
-            models=models,
-            channel=channel,
-            commit=lambda tokens: connection.send(Committed(tokens)),
-            interrupted=interrupted,
-            sampler=command.sampler,
-        )
-        with torch.inference_mode():
-            spans = driver.run(command.policy.programs(command.request)[setup.role])
-        connection.send(Finished(spans))
-        gc.collect()
+    with ExitStack() as stack:
+        channel = None
+        if setup.channel is not None:
+            bind = setup.role is Role.TARGET
+            channel = stack.enter_context(Channel(setup.channel, bind=bind, interrupted=interrupted))
+        connection.send(Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0)))))
+        while True:
+            command = connection.recv()
+            if not isinstance(command, Generate):
+                continue  # a stop that came after the end
+            if channel is not None:
+                channel.request = command.number
+            driver = Driver(
+                role=setup.role,
+                models=models,
+                channel=channel,
+                commit=lambda tokens: connection.send(Committed(tokens)),
+                interrupted=interrupted,
+                sampler=command.sampler,
+            )
+            with torch.inference_mode():
+                spans = driver.run(command.policy.programs(command.request)[setup.role])
+            connection.send(Finished(spans))
+            gc.collect()
 
 
 if __name__ == "__main__":

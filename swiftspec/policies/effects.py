@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
+from swiftspec.tree import Candidates, Row, Subtree
+
 __all__ = [
     "Candidates",
     "Commit",
@@ -42,48 +44,6 @@ class Role(StrEnum):
 
     TARGET = "target"
     DRAFT = "draft"
-
-
-class Row(NamedTuple):
-    """One token position in a forward.
-
-    The rows of a forward take the next free tree slots of the cache, in order. A row sees the whole prefix, itself,
-    and tree slot s where bit s of `ancestors` is set; those slots may be rows of the same forward.
-    """
-
-    token: int
-    position: int
-    ancestors: int
-
-
-class Candidates(NamedTuple):
-    """The draft's next tokens after one row, most probable first, with their log-probs (nats)."""
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-
-class Subtree(NamedTuple):
-    """Draft to target: nodes to verify, root first, parents before children.
-
-    `parents[i]` is the index of node i's parent in this message (-1 for the root); the root is the last verified
-    token, at `position`.
-    """
-
-    position: int
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
-
-    def rows(self) -> tuple[Row, ...]:
-        """The nodes as rows of one forward on a cache whose tree is empty."""
-        rows: list[Row] = []
-        for token, parent in zip(self.tokens, self.parents, strict=True):
-            if parent < 0:
-                rows.append(Row(token, self.position, 0))
-            else:
-                above = rows[parent]
-                rows.append(Row(token, above.position + 1, above.ancestors | 1 << parent))
-        return tuple(rows)
 
 
 class Verdict(NamedTuple):
@@ -199,9 +159,23 @@ def poll() -> Step[Message | None]:
     return message
 
 
-def receive_subtree(*, position: int) -> Step[Subtree]:
-    """Receive what the draft wants verified. PeerError unless it is a subtree rooted at `position`."""
+def receive_subtree(*, root: int, position: int, max_rows: int) -> Step[Subtree]:
+    """Receive what the draft wants verified.
+
+    PeerError unless it is a connected subtree, parents first, of 1 to `max_rows` nodes under the last verified token.
+    """
     message = yield from receive()
-    if not isinstance(message, Subtree) or message.position != position or not message.tokens:
-        raise PeerError(f"expected a subtree rooted at position {position}, got {message!r}")
+    if not isinstance(message, Subtree) or not _is_rooted(message, root, position) or len(message.tokens) > max_rows:
+        raise PeerError(f"expected up to {max_rows} nodes under token {root} at position {position}, got {message!r}")
     return message
+
+
+def _is_rooted(subtree: Subtree, root: int, position: int) -> bool:
+    parents = subtree.parents
+    return (
+        subtree.position == position
+        and subtree.tokens[:1] == (root,)
+        and len(parents) == len(subtree.tokens)
+        and parents[0] == -1
+        and all(0 <= parent < index for index, parent in enumerate(parents[1:], start=1))
+    )

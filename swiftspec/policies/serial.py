@@ -52,7 +52,8 @@ class SerialTree:
 
     @property
     def draft_rows(self) -> int:
-        # What one round adds, beside survivors of earlier ones (at most as much again), beside a miss's two rows.
+        # What a round adds, beside as many survivors of earlier ones (were there more, the tree would skip expansions),
+        # beside the two rows of a miss.
         return 2 * self.expansions * self.expand_rows + 2
 
     def programs(self, request: Request) -> dict[Role, Program]:

@@ -76,7 +76,7 @@ class SwiftSpec:
         return self.tree_capacity
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: verify_rounds(request), Role.DRAFT: _draft(request, self)}
+        return {Role.TARGET: verify_rounds(request, max_rows=self.verify_rows), Role.DRAFT: _draft(request, self)}
 
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpec"]:

@@ -90,13 +90,13 @@ def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], t
     return tuple(path), tuple(tokens)
 
 
-def verify_rounds(request: Request) -> Program:
-    """The target's half of a disaggregated policy: verify what the draft sends, round after round."""
+def verify_rounds(request: Request, *, max_rows: int) -> Program:
+    """The target's half of a disaggregated policy: verify what the draft sends, up to `max_rows` nodes, every round."""
     yield from prefill(Role.TARGET, request.prompt[:-1])
     yield Send(Verdict(()))
-    position, num_generated = request.root_position, 0
+    root, position, num_generated = request.prompt[-1], request.root_position, 0
     while True:
-        subtree = yield from receive_subtree(position=position)
+        subtree = yield from receive_subtree(root=root, position=position, max_rows=max_rows)
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
@@ -106,5 +106,6 @@ def verify_rounds(request: Request) -> Program:
         if finished:
             return
         yield KeepKV(Role.TARGET, path, len(path))
+        root = tokens[-1]
         position += len(tokens)
         num_generated += len(tokens)

@@ -1,4 +1,4 @@
-"""Closed forms: what can be known without simulating. Oracles for the tests, bounds for the planner. Standard library only.
+"""Closed forms: what is known without simulating. Oracles for the tests, bounds for the planner. Standard library only.
 
 Where acceptance is a probability it is independent and identical at every position, and a verification's time does not
 depend on its rows. Bounds on a recorded trace assume neither.
@@ -67,7 +67,7 @@ def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_de
     return tokens
 
 
-def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int, max_depth: int) -> int:
+def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int) -> int:
     """Verifications below which no policy gets through a traced output, whatever its draft has time for.
 
     To accept a token of rank r, a best subtree holds it and its r better siblings; so the accepted tokens of a round
@@ -80,13 +80,11 @@ def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int
         Rank of the target's token among the draft's, at every output position.
     verify_rows, num_candidates : int
         Rows of a verification, the root included; children per node.
-    max_depth : int
-        Draft tokens that a round can accept at most.
     """
     rounds = position = 0
     while position < len(ranks):
         room = verify_rows - 1
-        for rank in ranks[position : position + max_depth]:
+        for rank in ranks[position : position + room]:
             room -= rank + 1
             if rank >= num_candidates or room < 0:
                 break

@@ -1,0 +1,85 @@
+"""Speeds in closed form: an optimistic one rules options out, a plausible one says which to simulate first."""
+
+from functools import cache
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.planner.space import Option, shape_of
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
+from swiftspec.simulator.closed_forms import best_tree_tokens, fewest_rounds, serial_round_s
+from swiftspec.timeline import Phase
+
+__all__ = ["ClosedForms"]
+
+
+class ClosedForms:
+    """Tokens/s of speculative options over a trace's prompts. Prefill, host work and messages count as free.
+
+    Both speeds use the shortest round: a verification at the shortest context, and behind all of its expansions where
+    nothing overlaps; mean latencies, the lower of idle and busy peers.
+    """
+
+    def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
+        self._profile = profile
+        self._ranks = [prompt.ranks.tolist() for prompt in trace.prompts]
+        self._num_tokens = trace.num_tokens
+        self._context = min(prompt.prompt_length for prompt in trace.prompts) - 1
+        self._num_recorded = max(int(prompt.draft_tokens.shape[1]) for prompt in trace.prompts)
+        self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
+        self._fewest_rounds = cache(self._count_fewest_rounds)
+        self._mean_s = cache(self._lowest_mean_s)
+
+    def bound(self, option: Option) -> float:
+        """No option is faster: the fewest rounds that the trace allows, each the shortest possible.
+
+        Infinite without a draft; such options are few and quick to simulate.
+        """
+        if option.policy.layout is Layout.TARGET_ONLY:
+            return float("inf")
+        rounds = self._fewest_rounds(option.policy.target_rows, self._num_candidates(option))
+        return self._num_tokens / (rounds * self._round_s(option))
+
+    def estimate(self, option: Option) -> float:
+        """Plausible: the best static tree, were positions independent. Neither bound nor prediction."""
+        if option.policy.layout is Layout.TARGET_ONLY:
+            return 1 / self._round_s(option)
+        ranks = self._rank_acceptance[: self._num_candidates(option)]
+        tokens = best_tree_tokens(ranks, option.policy.target_rows, max_depth=_expansions(option) or float("inf"))
+        return tokens / self._round_s(option)
+
+    def _num_candidates(self, option: Option) -> int:
+        return min(self._num_recorded, shape_of(option.policy).get("num_candidates", 1))
+
+    def _round_s(self, option: Option) -> float:
+        policy, expansions = option.policy, _expansions(option)
+        if policy.layout is not Layout.COLOCATED:
+            return self._forward_s(option, Role.TARGET, policy.target_rows)
+        # Each expansion forwards one row at least and hangs num_candidates nodes below it.
+        fewest_nodes = 1 + expansions * self._num_candidates(option)
+        verify_s = self._forward_s(option, Role.TARGET, min(policy.target_rows, fewest_nodes))
+        expand_s = self._forward_s(option, Role.DRAFT, 1)
+        return serial_round_s(expansions=expansions, expand_s=expand_s, verify_s=verify_s)
+
+    def _forward_s(self, option: Option, role: Role, rows: int) -> float:
+        may_be_busy = option.policy.layout is Layout.DISAGGREGATED
+        return self._mean_s(role, option.degrees[role], rows, may_be_busy)
+
+    def _lowest_mean_s(self, role: Role, degree: int, rows: int, may_be_busy: bool) -> float:
+        phase = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND
+        latencies = [
+            self._profile.step(phase, role=role, degree=degree, peer_busy=busy, rows=rows, context=self._context)
+            for busy in ((False, True) if may_be_busy else (False,))
+        ]
+        return min(latency.mean_s for latency in latencies)
+
+    def _count_fewest_rounds(self, verify_rows: int, num_candidates: int) -> int:
+        return sum(
+            fewest_rounds(ranks, verify_rows=verify_rows, num_candidates=num_candidates) for ranks in self._ranks
+        )
+
+
+def _expansions(option: Option) -> int:
+    """Draft forwards that a serial round waits for; 0 where they overlap verifications."""
+    shape = shape_of(option.policy)
+    return shape.get("expansions", shape.get("num_draft_tokens", 0))

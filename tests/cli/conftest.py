@@ -1,0 +1,87 @@
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from swiftspec.cli import main
+from tests.cli.tokenizer_files import write_printable_tokenizer
+from tests.engine.pairs import write_pair
+
+TEXTS = ("def add(a, b):\n", "import os\n", "class Tree:\n    def __init__(self", "for i in range(10):")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What the verbs before `run` leave in a folder."""
+
+    folder: Path
+    target: Path
+    draft: Path
+    prompts: Path
+    profile: Path
+    trace: Path
+    plan: Path
+
+    def pair(self) -> list[str]:
+        return ["--target", str(self.target), "--draft", str(self.draft)]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A random target and its draft with a tokenizer; whoever damages them makes a copy first."""
+    pair = write_pair(tmp_path_factory.mktemp("models"), architecture="llama")
+    for directory in pair:
+        write_printable_tokenizer(directory)
+    return pair
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps({"id": f"text-{i}", "prompt": text}) for i, text in enumerate(TEXTS)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def stage(
+    models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Stage:
+    """Profile, trace and plan of the pair on up to two devices, made by the verbs."""
+    folder = tmp_path_factory.mktemp("stage")
+    devices = str(min(2, len(os.sched_getaffinity(0))))
+    made = Stage(
+        folder=folder,
+        target=models[0],
+        draft=models[1],
+        prompts=prompts,
+        profile=folder / "profile.json",
+        trace=folder / "trace.npz",
+        plan=folder / "plan.json",
+    )
+    profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(made.profile)]
+    assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
+    trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "48"]
+    assert main([*trace, "--out", str(made.trace), "--json", str(folder / "trace-result.json")]) == 0
+    files = ["--profile", str(made.profile), "--trace", str(made.trace)]
+    plan = ["plan", *made.pair(), *files, "--devices", devices, "--jobs", "1", "--out", str(made.plan)]
+    assert main([*plan, "--json", str(folder / "plan-result.json")]) == 0
+    return made
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a verb that must fail as a user's mistake does; the sentence."""
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        assert (code, captured.out) == (2, "")
+        (line,) = captured.err.splitlines()
+        assert line.startswith("swiftspec: error: ")
+        return line.removeprefix("swiftspec: error: ")
+
+    return run
