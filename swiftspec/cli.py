@@ -1,6 +1,7 @@
 """The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
 
-Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 130 for Ctrl-C. Anything else is our bug.
+Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 130 for Ctrl-C, 1 for a pipe whose reader has
+gone. Anything else is our bug and comes with a traceback.
 """
 
 import os
@@ -52,10 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except BrokenPipeError:
-        # Whoever read our output has gone; nothing more may be flushed there at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except (ValueError, OSError) as error:
         if os.environ.get(_TRACEBACK):
             raise

@@ -123,7 +123,7 @@ def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10)
             axes.broken_barh(
                 bar, (roles.index(span.role) - height / 2, height), facecolors=_PHASE_COLOURS[span.phase], linewidth=0
             )
-    present = {span.phase for span in timeline.spans}
+    present = {span.phase for span in timeline.spans if span.end_s > start_s and span.start_s < end_s}
     handles = [Patch(color=colour, label=phase.value) for phase, colour in _PHASE_COLOURS.items() if phase in present]
     axes.legend(handles=handles, ncols=len(handles), loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
     axes.set(

@@ -71,7 +71,9 @@ def test_predicted_and_measured_bars_stand_side_by_side() -> None:
 def test_timeline_shows_ten_rounds_or_all(num_rounds: int, expected_ms: float) -> None:
     (axes,) = timeline_rounds(parallel_timeline(num_rounds=num_rounds)).axes
     assert axes.get_xlim() == pytest.approx((0.0, expected_ms))
-    edges = [x for bar in axes.collections if isinstance(bar, PolyCollection) for x in bar.get_paths()[0].vertices[:, 0]]
+    edges = [
+        x for bar in axes.collections if isinstance(bar, PolyCollection) for x in bar.get_paths()[0].vertices[:, 0]
+    ]
     assert min(edges) >= -1e-6
     assert max(edges) <= expected_ms + 1e-6
 

@@ -12,7 +12,9 @@ def write(path: Path, *lines: str) -> Path:
 
 
 def test_prompts_come_in_order_with_their_ids(tmp_path: Path) -> None:
-    file = write(tmp_path / "f.jsonl", '{"id": "first", "prompt": "a"}', "", '{"prompt": "b"}', '{"id": 7, "prompt": "c"}', "")
+    file = write(
+        tmp_path / "f.jsonl", '{"id": "first", "prompt": "a"}', "", '{"prompt": "b"}', '{"id": 7, "prompt": "c"}', ""
+    )
     assert read_prompts(file) == (
         Prompt(prompt_id="first", text="a"),
         Prompt(prompt_id="3", text="b"),

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,20 @@ from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Engine
+    from swiftspec.engine.launcher import Engine, Generation
 
-__all__ = ["Task", "check_devices", "encode", "make_tasks", "num_devices_here", "open_engines"]
+__all__ = [
+    "Task",
+    "check_devices",
+    "encode",
+    "generate_greedily",
+    "make_tasks",
+    "num_devices_here",
+    "open_engines",
+    "warm_up",
+]
+
+_WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +112,22 @@ def open_engines(
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}
     return engines
+
+
+def warm_up(engine: "Engine", candidate: Candidate, task: Task) -> None:
+    """Let a candidate do what every first time costs extra, such as the allocation of buffers."""
+    tokens = min(_WARM_UP_TOKENS, task.request.max_new_tokens)
+    generate_greedily(engine, candidate, replace(task, request=replace(task.request, max_new_tokens=tokens)))
+
+
+def generate_greedily(engine: "Engine", candidate: Candidate, task: Task) -> "Generation":
+    """One whole request. KeyboardInterrupt if Ctrl-C cut it short."""
+    from swiftspec.engine.sampling import Sampler
+
+    generation = engine.generate(candidate.build(), task.request, request_id=task.prompt_id, sampler=Sampler())
+    if generation.interrupted:
+        raise KeyboardInterrupt
+    return generation
 
 
 def _sharing(candidates: Iterable[Candidate]) -> list[list[Candidate]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from swiftspec import console
 from swiftspec.commands.basis import candidate_of
-from swiftspec.commands.execution import Task, check_devices, encode, make_tasks, open_engines
+from swiftspec.commands.execution import Task, check_devices, encode, make_tasks, open_engines, warm_up
 from swiftspec.commands.files import check_outputs, save_figure, write_json
 from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.wording import milliseconds, percent, speed
@@ -63,6 +63,7 @@ def run(
     sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     with ExitStack() as stack:
         engine = open_engines(made, [candidate], tasks, stack)[candidate.policy]
+        warm_up(engine, candidate, tasks[0])
         outputs, interrupted = _generate(engine, candidate, tasks, tokenizer, sampler)
     if outputs:
         _show(candidate, outputs, engine.processes)

@@ -3,13 +3,20 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec import console
-from swiftspec.commands.execution import Task, check_devices, encode, make_tasks, open_engines
+from swiftspec.commands.execution import (
+    Task,
+    check_devices,
+    encode,
+    generate_greedily,
+    make_tasks,
+    open_engines,
+    warm_up,
+)
 from swiftspec.commands.files import check_outputs, save_figure
 from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.wording import milliseconds, percent, signed_percent, speed
@@ -20,12 +27,9 @@ from swiftspec.report import PolicyReport, Report
 from swiftspec.validator import Measurement, make_report
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Engine, Generation
+    from swiftspec.engine.launcher import Generation
 
 __all__ = ["show_report", "validate"]
-
-_WARM_UP_TOKENS = 32
-
 
 def validate(
     *,
@@ -91,33 +95,17 @@ def _measure(made: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task],
             engines = open_engines(made, candidates, tasks, stack)
             for candidate in candidates:
                 progress(next(step), total, f"{candidate.policy}: warming up")
-                _generate(engines[candidate.policy], candidate, _short(tasks[0]))
+                warm_up(engines[candidate.policy], candidate, tasks[0])
             for repeat in range(1, repeats + 1):
                 done: dict[str, list[Generation]] = defaultdict(list)
                 for task, candidate in product(tasks, candidates):
                     progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
-                    done[candidate.policy].append(_generate(engines[candidate.policy], candidate, task))
+                    done[candidate.policy].append(generate_greedily(engines[candidate.policy], candidate, task))
                 for policy, generations in done.items():
                     runs[policy].append(generations)
         except KeyboardInterrupt:
             return runs, True
     return runs, False
-
-
-def _short(task: Task) -> Task:
-    tokens = min(_WARM_UP_TOKENS, task.request.max_new_tokens)
-    return replace(task, request=replace(task.request, max_new_tokens=tokens))
-
-
-def _generate(engine: "Engine", candidate: Candidate, task: Task) -> "Generation":
-    from swiftspec.engine.sampling import Sampler
-
-    generation = engine.generate(
-        candidate.build(), task.request, request_id=task.prompt_id, sampler=Sampler(temperature=0.0)
-    )
-    if generation.interrupted:
-        raise KeyboardInterrupt
-    return generation
 
 
 def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -> Measurement:

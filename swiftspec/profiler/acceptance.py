@@ -82,7 +82,8 @@ def _ranked(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The draft's best tokens and log-probs for every output position, and the rank of the target's token."""
     model.reset()
-    model.prefill(prompt[:-1])
+    if len(prompt) > 1:
+        model.prefill(prompt[:-1])
     context = [prompt[-1], *output[:-1]]
     tokens, logprobs, ranks = [], [], []
     for start in range(0, len(context), _CHUNK):

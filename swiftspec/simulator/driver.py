@@ -5,6 +5,7 @@ that starts while the peer role is not blocked in a receive is priced as beside 
 messages arrive one hop after they were sent, in order, whatever the receiver is doing.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -151,7 +152,8 @@ class _Process:
         self.spans: list[Span] = []
         self.blocked = False
         self.finished = False
-        self._arrival_s = 0.0  # of the latest message on its way to this process
+        self._coming: deque[Message] = deque()
+        self._arrival_s = 0.0  # of the last of those
         self._env = env
         self._oracle = oracle
         self._meter = meter
@@ -222,12 +224,11 @@ class _Process:
 
     def expect(self, message: Message, *, hop_s: float) -> None:
         """A message sent now is here a hop later, though never before one sent earlier."""
+        self._coming.append(message)
         self._arrival_s = max(self._arrival_s, self._env.now + hop_s)
-        arrival = self._env.timeout(self._arrival_s - self._env.now, value=message)
-        arrival.callbacks.append(self._deliver)
-
-    def _deliver(self, arrival: simpy.Event) -> None:
-        self.inbox.put(arrival.value)
+        arrival = self._env.timeout(self._arrival_s - self._env.now)
+        # Whichever arrival fires takes the oldest message: rounding may swap two that are due at once.
+        arrival.callbacks.append(lambda _: self.inbox.put(self._coming.popleft()))
 
     def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message]:  # noqa: ARG002 - it carries nothing
         start_s = self._env.now

@@ -46,9 +46,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stage(
-    models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Stage:
+def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """Profile, trace and plan of the pair on up to two devices, made by the verbs."""
     folder = tmp_path_factory.mktemp("stage")
     devices = str(min(2, len(os.sched_getaffinity(0))))

@@ -98,7 +98,9 @@ def plan(*, target: ModelRef = TARGET, draft: ModelRef = DRAFT, folder: Path | N
     )
 
 
-def trace(*, target: ModelRef = TARGET, draft: ModelRef = DRAFT, ranks: tuple[int, ...] = (0, 0, 1, 0)) -> AcceptanceTrace:
+def trace(
+    *, target: ModelRef = TARGET, draft: ModelRef = DRAFT, ranks: tuple[int, ...] = (0, 0, 1, 0)
+) -> AcceptanceTrace:
     """One prompt of four tokens: the draft's first choice three times, its second once."""
     num_tokens = len(ranks)
     prompt = TracedPrompt(

@@ -1,0 +1,102 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from swiftspec import __version__
+from swiftspec.cli import main
+
+VERBS = ("profile", "trace", "plan", "simulate", "run", "validate", "inflate", "demo")
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out.split("Commands:")[1].split("\n")
+    assert tuple(line.split()[0] for line in listed if line.strip()) == VERBS
+    assert "..." not in "".join(listed)
+
+
+def test_no_verb_is_a_call_for_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_has_an_example_and_json(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"Example:\n    swiftspec {verb} " in text
+    assert "--json FILE" in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_loads_nothing_heavy(verb: str) -> None:
+    code = (
+        "import sys; from swiftspec.cli import main; main([sys.argv[1], '--help']);"
+        "print(sorted({'torch', 'transformers', 'numpy', 'simpy', 'matplotlib', 'rich'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, verb], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"swiftspec {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["plann"], "No such command 'plann'. Did you mean 'plan'?"),
+        (["plan"], "Missing option '--target'."),
+        (["run", "--plan", "p", "--promt", "x"], "No such option: --promt (Possible options: "),
+        (["run", "--plan", "p", "--seed", "x"], "Invalid value for '--seed': "),
+        (["validate", "--plan", "p", "--prompts", "f", "--repeats", "0"], "Invalid value for '--repeats': "),
+    ],
+)
+def test_misuse_is_one_sentence(fails: Callable[..., str], arguments: list[str], sentence: str) -> None:
+    assert fails(*arguments).startswith(sentence)
+
+
+def test_interrupt_anywhere_exits_130_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("swiftspec.commands.simulate.simulate", interrupted)
+    assert main(["simulate", "--plan", "p"]) == 130
+    assert capsys.readouterr() == ("", "swiftspec: interrupted\n")
+
+
+def test_our_own_mistakes_are_not_called_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: object) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("swiftspec.commands.simulate.simulate", broken)
+    with pytest.raises(RuntimeError, match="ours"):
+        main(["simulate", "--plan", "p"])
+
+
+def test_traceback_of_a_users_mistake_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWIFTSPEC_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="cannot be read"):
+        main(["simulate", "--plan", "/nowhere/plan.json"])
+
+
+def test_closed_pipe_ends_quietly() -> None:
+    code = "import sys; from swiftspec.cli import main; sys.exit(main(['--help']))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_exit_code_and_stream_of_an_error_in_a_process_of_its_own() -> None:
+    command = [sys.executable, "-m", "swiftspec.cli", "simulate", "--plan", "/nowhere/plan.json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "swiftspec: error: /nowhere/plan.json: cannot be read (No such file or directory)\n"

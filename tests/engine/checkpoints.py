@@ -1,0 +1,80 @@
+"""Small random checkpoints of every supported architecture, written by transformers, which is also the reference."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+VOCAB_SIZE = 83
+_CLASSES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 20000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+# One per feature: GQA, tied head, QKV bias, head norms, explicit head dim, attention bias, rope scaling.
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-bias": ("llama", {"attention_bias": True}),
+    "llama-head-dim": ("llama", {"head_dim": 16}),
+    "llama-no-groups": ("llama", {"num_key_value_heads": 6}),
+    "llama3-rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3-tied-bias": ("qwen3", {"head_dim": 10, "tie_word_embeddings": True, "attention_bias": True}),
+}
+
+
+def write_checkpoint(directory: Path, variant: str, *, seed: int = 0) -> Path:
+    """A random model of `variant` in `directory`, its norms and biases random too."""
+    architecture, overrides = VARIANTS[variant]
+    config_class, model_class = _CLASSES[architecture]
+    shape = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 48,
+        "intermediate_size": 72,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.3,
+        "eos_token_id": 3,
+    }
+    torch.manual_seed(seed)
+    model = model_class(config_class(**(shape | dict(overrides)))).float()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 1.5)
+            elif name.endswith("bias"):
+                weight.normal_()
+    model.save_pretrained(directory)
+    return directory
+
+
+def reference_logits(directory: Path, tokens: list[int]) -> Tensor:
+    """Logits [tokens, vocab] of transformers in fp32."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        logits: Tensor = model(torch.tensor([tokens])).logits[0]
+    return logits

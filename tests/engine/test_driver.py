@@ -1,0 +1,106 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from swiftspec.engine.driver import Driver
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies.effects import (
+    Candidates,
+    Commit,
+    DraftForward,
+    Effect,
+    KeepKV,
+    Prefill,
+    Program,
+    Role,
+    Row,
+    TargetForward,
+)
+from swiftspec.timeline import Phase
+
+VOCAB_SIZE = 8
+
+
+class RecordingModel:
+    """Logits that favour token + 1; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def reset(self) -> None:
+        self.calls.append(("reset",))
+
+    def prefill(self, tokens: tuple[int, ...]) -> Tensor:
+        self.calls.append(("prefill", tokens))
+        return self._logits(tokens[-1])
+
+    def forward(self, rows: tuple[Row, ...]) -> Tensor:
+        self.calls.append(("forward", rows))
+        return torch.stack([self._logits(row.token) for row in rows])
+
+    def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
+        self.calls.append(("keep", slots, num_verified))
+
+    def _logits(self, token: int) -> Tensor:
+        return torch.roll(torch.arange(VOCAB_SIZE, 0.0, -1.0), token + 1)
+
+
+def run(
+    effects: list[Effect], models: dict[Role, RecordingModel], interrupted: Callable[[], bool] = lambda: False
+) -> tuple[list[object], list[tuple[int, ...]], list[Phase]]:
+    answers: list[object] = []
+    committed: list[tuple[int, ...]] = []
+
+    def program() -> Program:
+        for effect in effects:
+            answers.append((yield effect))
+
+    driver = Driver(
+        role=Role.TARGET,
+        models=models,
+        channel=None,
+        commit=committed.append,
+        interrupted=interrupted,
+        sampler=Sampler(),
+    )
+    return answers, committed, [span.phase for span in driver.run(program())]
+
+
+def test_every_effect_reaches_its_model_and_is_answered() -> None:
+    models = {role: RecordingModel() for role in Role}
+    rows = (Row(3, 4, 0), Row(6, 5, 1))
+    effects: list[Effect] = [
+        Prefill(Role.TARGET, (1, 2)),
+        Prefill(Role.DRAFT, (1, 2)),
+        DraftForward(rows, 2),
+        TargetForward(rows),
+        KeepKV(Role.DRAFT, (1,), 0),
+        Commit((4, 5)),
+    ]
+    answers, committed, phases = run(effects, models)
+    assert answers[:2] == [3, None]
+    candidates = answers[2]
+    assert isinstance(candidates, tuple)
+    assert [candidate.tokens for candidate in candidates] == [(4, 5), (7, 0)]
+    assert all(isinstance(candidate, Candidates) and candidate.logprobs[0] < 0 for candidate in candidates)
+    assert answers[3] == (4, 7)
+    assert committed == [(4, 5)]
+    assert phases == [
+        Phase.PREFILL, Phase.PREFILL, Phase.EXPAND, Phase.VERIFY, Phase.COMPACT, Phase.COMMIT
+    ]  # fmt: skip
+    assert models[Role.TARGET].calls == [("reset",), ("prefill", (1, 2)), ("forward", rows)]
+    assert models[Role.DRAFT].calls[-1] == ("keep", (1,), 0)
+
+
+def test_an_interruption_ends_the_program_after_a_commit() -> None:
+    effects: list[Effect] = [Commit((1,)), Commit((2,))]
+    _, committed, phases = run(effects, {}, interrupted=lambda: True)
+    assert committed == [(1,)]
+    assert phases == [Phase.COMMIT]
+
+
+def test_an_error_of_the_program_is_not_swallowed() -> None:
+    with pytest.raises(KeyError):
+        run([Prefill(Role.DRAFT, (1,))], {Role.TARGET: RecordingModel()})

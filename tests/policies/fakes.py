@@ -1,0 +1,132 @@
+"""Fake models, and a cache that knows what every slot was computed from. No torch, no clock.
+
+The cache asserts what a driver may assume of a policy: a row sees its own path and nothing else, tree slots stay within
+the policy's bounds, and a compaction keeps what the verified tokens allow and nothing more.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from swiftspec.policies import Request
+from swiftspec.policies.effects import Candidates, Row
+
+VOCAB_SIZE = 11
+
+Path = tuple[int, ...]  # tokens from the start of the prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeTarget:
+    """Any function of the whole path will do."""
+
+    seed: int
+
+    def __call__(self, path: Path) -> int:
+        return hash((self.seed, *path)) % VOCAB_SIZE
+
+    def output(self, request: Request) -> Path:
+        """What it says on its own, token by token."""
+        path = request.prompt
+        for _ in range(request.max_new_tokens):
+            path += (self(path),)
+            if path[-1] in request.eos_token_ids:
+                break
+        return path[len(request.prompt) :]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeDraft:
+    """Ranks the target's token at `ranks[position]`, over and over; None leaves it out of the candidates.
+
+    Log-probs are multiples of 1/16, so that sums are exact and ties happen.
+    """
+
+    target: FakeTarget
+    ranks: tuple[int | None, ...]
+    seed: int
+
+    def __call__(self, path: Path, num_candidates: int) -> Candidates:
+        rng = random.Random(hash((self.seed, *path)))
+        wanted = self.target(path)
+        tokens = [token for token in rng.sample(range(VOCAB_SIZE), VOCAB_SIZE) if token != wanted]
+        rank = self.ranks[len(path) % len(self.ranks)]
+        if rank is not None:
+            tokens.insert(rank, wanted)
+        tokens = tokens[:num_candidates]
+        return Candidates(tuple(tokens), tuple(sorted((-rng.randrange(64) / 16 for _ in tokens), reverse=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A cache entry: the path it was computed from, its own token last. Equal to itself alone."""
+
+    path: Path
+
+
+class FakeCache:
+    """[prefix | tree], as the engine's."""
+
+    def __init__(self, tree_slots: int) -> None:
+        self.prefix: list[Slot] = []
+        self.tree: list[Slot] = []
+        self._tree_slots = tree_slots
+
+    def prefill(self, tokens: Path) -> None:
+        assert not self.prefix
+        assert not self.tree
+        self.prefix = [Slot(tokens[:length]) for length in range(1, len(tokens) + 1)]
+
+    def forward(self, rows: Sequence[Row]) -> list[Path]:
+        """Append the rows; the path of each."""
+        assert rows
+        first = len(self.tree)
+        for row in rows:
+            assert row.ancestors < 1 << len(self.tree), "a row sees slots that are filled"
+            path = self.prefix[-1].path if self.prefix else ()
+            for number, slot in enumerate(self.tree):
+                if row.ancestors >> number & 1:
+                    assert slot.path[:-1] == path, "a row sees exactly its own path"
+                    path = slot.path
+            assert row.position == len(path)
+            path = (*path, row.token)
+            assert all(slot.path != path for slot in self.tree), "nothing is computed twice"
+            self.tree.append(Slot(path))
+        assert len(self.tree) <= self._tree_slots
+        return [slot.path for slot in self.tree[first:]]
+
+    def keep(self, slots: Sequence[int], num_verified: int, known: Path) -> None:
+        """Compact; `known` are the prompt and all verified tokens that this role knows of, the root last."""
+        assert len(set(slots)) == len(slots)
+        assert 0 <= num_verified <= len(slots)
+        kept = [self.tree[slot] for slot in slots]
+        dropped = [slot for slot in self.tree if slot not in kept]
+        self.prefix += kept[:num_verified]
+        self.tree = kept[num_verified:]
+        assert [slot.path for slot in self.prefix] == [known[: i + 1] for i in range(len(self.prefix))]
+        for slot in self.tree:
+            assert slot.path[: len(known)] == known, "what stays in the tree is the root or lies below it"
+        for slot in dropped:
+            common = min(len(slot.path), len(known))
+            assert slot.path[:common] != known[:common], "what is verified or may be some day is not thrown away"
+
+
+def requests() -> st.SearchStrategy[Request]:
+    """Prompts of any length from 1, limits from 1, any tokens (or none) as end of sequence."""
+    tokens = st.integers(0, VOCAB_SIZE - 1)
+    return st.builds(
+        Request,
+        prompt=st.lists(tokens, min_size=1, max_size=5).map(tuple),
+        max_new_tokens=st.integers(1, 24),
+        eos_token_ids=st.frozensets(tokens, max_size=2),
+    )
+
+
+def drafts() -> st.SearchStrategy[FakeDraft]:
+    """Any acceptance pattern: perfect, useless, or anything between, position by position."""
+    rank = st.none() | st.sampled_from((0, 0, 0, 1, 2, 5))
+    seeds = st.integers(0, 2**16)
+    ranks = st.lists(rank, min_size=1, max_size=8).map(tuple)
+    return st.builds(FakeDraft, target=st.builds(FakeTarget, seed=seeds), ranks=ranks, seed=seeds)

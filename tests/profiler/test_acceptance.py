@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.documents import ModelRef
+from swiftspec.profiler.acceptance import record_trace
+from tests.engine.pairs import write_pair
+
+PROMPTS = (("a", (5, 17, 3)), ("b", (9,)), ("c", tuple(range(1, 90))))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
+
+
+def record(models: tuple[Path, Path], max_new_tokens: int) -> AcceptanceTrace:
+    target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
+    return record_trace(
+        target=target,
+        draft=draft,
+        prompts=PROMPTS,
+        max_new_tokens=max_new_tokens,
+        num_candidates=5,
+        num_threads=1,
+        progress=lambda *_: None,
+    )
+
+
+def test_ranks_and_candidates_are_those_of_a_plain_forward(models: tuple[Path, Path]) -> None:
+    trace = record(models, 100)
+    target, draft = (AutoModelForCausalLM.from_pretrained(model).eval() for model in models)
+    for (_, prompt), traced in zip(PROMPTS, trace.prompts, strict=True):
+        output = torch.tensor(traced.target_tokens.tolist())
+        text = torch.cat([torch.tensor(prompt), output])[None]
+        with torch.no_grad():
+            wanted, logits = (model(text).logits[0, len(prompt) - 1 : -1] for model in (target, draft))
+        assert wanted.argmax(-1).tolist() == output.tolist()
+        assert logits.topk(5).indices.tolist() == traced.draft_tokens.tolist()
+        np.testing.assert_allclose(logits.log_softmax(-1).topk(5).values, traced.draft_logprobs, atol=1e-4)
+        ranks = (logits > logits.gather(1, output[:, None])).sum(-1)
+        assert ranks.tolist() == traced.ranks.tolist()
+
+
+def test_an_end_of_sequence_ends_a_prompt(models: tuple[Path, Path]) -> None:
+    for traced in record(models, 150).prompts:
+        tokens = traced.target_tokens.tolist()
+        assert traced.ended == (tokens[-1] == 0)
+        assert 0 not in tokens[:-1]
+        assert traced.ended or len(tokens) == 150
+
+
+def test_a_prompt_over_the_context_names_both_numbers(models: tuple[Path, Path]) -> None:
+    with pytest.raises(ValueError, match="prompt c: 89 tokens with max_new_tokens 200 are over the target's context"):
+        record(models, 200)

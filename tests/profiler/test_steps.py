@@ -1,0 +1,103 @@
+import os
+
+import pytest
+
+from swiftspec.documents import ModelRef
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
+from swiftspec.profiler import steps
+from swiftspec.profiler.steps import host_points, measure_profile, step_points
+from swiftspec.timeline import Phase, Span, Timeline
+from tests.engine.pairs import write_pair
+
+
+def timeline(*spans: Span, request: str = "64") -> Timeline:
+    return Timeline(request=request, start_s=0.0, spans=spans)
+
+
+def test_steps_are_grouped_by_phase_rows_and_context() -> None:
+    spans = [Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 8, 0, 0.1 * i, 0.1 * i + 0.02) for i in range(4)]
+    spans.append(Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 4, 0, 0.0, 0.005))
+    groups = {Role.TARGET: (0, 1), Role.DRAFT: (2,)}
+    verify, expand = step_points([timeline(*spans)], groups, Layout.DISAGGREGATED)
+    assert (verify.role, verify.rows, verify.context, verify.degree, verify.peer_busy) == (Role.TARGET, 8, 64, 2, True)
+    assert verify.num_samples == 4
+    assert verify.quantiles_s[0] == pytest.approx(0.02)
+    assert (expand.role, expand.degree) == (Role.DRAFT, 1)
+
+
+def test_a_colocated_drafts_steps_have_the_targets_degree() -> None:
+    span = Span(Role.TARGET, Phase.EXPAND, Role.DRAFT, 4, 0, 0.0, 0.005)
+    (point,) = step_points([timeline(span)], {Role.TARGET: (0, 1)}, Layout.COLOCATED)
+    assert (point.role, point.degree, point.peer_busy) == (Role.DRAFT, 2, False)
+
+
+def test_host_time_is_the_gap_and_the_span_unless_it_is_a_forward() -> None:
+    spans = []
+    for i in range(10):
+        t = float(i)
+        spans += [
+            Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 8, 0, t + 0.1, t + 0.5),
+            Span(Role.TARGET, Phase.COMMIT, Role.TARGET, 0, 3, t + 0.6, t + 0.8),
+        ]
+    points = {point.phase: point for point in host_points([timeline(*spans)])}
+    assert points[Phase.COMMIT].quantiles_s == pytest.approx([0.3] * 20)  # 0.1 thinking, 0.2 committing
+    assert points[Phase.VERIFY].quantiles_s == pytest.approx([0.3] * 20)  # 0.8 to 1.1
+    assert points[Phase.VERIFY].rows == 8
+
+
+def test_a_hop_is_counted_only_where_the_receiver_was_waiting() -> None:
+    spans = []
+    for i in range(20):
+        waiting = i % 2 == 0
+        start_s = i + (0.2 if waiting else 0.6)
+        spans += [
+            Span(Role.DRAFT, Phase.SEND, Role.DRAFT, 0, 0, i + 0.4, i + 0.5),
+            Span(Role.TARGET, Phase.WAIT, Role.TARGET, 0, 0, start_s, i + 0.61),
+        ]
+    (hop,) = [point for point in host_points([timeline(*spans)]) if point.phase is Phase.WAIT]
+    assert hop.num_samples == 10
+    assert hop.quantiles_s == pytest.approx([0.11] * 20)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    target, draft = write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
+    return measure_profile(
+        target=ModelRef(model=str(target), dtype="float32"),
+        draft=ModelRef(model=str(draft), dtype="float32"),
+        device="cpu",
+        num_devices=min(2, len(os.sched_getaffinity(0))),
+        progress=lambda *_: None,
+    )
+
+
+def test_a_real_profile_answers_every_question_of_a_plan(measured: Profile) -> None:
+    for degree in range(1, measured.num_devices + 1):
+        for phase, role in ((Phase.VERIFY, Role.TARGET), (Phase.EXPAND, Role.DRAFT), (Phase.PREFILL, Role.DRAFT)):
+            latency = measured.step(phase, role=role, degree=degree, peer_busy=False, rows=8, context=100)
+            assert 0 < latency.median_s < 1
+    for phase in (Phase.COMPACT, Phase.COMMIT, Phase.EXPAND, Phase.VERIFY):
+        host = measured.host_latency(phase)
+        assert host is not None
+        assert host.median_s > 0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a hop needs two processes on two cores")
+def test_a_real_profile_has_the_channels_hop_and_steps_beside_a_busy_peer(measured: Profile) -> None:
+    assert measured.host_latency(Phase.WAIT) is not None
+    assert {step.peer_busy for step in measured.steps} == {False, True}
+
+
+def test_an_unknown_device_is_named(tmp_path: object) -> None:
+    reference = ModelRef(model="nowhere", dtype="float32")
+    with pytest.raises(ValueError, match="device is 'tpu'"):
+        measure_profile(target=reference, draft=reference, device="tpu", num_devices=1, progress=lambda *_: None)
+
+
+def test_row_grids_cover_what_the_policies_ask_for() -> None:
+    from swiftspec.policies import POLICIES
+
+    shapes = [shape for policy in POLICIES.values() for shape in policy.search_space()]
+    assert max(shape.target_rows for shape in shapes) <= max(steps.TARGET_ROWS)

@@ -1,0 +1,71 @@
+import pytest
+
+from swiftspec.simulator.closed_forms import (
+    best_chain,
+    best_tree_tokens,
+    chain_tokens,
+    fewest_rounds,
+    serial_round_s,
+    serial_speedup,
+)
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "length", "tokens"), [(0.0, 4, 1.0), (0.5, 1, 1.5), (0.8, 4, 3.3616), (1.0, 4, 5.0)]
+)
+def test_chain_tokens_are_a_geometric_sum(acceptance: float, length: int, tokens: float) -> None:
+    assert chain_tokens(acceptance, length) == pytest.approx(tokens)
+    assert chain_tokens(acceptance, length) == pytest.approx(sum(acceptance**depth for depth in range(length + 1)))
+
+
+def test_serial_round_is_drafts_then_verification() -> None:
+    assert serial_round_s(expansions=4, expand_s=1.0, verify_s=5.0) == 9.0
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "cost_ratio", "length", "speedup"),
+    [(0.6, 3, 1, 1.200), (0.8, 3, 3, 1.476), (0.9, 5, 7, 2.373), (0.6, 20, 4, 1.921), (0.95, 20, 21, 6.600)],
+)
+def test_best_chain_and_its_speedup(acceptance: float, cost_ratio: float, length: int, speedup: float) -> None:
+    assert best_chain(acceptance, cost_ratio=cost_ratio) == length
+    assert serial_speedup(acceptance, length, cost_ratio=cost_ratio) == pytest.approx(speedup, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_nodes", "tokens"),
+    [
+        ((0.6, 0.2, 0.1), 2, 1.600),
+        ((0.6, 0.2, 0.1), 4, 2.176),
+        ((0.6, 0.2, 0.1), 8, 2.7456),
+        ((0.6, 0.2, 0.1), 32, 3.8324),
+        ((0.8, 0.1), 4, 2.952),
+        ((0.8, 0.1), 16, 4.9851),
+    ],
+)
+def test_best_tree_is_the_best_static_tree(ranks: tuple[float, ...], num_nodes: int, tokens: float) -> None:
+    assert best_tree_tokens(ranks, num_nodes) == pytest.approx(tokens, abs=5e-5)
+
+
+@pytest.mark.parametrize(("num_nodes", "tokens"), [(8, 2.716), (16, 3.164), (32, 3.414)])
+def test_best_tree_of_limited_depth(num_nodes: int, tokens: float) -> None:
+    assert best_tree_tokens((0.6, 0.2, 0.1), num_nodes, max_depth=3) == pytest.approx(tokens, abs=5e-4)
+
+
+def test_best_tree_of_one_candidate_is_a_chain() -> None:
+    assert best_tree_tokens((0.7,), 6) == pytest.approx(chain_tokens(0.7, 5))
+    assert best_tree_tokens((0.7,), 6, max_depth=2) == pytest.approx(chain_tokens(0.7, 2))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "verify_rows", "num_candidates", "rounds"),
+    [
+        ([0, 0, 0, 0], 4, 8, 1),  # three accepted and the bonus token
+        ([0, 0, 0, 0, 0], 4, 8, 2),
+        ([9, 9, 9], 8, 8, 3),  # never among the candidates: a bonus token a round
+        ([1, 1, 1, 1], 4, 8, 2),  # a second choice takes two rows, and the next one has no room
+        ([1, 0, 0, 0], 4, 1, 2),  # no second choices at all
+        ([], 4, 8, 0),
+    ],
+)
+def test_fewest_rounds(ranks: list[int], verify_rows: int, num_candidates: int, rounds: int) -> None:
+    assert fewest_rounds(ranks, verify_rows=verify_rows, num_candidates=num_candidates) == rounds

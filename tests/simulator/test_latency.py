@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Provenance
+from swiftspec.simulator.latency import Meter, PriceList
+from swiftspec.timeline import Phase
+from tests.simulator.builders import constant_profile, host_point, profile, step_point
+
+SAMPLES_S = [1.0, 2.0, 3.0, 10.0]
+
+
+def meter(*, seed: int = 0) -> Meter:
+    steps = (
+        step_point(Role.TARGET, Phase.VERIFY, SAMPLES_S, context=0),
+        step_point(Role.TARGET, Phase.VERIFY, [20.0], busy=True, context=0),
+        step_point(Role.TARGET, Phase.PREFILL, [5.0], rows=8, context=0),
+        step_point(Role.DRAFT, Phase.PREFILL, [0.5], rows=8, context=0),
+    )
+    made = Meter(PriceList(profile(steps, (host_point(Phase.SEND, 0.25),))), degrees={Role.TARGET: 1, Role.DRAFT: 1})
+    made.seed(seed)
+    return made
+
+
+def verify_s(source: Meter, count: int, *, peer_busy: bool = False) -> list[float]:
+    return [source.forward(Role.TARGET, Phase.VERIFY, peer_busy=peer_busy, rows=1, context=0) for _ in range(count)]
+
+
+def test_forwards_have_the_measured_mean_and_range() -> None:
+    drawn = verify_s(meter(), 4000)
+    quantiles = step_point(Role.TARGET, Phase.VERIFY, SAMPLES_S).quantiles_s
+    assert np.mean(drawn) == pytest.approx(np.mean(quantiles), rel=0.05)
+    assert set(drawn) == set(quantiles)
+
+
+def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
+    assert verify_s(meter(seed=3), 20) == verify_s(meter(seed=3), 20)
+    assert verify_s(meter(seed=3), 20) != verify_s(meter(seed=4), 20)
+
+
+def test_draws_of_one_phase_do_not_shift_another() -> None:
+    disturbed = meter()
+    for _ in range(7):
+        disturbed.host(Phase.SEND)
+    assert verify_s(disturbed, 20) == verify_s(meter(), 20)
+
+
+def test_a_busy_peer_has_its_own_price() -> None:
+    assert verify_s(meter(), 3, peer_busy=True) == [20.0] * 3
+
+
+def test_each_roles_prefill_has_its_own_price() -> None:
+    source = meter()
+    seconds = {
+        role: source.forward(role, Phase.PREFILL, peer_busy=False, rows=8, context=0)
+        for role in (Role.TARGET, Role.DRAFT)
+    }
+    assert seconds == {Role.TARGET: 5.0, Role.DRAFT: 0.5}
+
+
+def test_missing_host_time_is_free_and_assumed() -> None:
+    source = meter()
+    assert (source.host(Phase.SEND), source.host(Phase.COMMIT)) == (0.25, 0.0)
+    assert source.seconds == {Provenance.MEASURED: 0.25, Provenance.ASSUMED: 0.0}
+
+
+def test_seconds_are_added_up_by_provenance() -> None:
+    source = meter()
+    exact = verify_s(source, 5)
+    between = source.forward(Role.TARGET, Phase.VERIFY, peer_busy=False, rows=1, context=100)
+    assert source.seconds == pytest.approx({Provenance.MEASURED: sum(exact), Provenance.INTERPOLATED: between})
+
+
+def test_price_follows_context() -> None:
+    points = [
+        step_point(Role.TARGET, Phase.VERIFY, [seconds], context=context) for context, seconds in ((0, 1.0), (320, 2.0))
+    ]
+    prices = PriceList(profile(tuple(points), ()))
+
+    def price_s(context: int) -> float:
+        cost = prices.forward(Role.TARGET, Phase.VERIFY, degree=1, peer_busy=False, rows=1, context=context)
+        return cost.quantiles_s[0]
+
+    # Within half of the 16 positions that share a price.
+    assert [price_s(context) for context in (0, 40, 160, 320)] == pytest.approx([1.0, 1.125, 1.5, 2.0], abs=8 / 320)
+
+
+def test_unmeasured_degree_is_an_error() -> None:
+    prices = PriceList(constant_profile(expand_s=1.0, verify_s=5.0, degrees=(1,)))
+    with pytest.raises(ValueError, match=r"degree is 3, but the target's verify steps were measured at \[1\]"):
+        prices.forward(Role.TARGET, Phase.VERIFY, degree=3, peer_busy=False, rows=1, context=0)

@@ -1,0 +1,145 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.policies.effects import Role, Row
+from swiftspec.simulator.oracle import CacheMirror, CandidatePool, TraceOracle, synthesise_trace
+
+PATH = (0, 0, 7, 8, 9)  # a prompt of two tokens, an output of three
+
+
+def small_trace(**kwargs: int) -> AcceptanceTrace:
+    return synthesise_trace((0.6, 0.3), prompt_lengths=(2, 3), num_tokens=kwargs.get("num_tokens", 4), seed=1)
+
+
+def oracle(trace: AcceptanceTrace, prompt_index: int = 0) -> TraceOracle:
+    rng = np.random.default_rng(0)
+    return TraceOracle(CandidatePool(trace), trace.prompts[prompt_index], prompt_index=prompt_index, rng=rng)
+
+
+def mirror_after_prefill() -> CacheMirror:
+    mirror = CacheMirror(PATH)
+    mirror.prefill(1)
+    return mirror
+
+
+def test_rows_follow_the_path_only_behind_rows_that_do() -> None:
+    mirror = mirror_after_prefill()
+    # The root; a right and a wrong token below it; the path's token below each of them.
+    rows = (Row(0, 1, 0), Row(7, 2, 0b1), Row(5, 2, 0b1), Row(8, 3, 0b11), Row(8, 3, 0b101))
+    assert mirror.append(rows) == [True, True, False, True, False]
+
+
+def test_compaction_moves_what_is_known_of_a_slot() -> None:
+    mirror = mirror_after_prefill()
+    mirror.append((Row(0, 1, 0), Row(5, 2, 0b1), Row(7, 2, 0b1), Row(8, 3, 0b101)))
+    mirror.keep((0, 2, 3), 2)
+    assert mirror.prefix_length == 3
+    assert mirror.append((Row(9, 4, 0b1),)) == [True]
+
+
+def test_rows_beyond_the_trace_are_off_the_path() -> None:
+    mirror = CacheMirror(PATH)
+    mirror.prefill(4)
+    assert mirror.append((Row(9, 4, 0), Row(0, 5, 0b1))) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("slots", "num_verified", "complaint"),
+    [
+        ((0, 3), 1, "different ones of the 3 in use"),
+        ((0, -1), 1, "different ones of the 3 in use"),
+        ((0, 1, 1), 1, "different ones of the 3 in use"),
+        ((0, 2), 2, "the first 2 to hold the target's own output"),
+        ((0,), 2, "the first 2 to hold the target's own output"),
+    ],
+)
+def test_impossible_compactions_are_errors(slots: tuple[int, ...], num_verified: int, complaint: str) -> None:
+    mirror = mirror_after_prefill()
+    mirror.append((Row(0, 1, 0), Row(7, 2, 0b1), Row(5, 2, 0b1)))
+    with pytest.raises(ValueError, match=complaint):
+        mirror.keep(slots, num_verified)
+
+
+@pytest.mark.parametrize("row", [Row(7, 2, 0b10), Row(7, 3, 0b1), Row(7, 1, 0b1)])
+def test_rows_without_a_place_are_errors(row: Row) -> None:
+    mirror = mirror_after_prefill()
+    mirror.append((Row(0, 1, 0),))
+    with pytest.raises(ValueError, match="a row for slot 1 at position"):
+        mirror.append((row,))
+
+
+def test_target_says_what_was_recorded_on_the_path_and_nothing_off_it() -> None:
+    trace = small_trace()
+    output = trace.prompts[0].target_tokens.tolist()
+    subject = oracle(trace)
+    assert subject.prefill(Role.TARGET, (0, 0)) == output[0]
+    rows = (Row(output[0], 2, 0), Row(output[1], 3, 0b1), Row(-5, 3, 0b1), Row(output[2], 4, 0b11))
+    assert subject.target(rows) == (output[1], output[2], -1, output[3])
+
+
+def test_draft_says_what_was_recorded_on_the_path() -> None:
+    trace = small_trace()
+    prompt = trace.prompts[1]
+    output = prompt.target_tokens.tolist()
+    subject = oracle(trace, 1)
+    subject.prefill(Role.DRAFT, (0, 0))
+    answers = subject.draft((Row(0, 2, 0), Row(output[0], 3, 0b1)), 2)
+    assert [answer.tokens for answer in answers] == [tuple(tokens) for tokens in prompt.draft_tokens[:2].tolist()]
+    assert [answer.logprobs for answer in answers] == [tuple(logs) for logs in prompt.draft_logprobs[:2].tolist()]
+
+
+def test_draft_off_the_path_draws_from_every_recorded_position() -> None:
+    trace = small_trace()
+    subject = oracle(trace)
+    subject.prefill(Role.DRAFT, (0, 0))
+    subject.draft((Row(-5, 2, 0),), 2)
+    answers = {subject.draft((Row(6, 3, 0b1),), 2)[0].tokens for _ in range(200)}
+    recorded = {tuple(tokens) for prompt in trace.prompts for tokens in prompt.draft_tokens.tolist()}
+    assert answers == recorded
+
+
+def test_asking_for_more_candidates_than_recorded_gives_what_there_is() -> None:
+    subject = oracle(small_trace())
+    subject.prefill(Role.DRAFT, (0,))
+    (answer,) = subject.draft((Row(0, 1, 0),), 50)
+    assert len(answer.tokens) == len(answer.logprobs) == 2
+
+
+def test_no_candidates_at_all_is_an_error() -> None:
+    trace = small_trace()
+    bare = replace(
+        trace.prompts[0], draft_tokens=np.zeros((4, 0), np.int32), draft_logprobs=np.zeros((4, 0), np.float32)
+    )
+    pool = CandidatePool(replace(trace, prompts=(bare,)))
+    with pytest.raises(ValueError, match="num_candidates is 8, but prompt synthetic-0 of the trace has none"):
+        pool.of(0, 8)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, 4), (3, 3), (100, 4)])
+def test_a_request_ends_where_the_trace_does(limit: int | None, expected: int) -> None:
+    assert oracle(small_trace()).request(limit).max_new_tokens == expected
+
+
+def test_synthetic_ranks_have_the_given_shares_and_name_the_targets_token() -> None:
+    trace = synthesise_trace((0.6, 0.25), prompt_lengths=(8, 8), num_tokens=20_000, seed=5)
+    assert trace.rank_acceptance(2) == pytest.approx([0.6, 0.25], abs=0.01)
+    prompt = trace.prompts[0]
+    for token, candidates, rank in zip(prompt.target_tokens[:200], prompt.draft_tokens, prompt.ranks, strict=False):
+        assert list(candidates).index(token) == rank if rank < 2 else token not in candidates
+
+
+def test_synthetic_traces_can_be_saved_and_loaded(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    trace = small_trace()
+    trace.save(tmp_path / "trace.npz")
+    loaded = AcceptanceTrace.load(tmp_path / "trace.npz")
+    assert loaded.source == "synthesised"
+    assert all((a.target_tokens == b.target_tokens).all() for a, b in zip(trace.prompts, loaded.prompts, strict=True))
+
+
+@pytest.mark.parametrize("shares", [(), (0.3, 0.6), (0.8, 0.4), (0.5, 0.0)])
+def test_impossible_rank_shares_are_errors(shares: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="rank_acceptance is"):
+        synthesise_trace(shares, prompt_lengths=(2,), num_tokens=4, seed=0)
