@@ -117,12 +117,13 @@ class TokenTree:
     @property
     def can_grow(self) -> bool:
         """Whether `pick` would find a row and a slot for it."""
-        return self._root.slot < 0 or (len(self._nodes) < self._capacity and bool(self._frontier))
+        return len(self._nodes) < self._capacity and (self._root.slot < 0 or bool(self._frontier))
 
     def pick(self, num_rows: int) -> tuple[Row, ...]:
         """At most `num_rows` best unexpanded leaves as rows of the next forward; they take the next tree slots.
 
-        After a miss the missing part of the verified path comes first and alone, whatever `num_rows` is.
+        After a miss the missing part of the verified path comes first and alone, whatever `num_rows` is; a part longer
+        than the tree has slots waits for the next `compact`.
         """
         if self._root.slot < 0:
             self._picked = self._place_path()
@@ -206,7 +207,7 @@ class TokenTree:
 
     def _place_path(self) -> list[_Node]:
         """Slots for the verified tokens without KV, one below the other, the root last. The tree is empty."""
-        path = [*[node for node in self._stem if node.slot < 0], self._root]
+        path = [*[node for node in self._stem if node.slot < 0], self._root][: self._capacity]
         for slot, node in enumerate(path):
             node.slot, node.parent, node.ancestors = slot, slot - 1, (1 << slot) - 1
         return path

@@ -1,5 +1,6 @@
 """`swiftspec demo`: the whole story on the bundled pair, by the same functions as the verbs."""
 
+import json
 from pathlib import Path
 
 from swiftspec import console
@@ -31,6 +32,7 @@ def demo(
     json_path: Path | None = None,
     target: str = "demo/target",
     draft: str = "demo/draft",
+    prompts: Path | None = None,
     new_tokens: int = _NEW_TOKENS,
     num_prompts: int = _VALIDATED_PROMPTS,
 ) -> None:
@@ -39,8 +41,8 @@ def demo(
     check_outputs(json=json_path)
     inflate = DEMO_INFLATION if inflate is None else inflate
     num_devices = min(2, num_devices_here()) if devices is None else devices
-    prompts = model_directory("demo/prompts")
-    plan_path = directory / "plan.json"
+    prompts = prompts or model_directory("demo/prompts")
+    plan_path, report_path = directory / "plan.json", directory / "report.json"
 
     console.heading("1/5 Profile: what does a forward cost here?")
     console.say(f"The bundled target is inflated to {inflate}: the same output at a realistic cost.")
@@ -101,7 +103,7 @@ def demo(
     )
 
     console.heading("5/5 Validate: is that what comes out, on other prompts?")
-    report = validate(
+    validate(
         plan=plan_path,
         prompts=prompts / "validate.jsonl",
         policies="all",
@@ -109,11 +111,11 @@ def demo(
         max_new_tokens=None,
         limit=num_prompts,
         plot=directory / "report.png" if plot else None,
-        json_path=directory / "report.json",
+        json_path=report_path,
     )
     console.say(f"\nFiles are in {directory}. Go on with:")
     console.say(f'  swiftspec run --plan {plan_path} --prompt "def main():"')
-    write_json(json_path, {"directory": str(directory), "report": report.model_dump(mode="json")})
+    write_json(json_path, {"directory": str(directory), "report": json.loads(report_path.read_text())})
 
 
 def _make(directory: Path) -> None:

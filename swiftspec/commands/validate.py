@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show_report", "validate"]
 
+
 def validate(
     *,
     plan: Path,

@@ -6,6 +6,7 @@ A stage that finished is skipped; a stage that was stopped goes on from its last
 """
 
 import argparse
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -179,18 +180,22 @@ def continuations(target: LlamaForCausalLM, stream: Tensor, *, num_batches: int,
     if path.exists():
         loaded: Tensor = torch.load(path, weights_only=True)
         return loaded
+    writer = copy.deepcopy(target).to(torch.bfloat16)
     rows: list[Tensor] = []
     for step in progress_steps("continuations", 0, num_batches, lambda: math.nan):
         torch.manual_seed(SEED + step)
-        prompt_length = (128, 320, 512, 768)[step // 2 % 4]
+        prompt_length = (32, 96, 160, 224)[step // 2 % 4]
         starts = torch.randint(0, len(stream) - prompt_length, (64,))
         prompts = torch.stack([stream[s : s + prompt_length] for s in starts.tolist()])
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            # No early stop: after an end-of-text the target starts another module, as the corpus does.
-            written = target.generate(
-                prompts, do_sample=step % 2 == 1, top_k=0, min_length=0, max_length=CONTEXT, eos_token_id=None
-            )
-        rows.append(written[:, prompt_length - 64 :].flatten())
+        # No early stop: after an end-of-text the target starts another module, as the corpus does.
+        written = writer.generate(
+            prompts,
+            do_sample=step % 2 == 1,
+            max_length=SHORT_CONTEXT,
+            eos_token_id=None,
+            cache_implementation="static",
+        )
+        rows.append(written.flatten())
     result = torch.cat(rows)
     torch.save(result, path)
     return result
@@ -209,7 +214,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="where target/ and draft/ go")
     parser.add_argument("--target-steps", type=int, default=800)
     parser.add_argument("--draft-steps", type=int, default=800)
-    parser.add_argument("--continuation-batches", type=int, default=16)
+    parser.add_argument("--continuation-batches", type=int, default=24)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
 

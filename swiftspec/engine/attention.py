@@ -67,7 +67,7 @@ class TreeAttention:
 
         Answers how many of the cache's slots the keys and values of the following calls must span.
         """
-        length = prefix_length + visible.shape[1]
+        length = prefix_length + int(visible.shape[1])
         self._fused = not self._is_unfused_faster(length)
         if not self._fused:
             # A product of a new shape is compiled first, which takes longer than it saves: few shapes, then.
@@ -82,7 +82,7 @@ class TreeAttention:
         return self._queries.dtype == torch.bfloat16 and products >= _UNFUSED_MULTIPLICATIONS
 
     def _additive_mask(self, visible: Visibility, length: int) -> Tensor:
-        """0 where visible, else minus infinity, [R * J, slots]: all for the fused kernel, else those behind the prefix."""
+        """0 where visible, else -inf, [R * J, slots]: all slots for the fused kernel, else those behind the prefix."""
         first = self._prefix_length if self._fused else 0
         num_slots = first + length - self._prefix_length
         mask_RJN = np.full((self._rows, self._group, num_slots), -np.inf, dtype=np.float32)

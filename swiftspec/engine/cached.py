@@ -42,6 +42,10 @@ class CachedDecoder:
         """Forget every cached token."""
         self._cache.reset()
 
+    def warm_up(self, max_rows: int) -> None:
+        """Run every row count once: the first forward of a shape compiles its products and makes its buffers."""
+        self._decoder.warm_up(range(1, max_rows + 1), self._cache)
+
     def prefill(self, tokens: Sequence[int]) -> Tensor:
         """Put tokens, at least one, into the prefix; fp32 logits (vocab,) after the last one."""
         logits = self._decoder.prefill(tokens, self._cache)

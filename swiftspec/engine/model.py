@@ -136,9 +136,7 @@ class Decoder:
             cache.extend_prefix(len(chunk))
         return None if hidden is None else self._head(hidden[-1:]).float()[0]
 
-    def _run(
-        self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache
-    ) -> Tensor:
+    def _run(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> Tensor:
         """All layers and the final norm, [R, hidden], in a buffer that the next forward of R rows overwrites."""
         work = self._workspace(len(tokens))
         attend = work.attention

@@ -22,6 +22,8 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["main"]
 
+_WARM_ROWS = 32  # more are rare, and merely slower the first time
+
 
 def main() -> None:
     """Obey the launcher until it hangs up."""
@@ -44,6 +46,8 @@ def _serve(connection: Connection, setup: Setup) -> None:
         role: CachedDecoder.load(reference, max_context=setup.max_context, tree_slots=setup.tree_slots)
         for role, reference in setup.models.items()
     }
+    for model in models.values():
+        model.warm_up(_WARM_ROWS)
     # Anything to read while a request runs means: stop (the launcher hung up, or said so).
     readable = select.poll()
     readable.register(connection.fileno(), select.POLLIN | select.POLLHUP)

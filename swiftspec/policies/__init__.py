@@ -1,5 +1,6 @@
 """Role programs: one policy, one file, one line here. Sans-IO (see `effects`)."""
 
+from dataclasses import fields
 from typing import Any
 
 from swiftspec.policies.autoregressive import Autoregressive
@@ -15,15 +16,15 @@ POLICIES: dict[str, type[Policy]] = {
 }
 
 
-def make_policy(name: str, **shape: Any) -> Policy:
+def make_policy(name: str, /, **shape: Any) -> Policy:
     """A policy by its name on the command line. ValueError names what is unknown and what there is."""
     if name not in POLICIES:
         raise ValueError(f"policy is {name!r}; expected one of {', '.join(POLICIES)}")
     cls = POLICIES[name]
-    known = cls.__dataclass_fields__  # type: ignore[attr-defined]  # every policy is a dataclass
-    for field, value in shape.items():
-        if field not in known:
-            raise ValueError(f"{name} has no field {field!r}; it has {', '.join(known) or 'none'}")
-        if not isinstance(value, int):
-            raise ValueError(f"{name}.{field} is {value!r}; expected a whole number")
+    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # every policy is a dataclass
+    for key, value in shape.items():
+        if key not in known:
+            raise ValueError(f"{name} has no field {key!r}; it has {', '.join(known) or 'none'}")
+        if type(value) is not int:
+            raise ValueError(f"{name}.{key} is {value!r}; expected a whole number")
     return cls(**shape)

@@ -227,8 +227,11 @@ class _Process:
         self._coming.append(message)
         self._arrival_s = max(self._arrival_s, self._env.now + hop_s)
         arrival = self._env.timeout(self._arrival_s - self._env.now)
-        # Whichever arrival fires takes the oldest message: rounding may swap two that are due at once.
-        arrival.callbacks.append(lambda _: self.inbox.put(self._coming.popleft()))
+        arrival.callbacks.append(self._deliver)
+
+    def _deliver(self, _: simpy.Event) -> None:
+        # The oldest message, whoever's arrival this is: rounding may swap two that are due at once.
+        self.inbox.put(self._coming.popleft())
 
     def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message]:  # noqa: ARG002 - it carries nothing
         start_s = self._env.now

@@ -188,7 +188,7 @@ def test_profile_is_not_a_plan(fails: Fails, plan_file: Path) -> None:
 @pytest.mark.parametrize("verb", ["run", "validate"])
 def test_plan_for_more_devices_than_there_are(fails: Fails, plan_file: Path, prompt_file: Path, verb: str) -> None:
     chosen = json.loads(plan_file.read_text())["chosen"]
-    edit(plan_file, chosen=chosen | {"groups": {"target": [0], "draft": [4095]}})
+    edit(plan_file, num_devices=4096, chosen=chosen | {"groups": {"target": [0], "draft": [4095]}})
     sentence = fails(verb, "--plan", plan_file, "--prompts", prompt_file)
     available = len(os.sched_getaffinity(0))
     assert sentence.startswith(f"{plan_file}: swiftspec 1+1 (verify_rows=4, expand_rows=2) needs 4096 devices in two")

@@ -7,6 +7,8 @@ from swiftspec.engine import attention
 from swiftspec.engine.attention import TreeAttention, causal_visibility, tree_visibility
 from tests.engine.shapes import small_spec
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # R rows, N slots, G key/value heads, J query heads per key/value head, D head dimension
 G, J, D = 2, 2, 8
 

@@ -10,6 +10,8 @@ from swiftspec.engine.checkpoint import load_weights, weight_shapes
 from swiftspec.specs import ModelSpec
 from tests.engine.checkpoints import VARIANTS, write_checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:

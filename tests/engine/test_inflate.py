@@ -10,13 +10,15 @@ from swiftspec.engine.model import Decoder
 from swiftspec.specs import Inflation, ModelSpec
 from tests.engine.checkpoints import VARIANTS, reference_logits, write_checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TOKENS = [5, 17, 2, 80, 41, 3, 3, 19, 60, 7, 33, 21]
 INFLATIONS = {
     "depth": Inflation(layers=5),
     "width": Inflation(hidden=80),
     "heads": Inflation(heads=18),
     "neurons": Inflation(intermediate=100),
-    "all": Inflation(layers=4, hidden=64, heads=12, intermediate=200),
+    "all": Inflation(layers=4, hidden=96, heads=12, intermediate=200),
 }
 
 
@@ -80,6 +82,13 @@ def test_written_directory_has_the_dtype_and_the_tokenizer(tmp_path: Path) -> No
     assert (out / "tokenizer.json").read_text() == '{"version": "1.0"}'
     assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
     assert load_weights(out, ModelSpec.from_directory(out))["model.norm.weight"].dtype == torch.bfloat16
+
+
+def test_shape_that_transformers_would_not_load_is_refused(tmp_path: Path) -> None:
+    source = write_checkpoint(tmp_path / "small", "llama")
+    with pytest.raises(ValueError, match="heads is 18; expected a divisor of hidden 64"):
+        write_inflated(source, Inflation(hidden=64, heads=18), tmp_path / "large", dtype=torch.float32)
+    assert not (tmp_path / "large").exists()
 
 
 def test_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:

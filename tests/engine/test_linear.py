@@ -5,6 +5,8 @@ import torch.nn.functional as F
 from swiftspec.engine import linear
 from swiftspec.engine.linear import Linear
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=str)

@@ -9,6 +9,8 @@ from swiftspec.engine.cache import KVCache
 from swiftspec.engine.model import Decoder
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TOLERANCE = 1e-4
 # Parent of each tree node, -1 = the prefix: two roots, branches, and a chain four deep.
 PARENTS = (-1, 0, 0, 1, 3, -1, 5, 2)

@@ -8,6 +8,8 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from swiftspec.engine.sampling import Sampler, top_candidates
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def random_logits(num_rows: int, vocab_size: int, seed: int = 0) -> torch.Tensor:
     return 2.0 * torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed))

@@ -6,6 +6,8 @@ from swiftspec.engine.model import Decoder
 from swiftspec.engine.timing import forward_latencies_s
 from tests.engine.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def test_every_repeat_is_one_forward_of_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = Decoder.load(write_checkpoint(tmp_path, "llama"))

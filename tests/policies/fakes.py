@@ -7,6 +7,7 @@ the policy's bounds, and a compaction keeps what the verified tokens allow and n
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from hypothesis import strategies as st
 
@@ -41,11 +42,12 @@ class FakeTarget:
 class FakeDraft:
     """Ranks the target's token at `ranks[position]`, over and over; None leaves it out of the candidates.
 
-    Log-probs are multiples of 1/16, so that sums are exact and ties happen.
+    Log-probs fall by up to `steepness` / 16 from candidate to candidate; sums of them are exact, and ties happen.
     """
 
     target: FakeTarget
     ranks: tuple[int | None, ...]
+    steepness: int
     seed: int
 
     def __call__(self, path: Path, num_candidates: int) -> Candidates:
@@ -56,7 +58,7 @@ class FakeDraft:
         if rank is not None:
             tokens.insert(rank, wanted)
         tokens = tokens[:num_candidates]
-        return Candidates(tuple(tokens), tuple(sorted((-rng.randrange(64) / 16 for _ in tokens), reverse=True)))
+        return Candidates(tuple(tokens), tuple(accumulate(-rng.randint(0, self.steepness) / 16 for _ in tokens)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,14 +121,18 @@ def requests() -> st.SearchStrategy[Request]:
     return st.builds(
         Request,
         prompt=st.lists(tokens, min_size=1, max_size=5).map(tuple),
-        max_new_tokens=st.integers(1, 24),
-        eos_token_ids=st.frozensets(tokens, max_size=2),
+        max_new_tokens=st.integers(1, 32),
+        eos_token_ids=st.just(frozenset()) | st.frozensets(tokens, max_size=2),
     )
 
 
 def drafts() -> st.SearchStrategy[FakeDraft]:
     """Any acceptance pattern: perfect, useless, or anything between, position by position."""
-    rank = st.none() | st.sampled_from((0, 0, 0, 1, 2, 5))
     seeds = st.integers(0, 2**16)
-    ranks = st.lists(rank, min_size=1, max_size=8).map(tuple)
-    return st.builds(FakeDraft, target=st.builds(FakeTarget, seed=seeds), ranks=ranks, seed=seeds)
+    return st.builds(
+        FakeDraft,
+        target=st.builds(FakeTarget, seed=seeds),
+        ranks=st.lists(st.sampled_from((0, 0, 0, 0, 0, 0, 1, 1, 2, 5, None)), min_size=1, max_size=8).map(tuple),
+        steepness=st.sampled_from((0, 4, 16, 64)),
+        seed=seeds,
+    )

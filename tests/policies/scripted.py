@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import (
+    Candidates,
     Commit,
     DraftForward,
     Effect,
@@ -26,9 +27,11 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from tests.policies.fakes import FakeCache, FakeDraft, FakeTarget, Path
+from tests.policies.fakes import FakeCache, Path
 
 E = TypeVar("E", bound=Effect, covariant=True)
+Target = Callable[[Path], int]
+Draft = Callable[[Path, int], Candidates]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ class _Process:
 
 
 def drive(
-    policy: Policy, request: Request, *, target: FakeTarget, draft: FakeDraft | None, schedule: Schedule | None = None
+    policy: Policy, request: Request, *, target: Target, draft: Draft | None, schedule: Schedule | None = None
 ) -> Run:
     """Run a policy's programs to their ends; AssertionError if they block each other or break a rule."""
     return _Driver(policy, request, target=target, draft=draft, schedule=schedule or Schedule()).run()
@@ -96,7 +99,7 @@ def drive(
 
 class _Driver:
     def __init__(
-        self, policy: Policy, request: Request, *, target: FakeTarget, draft: FakeDraft | None, schedule: Schedule
+        self, policy: Policy, request: Request, *, target: Target, draft: Draft | None, schedule: Schedule
     ) -> None:
         self._target, self._draft = target, draft
         self._caches = {Role.TARGET: FakeCache(policy.target_rows), Role.DRAFT: FakeCache(policy.draft_rows)}
@@ -186,11 +189,17 @@ class _Driver:
 
 
 def run_alone(
-    program: Program, *, messages: Sequence[Message | None], forward: Callable[[Row], Any], choice: int | None = None
+    program: Program,
+    *,
+    messages: Sequence[Message | None] = (),
+    draft: Callable[[Row], Candidates] | None = None,
+    target: Callable[[Row], int] | None = None,
+    choice: int | None = None,
 ) -> Iterator[Effect]:
     """Effects of one program whose peer is the list of `messages`; None is a poll that finds nothing.
 
-    Ends when the list is used up, or with the program. `forward` answers each row of a forward, `choice` a prefill.
+    Ends when the list is used up, or with the program. `draft` and `target` answer a forward row by row, `choice` a
+    prefill.
     """
     incoming = iter(messages)
     answer: Any = None
@@ -201,8 +210,12 @@ def run_alone(
             return
         yield effect
         answer = None
-        if isinstance(effect, DraftForward | TargetForward):
-            answer = tuple(map(forward, effect.rows))
+        if isinstance(effect, DraftForward):
+            assert draft is not None
+            answer = tuple(map(draft, effect.rows))
+        elif isinstance(effect, TargetForward):
+            assert target is not None
+            answer = tuple(map(target, effect.rows))
         elif isinstance(effect, Prefill):
             answer = choice
         elif isinstance(effect, Receive | Poll):
@@ -212,8 +225,9 @@ def run_alone(
                 return
 
 
-def subtree_paths(subtree: Subtree, known: Path) -> list[Path]:
+def subtree_paths(subtree: Message, known: Path) -> list[Path]:
     """Paths of a message's nodes; `known` ends with its root."""
+    assert isinstance(subtree, Subtree)
     assert subtree.position == len(known) - 1
     assert subtree.tokens[0] == known[-1]
     assert subtree.parents[0] == -1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.policies import Request, SwiftSpec
+from swiftspec.policies import Request
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -25,7 +25,8 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from tests.policies.fakes import VOCAB_SIZE, FakeDraft, FakeTarget, Path, drafts, requests
+from swiftspec.policies.swiftspec import SwiftSpec
+from tests.policies.fakes import VOCAB_SIZE, FakeDraft, drafts, requests
 from tests.policies.scripted import (
     Event,
     Run,
@@ -68,7 +69,7 @@ def forwards_before(run: Run, event: Event[Effect]) -> list[Event[DraftForward]]
     return Run(events=run.events[:until]).of(DraftForward)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(shape=shapes(), request=requests(), draft=drafts(), schedule=schedules())
 def test_output_is_the_targets_own_under_any_acceptance_and_delays(
     shape: SwiftSpec, request: Request, draft: FakeDraft, schedule: Schedule
@@ -84,10 +85,11 @@ def test_subtrees_are_the_best_of_the_whole_tree(
 ) -> None:
     run = drive(shape, request, target=draft.target, draft=draft, schedule=schedule)
     for verdict, since in rounds(run):
-        message = since[-1].effect.message  # type: ignore[union-attr]
-        paths = subtree_paths(message, verdict.known)
+        sent = since[-1].effect
+        assert isinstance(sent, Send)
+        paths = subtree_paths(sent.message, verdict.known)
         scores = scores_below(verdict.known, forwards_before(run, since[-1]))
-        assert len(paths) == min(shape.verify_rows, len(scores))
+        assert len(paths) == shape.verify_rows
         assert_best(paths, scores, num_rows=shape.verify_rows)
 
 
@@ -105,16 +107,8 @@ def test_next_subtree_takes_no_forward_if_enough_nodes_survive_and_one_after_a_m
         elif len(survivors) == 1 and shape.num_candidates >= shape.verify_rows - 1:
             assert kinds == [KeepKV, DraftForward, Send]
         else:
+            assert len(kinds) >= 3
             assert kinds == [KeepKV, *[DraftForward] * (len(kinds) - 2), Send]
-            assert len(kinds) > 2 or len(survivors) == len(survivors_at_the_bound(run, shape, verdict))
-
-
-def survivors_at_the_bound(run: Run, shape: SwiftSpec, verdict: Event[Effect]) -> list[Path]:
-    """Nodes of a tree that had no slot left to grow into; empty if it had."""
-    paths = {path for event in forwards_before(run, verdict) for path in event.paths}
-    below = [path for path in paths if path[: len(verdict.known)] == verdict.known]
-    survivors = scores_below(verdict.known, forwards_before(run, verdict))
-    return list(survivors) if len(below) >= shape.tree_capacity else []
 
 
 @settings(max_examples=100, deadline=None)
@@ -142,7 +136,9 @@ def test_draft_waits_only_when_its_tree_is_full(
         if isinstance(event.effect, Receive):
             paths = {path for forward in forwards_before(run, event) for path in forward.paths}
             known = event.known[: len(event.known) - len(getattr(event.answer, "tokens", ()))]
-            assert sum(path[: len(known)] == known for path in paths) in (shape.tree_capacity, shape.tree_capacity - 1)
+            num_slots = sum(path[: len(known)] == known for path in paths)
+            # After a miss one slot may be the path's.
+            assert shape.tree_capacity - 1 <= num_slots <= shape.tree_capacity
 
 
 # The worked example of the paper's section 3.1.2 (Fig. 2), four rows verified and two expanded: t1 is token 1, and so
@@ -171,7 +167,7 @@ def figure_candidates(row: Row) -> Candidates:
 def test_worked_example_of_the_paper() -> None:
     program = FIGURE_SHAPE.programs(Request(prompt=(0, 1), max_new_tokens=8))[Role.DRAFT]
     messages = [None, None, Verdict(()), None, None, Verdict((3, 6)), None, Verdict((9, 16)), Stop()]
-    effects = list(run_alone(program, messages=messages, forward=figure_candidates))
+    effects = list(run_alone(program, messages=messages, draft=figure_candidates))
     assert [effect for effect in effects if not isinstance(effect, Poll)] == [
         Prefill(Role.DRAFT, (0,)),
         DraftForward((Row(1, 1, 0b0),), 2),
@@ -204,7 +200,7 @@ def test_target_of_the_worked_example() -> None:
         Subtree(5, (16, 17, 18, 20), (-1, 0, 0, 1)),
     ]
     program = FIGURE_SHAPE.programs(request)[Role.TARGET]
-    effects = list(run_alone(program, messages=subtrees, forward=lambda row: own.get(row.token, 99)))
+    effects = list(run_alone(program, messages=subtrees, target=lambda row: own.get(row.token, 99)))
     assert effects == [
         Prefill(Role.TARGET, (0,)),
         Send(Verdict(())),
@@ -238,7 +234,7 @@ def draft_program(shape: SwiftSpec) -> Program:
 def test_hit_on_a_node_grown_while_the_target_verified_takes_no_forward() -> None:
     shape = SwiftSpec(verify_rows=3, expand_rows=1, num_candidates=2, tree_capacity=16)
     messages = [None, None, Verdict(()), None, None, None, Verdict((2, 3, 4)), Stop()]
-    effects = list(run_alone(draft_program(shape), messages=messages, forward=chain))
+    effects = list(run_alone(draft_program(shape), messages=messages, draft=chain))
     assert [effect for effect in effects if not isinstance(effect, Poll)] == [
         DraftForward((Row(1, 0, 0b0),), 2),
         DraftForward((Row(2, 1, 0b1),), 2),
@@ -255,7 +251,7 @@ def test_hit_on_a_node_grown_while_the_target_verified_takes_no_forward() -> Non
 def test_path_without_kv_and_the_missed_token_share_one_forward() -> None:
     shape = SwiftSpec(verify_rows=3, expand_rows=1, num_candidates=2, tree_capacity=16)
     messages = [None, Verdict(()), Verdict((2, 7)), Stop()]
-    effects = list(run_alone(draft_program(shape), messages=messages, forward=chain))
+    effects = list(run_alone(draft_program(shape), messages=messages, draft=chain))
     assert [effect for effect in effects if not isinstance(effect, Poll)] == [
         DraftForward((Row(1, 0, 0b0),), 2),
         Send(Subtree(0, (1, 2, 101), (-1, 0, 0))),
@@ -264,13 +260,12 @@ def test_path_without_kv_and_the_missed_token_share_one_forward() -> None:
         KeepKV(Role.DRAFT, (0,), 1),
         DraftForward((Row(2, 1, 0b0), Row(7, 2, 0b1)), 2),
         Send(Subtree(2, (7, 8, 107), (-1, 0, 0))),
-        KeepKV(Role.DRAFT, (0, 1), 1),
-    ][:6]
+    ]
 
 
 def test_verdict_that_is_there_at_once_is_answered_after_a_single_forward() -> None:
     shape = SwiftSpec(verify_rows=3, expand_rows=1, num_candidates=2, tree_capacity=16)
-    effects = list(run_alone(draft_program(shape), messages=[Verdict(()), Stop()], forward=chain))
+    effects = list(run_alone(draft_program(shape), messages=[Verdict(()), Stop()], draft=chain))
     kinds = [type(effect) for effect in effects]
     assert kinds == [Poll, KeepKV, DraftForward, Send, Poll]
 
@@ -278,7 +273,7 @@ def test_verdict_that_is_there_at_once_is_answered_after_a_single_forward() -> N
 def test_full_tree_waits_for_the_verdict_and_sends_what_it_has() -> None:
     shape = SwiftSpec(verify_rows=2, expand_rows=4, num_candidates=1, tree_capacity=2)
     messages = [None, None, Verdict(()), Stop()]
-    effects = list(run_alone(draft_program(shape), messages=messages, forward=chain))
+    effects = list(run_alone(draft_program(shape), messages=messages, draft=chain))
     assert [type(effect) for effect in effects[:5]] == [Poll, DraftForward, Poll, DraftForward, Receive]
 
 
@@ -286,34 +281,14 @@ def test_stop_ends_the_draft_wherever_it_comes() -> None:
     shape = SwiftSpec(verify_rows=3, expand_rows=1, num_candidates=2, tree_capacity=4)
     for num_expansions in range(8):
         messages: list[Message | None] = [None] * min(num_expansions, 4)
-        effects = list(run_alone(draft_program(shape), messages=[*messages, Stop()], forward=chain))
+        effects = list(run_alone(draft_program(shape), messages=[*messages, Stop()], draft=chain))
         assert isinstance(effects[-1], Poll if num_expansions < 4 else Receive)
 
 
 @pytest.mark.parametrize("message", [Subtree(0, (1,), (-1,)), "verdict", ()])
 def test_draft_refuses_what_is_no_verdict(message: Message) -> None:
     with pytest.raises(PeerError, match="expected a verdict"):
-        list(run_alone(draft_program(SwiftSpec()), messages=[message], forward=chain))
-
-
-def test_overlap_is_real_the_draft_expands_while_the_target_verifies() -> None:
-    target = FakeTarget(seed=1)
-    draft = FakeDraft(target=target, ranks=(0,), seed=2)
-    shape = SwiftSpec(verify_rows=4, expand_rows=2, num_candidates=4, tree_capacity=64)
-    run = drive(
-        shape,
-        Request(prompt=(1, 2), max_new_tokens=24),
-        target=target,
-        draft=draft,
-        schedule=Schedule(bursts=(6, 1)),
-    )
-    sends = [index for index, event in enumerate(run.events) if isinstance(event.effect, Send)]
-    expansions = [index for index, event in enumerate(run.events) if isinstance(event.effect, DraftForward)]
-    verifications = [index for index, event in enumerate(run.events) if isinstance(event.effect, TargetForward)]
-    assert len(verifications) < 24 / 3
-    for start, end in zip(verifications, verifications[1:], strict=False):
-        assert any(start < index < end for index in expansions)
-    assert sends
+        list(run_alone(draft_program(SwiftSpec()), messages=[message], draft=chain))
 
 
 @pytest.mark.parametrize(
