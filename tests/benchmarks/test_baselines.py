@@ -1,0 +1,245 @@
+"""Against what users have today: transformers `generate` and its assisted generation, on the same weights and cores.
+
+Everything is a ratio within one run: each round times ours and theirs one after the other. `make bench` runs these.
+"""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+from transformers import AutoModelForCausalLM, GenerationMixin
+
+from swiftspec.demo import DEMO_INFLATION
+from swiftspec.documents import ModelRef
+from swiftspec.engine.inflate import write_inflated
+from swiftspec.engine.launcher import Engine
+from swiftspec.engine.sampling import Sampler
+from swiftspec.plan import Basis, Candidate, Plan
+from swiftspec.planner.search import make_plan
+from swiftspec.policies import Layout, Request
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from swiftspec.profiler.acceptance import record_trace
+from swiftspec.profiler.steps import measure_profile
+from swiftspec.specs import Inflation, model_directory
+from swiftspec.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.bench
+
+NEW_TOKENS = 96
+NUM_PROMPTS = 6
+ROUNDS = 3
+DTYPE = "bfloat16"
+ASSISTANT_TOKENS = (2, 4, 6, 8)
+SCHEDULES = ("constant", "heuristic")
+CONFIDENCE_THRESHOLDS = (0.0, 0.4)  # 0: never stop drafting early; 0.4 is the default
+CORES = sorted(os.sched_getaffinity(0))
+Prompts = list[tuple[int, ...]]
+
+
+def demo_prompts(name: str) -> Prompts:
+    directory = model_directory("demo/target")
+    tokenizer = Tokenizer(directory)
+    lines = (directory.parent / "prompts" / f"{name}.jsonl").read_text().splitlines()
+    return [tokenizer.encode(json.loads(line)["prompt"]) for line in lines]
+
+
+def _ignore(done: int, total: int, what: str) -> None:
+    """Progress that nobody watches."""
+
+
+@pytest.fixture(scope="module")
+def prompts() -> Prompts:
+    every = demo_prompts("validate")
+    return every[:: len(every) // NUM_PROMPTS][:NUM_PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def references() -> tuple[ModelRef, ModelRef]:
+    target = ModelRef(model="demo/target", inflate=DEMO_INFLATION, dtype=DTYPE)
+    return target, ModelRef(model="demo/draft", dtype=DTYPE)
+
+
+@pytest.fixture(scope="module")
+def plan(references: tuple[ModelRef, ModelRef]) -> Plan:
+    """Measured, traced and planned here and now, on prompts other than those that are timed."""
+    target, draft = references
+    profile = measure_profile(target=target, draft=draft, device="cpu", num_devices=len(CORES), progress=_ignore)
+    traced = [(str(number), prompt) for number, prompt in enumerate(demo_prompts("trace")[::2])]
+    trace = record_trace(
+        target=target,
+        draft=draft,
+        prompts=traced,
+        max_new_tokens=NEW_TOKENS,
+        num_candidates=8,
+        num_threads=len(CORES),
+        progress=_ignore,
+    )
+    nowhere = Basis(path="measured-for-this-benchmark", sha256="")
+    return make_plan(
+        profile=profile,
+        profile_basis=nowhere,
+        trace=trace,
+        trace_basis=nowhere,
+        num_devices=len(CORES),
+        policy=None,
+        seed=0,
+        num_jobs=len(CORES),
+        progress=_ignore,
+    )
+
+
+class Ours:
+    """Warm engines, one per candidate; calling one decodes every prompt and answers the seconds."""
+
+    def __init__(self, references: tuple[ModelRef, ModelRef], stack: ExitStack) -> None:
+        self._references = references
+        self._stack = stack
+
+    def timer(self, candidate: Candidate, prompts: Prompts) -> Callable[[], float]:
+        policy = candidate.build()
+        layout = Layout.COLOCATED if policy.layout is Layout.TARGET_ONLY else policy.layout
+        target, draft = self._references
+        engine = self._stack.enter_context(
+            Engine(target=target, draft=draft, groups=candidate.groups, layout=layout, max_context=1024)
+        )
+
+        def decode_all() -> float:
+            seconds = 0.0
+            for prompt in prompts:
+                request = Request(prompt=prompt, max_new_tokens=NEW_TOKENS)
+                timeline = engine.generate(policy, request, request_id="", sampler=Sampler()).timeline
+                assert timeline.num_tokens == NEW_TOKENS
+                seconds += timeline.e2e_s
+            return seconds
+
+        return decode_all
+
+
+@pytest.fixture(scope="module")
+def ours(references: tuple[ModelRef, ModelRef]) -> Iterator[Ours]:
+    with ExitStack() as stack:
+        yield Ours(references, stack)
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[GenerationMixin, GenerationMixin]:
+    """The same inflated target, and the same draft, in transformers."""
+    directory = tmp_path_factory.mktemp("inflated") / "target"
+    write_inflated(model_directory("demo/target"), Inflation.parse(DEMO_INFLATION), directory, dtype=torch.bfloat16)
+    load = partial(AutoModelForCausalLM.from_pretrained, dtype=torch.bfloat16)
+    return load(directory).eval(), load(model_directory("demo/draft")).eval()
+
+
+def transformers_seconds(model: GenerationMixin, prompts: Prompts, num_threads: int, **options: object) -> float:
+    torch.set_num_threads(num_threads)
+    start_s = time.perf_counter()
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=NEW_TOKENS,
+            eos_token_id=None,
+            pad_token_id=0,
+            **options,
+        )
+        assert output.shape[1] == len(prompt) + NEW_TOKENS
+    return time.perf_counter() - start_s
+
+
+def assisted_seconds(
+    target: GenerationMixin,
+    assistant: GenerationMixin,
+    prompts: Prompts,
+    setting: tuple[int, str, float, int],
+) -> float:
+    """`setting`: assistant tokens, their schedule, confidence threshold, threads."""
+    num_assistant_tokens, schedule, confidence_threshold, num_threads = setting
+    config = assistant.generation_config
+    config.num_assistant_tokens = num_assistant_tokens
+    config.num_assistant_tokens_schedule = schedule
+    config.assistant_confidence_threshold = confidence_threshold
+    return transformers_seconds(target, prompts, num_threads, assistant_model=assistant)
+
+
+def compare(benchmark: BenchmarkFixture, ours: Callable[[], float], theirs: Callable[[], float]) -> float:
+    """Median over rounds of theirs / ours, timed in turn; kept in the benchmark's record."""
+    ours(), theirs()  # warm both
+    pairs: list[tuple[float, float]] = []
+
+    def one_round() -> None:
+        pairs.append((ours(), theirs()))
+
+    benchmark.pedantic(one_round, rounds=ROUNDS)
+    ratio = statistics.median(their_s / our_s for our_s, their_s in pairs)
+    benchmark.extra_info["ratio"] = round(ratio, 3)
+    benchmark.extra_info["tokens_per_s"] = round(
+        NUM_PROMPTS * NEW_TOKENS / statistics.median(our_s for our_s, _ in pairs), 1
+    )
+    return ratio
+
+
+def autoregressive(plan: Plan, num_cores: int) -> Candidate:
+    prediction = plan.candidates[Autoregressive.name].prediction
+    groups = {Role.TARGET: tuple(CORES[:num_cores])}
+    return Candidate(policy=Autoregressive.name, shape={}, groups=groups, prediction=prediction)
+
+
+def best(timers: list[Callable[[], float]]) -> Callable[[], float]:
+    """The quickest of several settings, each tried once warm."""
+    for timer in timers:
+        timer()
+    return min(timers, key=lambda timer: timer())
+
+
+@pytest.fixture(scope="module")
+def best_autoregressive(plan: Plan, ours: Ours, prompts: Prompts) -> Callable[[], float]:
+    return best([ours.timer(autoregressive(plan, count), prompts) for count in range(1, len(CORES) + 1)])
+
+
+@pytest.fixture(scope="module")
+def chosen(plan: Plan, ours: Ours, prompts: Prompts) -> Callable[[], float]:
+    return ours.timer(plan.chosen, prompts)
+
+
+def test_autoregressive_against_generate(
+    benchmark: BenchmarkFixture,
+    best_autoregressive: Callable[[], float],
+    theirs: tuple[GenerationMixin, GenerationMixin],
+    prompts: Prompts,
+) -> None:
+    settings = [partial(transformers_seconds, theirs[0], prompts, count) for count in range(1, len(CORES) + 1)]
+    assert compare(benchmark, best_autoregressive, best(list(settings))) >= 1.3
+
+
+def test_chosen_plan_against_our_autoregressive(
+    benchmark: BenchmarkFixture, plan: Plan, chosen: Callable[[], float], best_autoregressive: Callable[[], float]
+) -> None:
+    benchmark.extra_info["plan"] = plan.chosen.describe()
+    assert compare(benchmark, chosen, best_autoregressive) >= 2.2
+
+
+def test_chosen_plan_against_assisted_generation(
+    benchmark: BenchmarkFixture,
+    plan: Plan,
+    chosen: Callable[[], float],
+    theirs: tuple[GenerationMixin, GenerationMixin],
+    prompts: Prompts,
+) -> None:
+    grid = product(ASSISTANT_TOKENS, SCHEDULES, CONFIDENCE_THRESHOLDS, range(1, len(CORES) + 1))
+    settings = [partial(assisted_seconds, *theirs, prompts[:2], setting) for setting in grid]
+    quickest = best(list(settings)).args[3]  # type: ignore[attr-defined]  # they are partials
+    benchmark.extra_info["plan"] = plan.chosen.describe()
+    benchmark.extra_info["assisted"] = quickest
+    full = partial(assisted_seconds, *theirs, prompts, quickest)
+    assert compare(benchmark, chosen, full) >= 1.75
