@@ -94,7 +94,8 @@ class Engine:
     target, draft : ModelRef
         `draft` may be None where no policy drafts.
     groups : mapping of Role to device numbers
-        CPU: cores. Disaggregated: disjoint groups of both roles; otherwise the target's group alone, for both models.
+        Device n is the n-th core this process may use. Disaggregated: disjoint groups of both roles; otherwise the
+        target's group alone, for both models.
     layout : Layout
         What the policies to come need; a co-located engine also decodes without its draft.
     max_context : int
@@ -103,7 +104,7 @@ class Engine:
     Raises
     ------
     ValueError
-        If a model cannot be loaded or a core does not exist; no process is left behind.
+        If a model cannot be loaded or a device does not exist; no process is left behind.
     """
 
     def __init__(
@@ -118,10 +119,10 @@ class Engine:
         self._layout = layout
         self._max_context = max_context
         self._number = 0
-        _check_cores(groups)
+        cores = _cores(groups)
         with ExitStack() as stack:
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
-            setups = _setups(models, groups, layout, max_context, stack)
+            setups = _setups(models, cores, layout, max_context, stack)
             self._workers = []
             for setup in setups:
                 worker = _Worker(setup)
@@ -218,17 +219,20 @@ class _Gathered:
             self._running.remove(worker)
 
 
-def _check_cores(groups: Mapping[Role, tuple[int, ...]]) -> None:
-    available = os.sched_getaffinity(0)
-    for role, cores in groups.items():
-        missing = sorted(set(cores) - available)
-        if missing or not cores:
-            raise ValueError(f"{role} is placed on cores {list(cores)}, but this machine offers {sorted(available)}")
+def _cores(groups: Mapping[Role, tuple[int, ...]]) -> dict[Role, tuple[int, ...]]:
+    """Device numbers to cores: device n is the n-th core that this process may use."""
+    available = sorted(os.sched_getaffinity(0))
+    for role, devices in groups.items():
+        if not devices or max(devices) >= len(available) or min(devices) < 0:
+            raise ValueError(
+                f"{role} is placed on devices {list(devices)}; this machine offers {len(available)}, numbered from 0"
+            )
+    return {role: tuple(available[device] for device in devices) for role, devices in groups.items()}
 
 
 def _setups(
     models: Mapping[Role, ModelRef],
-    groups: Mapping[Role, tuple[int, ...]],
+    cores: Mapping[Role, tuple[int, ...]],
     layout: Layout,
     max_context: int,
     stack: ExitStack,
@@ -236,11 +240,11 @@ def _setups(
     common = {"max_context": max_context, "tree_slots": TREE_SLOTS}
     if layout is not Layout.DISAGGREGATED:
         held = models if layout is Layout.COLOCATED else {Role.TARGET: models[Role.TARGET]}
-        return [Setup(role=Role.TARGET, models=held, cores=groups[Role.TARGET], channel=None, **common)]
+        return [Setup(role=Role.TARGET, models=held, cores=cores[Role.TARGET], channel=None, **common)]
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))
     address = f"ipc://{Path(folder) / 'channel'}"
     return [
-        Setup(role=role, models={role: models[role]}, cores=groups[role], channel=address, **common) for role in Role
+        Setup(role=role, models={role: models[role]}, cores=cores[role], channel=address, **common) for role in Role
     ]
 
 

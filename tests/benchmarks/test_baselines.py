@@ -41,7 +41,7 @@ DTYPE = "bfloat16"
 ASSISTANT_TOKENS = (2, 4, 6, 8)
 SCHEDULES = ("constant", "heuristic")
 CONFIDENCE_THRESHOLDS = (0.0, 0.4)  # 0: never stop drafting early; 0.4 is the default
-CORES = sorted(os.sched_getaffinity(0))
+NUM_CORES = len(os.sched_getaffinity(0))
 Prompts = list[tuple[int, ...]]
 
 
@@ -72,7 +72,7 @@ def references() -> tuple[ModelRef, ModelRef]:
 def plan(references: tuple[ModelRef, ModelRef]) -> Plan:
     """Measured, traced and planned here and now, on prompts other than those that are timed."""
     target, draft = references
-    profile = measure_profile(target=target, draft=draft, device="cpu", num_devices=len(CORES), progress=_ignore)
+    profile = measure_profile(target=target, draft=draft, device="cpu", num_devices=NUM_CORES, progress=_ignore)
     traced = [(str(number), prompt) for number, prompt in enumerate(demo_prompts("trace")[::2])]
     trace = record_trace(
         target=target,
@@ -80,7 +80,7 @@ def plan(references: tuple[ModelRef, ModelRef]) -> Plan:
         prompts=traced,
         max_new_tokens=NEW_TOKENS,
         num_candidates=8,
-        num_threads=len(CORES),
+        num_threads=NUM_CORES,
         progress=_ignore,
     )
     nowhere = Basis(path="measured-for-this-benchmark", sha256="")
@@ -89,10 +89,10 @@ def plan(references: tuple[ModelRef, ModelRef]) -> Plan:
         profile_basis=nowhere,
         trace=trace,
         trace_basis=nowhere,
-        num_devices=len(CORES),
+        num_devices=NUM_CORES,
         policy=None,
         seed=0,
-        num_jobs=len(CORES),
+        num_jobs=NUM_CORES,
         progress=_ignore,
     )
 
@@ -191,7 +191,7 @@ def compare(benchmark: BenchmarkFixture, ours: Callable[[], float], theirs: Call
 
 def autoregressive(plan: Plan, num_cores: int) -> Candidate:
     prediction = plan.candidates[Autoregressive.name].prediction
-    groups = {Role.TARGET: tuple(CORES[:num_cores])}
+    groups = {Role.TARGET: tuple(range(num_cores))}
     return Candidate(policy=Autoregressive.name, shape={}, groups=groups, prediction=prediction)
 
 
@@ -204,7 +204,7 @@ def best(timers: list[Callable[[], float]]) -> Callable[[], float]:
 
 @pytest.fixture(scope="module")
 def best_autoregressive(plan: Plan, ours: Ours, prompts: Prompts) -> Callable[[], float]:
-    return best([ours.timer(autoregressive(plan, count), prompts) for count in range(1, len(CORES) + 1)])
+    return best([ours.timer(autoregressive(plan, count), prompts) for count in range(1, NUM_CORES + 1)])
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def test_autoregressive_against_generate(
     theirs: tuple[GenerationMixin, GenerationMixin],
     prompts: Prompts,
 ) -> None:
-    settings = [partial(transformers_seconds, theirs[0], prompts, count) for count in range(1, len(CORES) + 1)]
+    settings = [partial(transformers_seconds, theirs[0], prompts, count) for count in range(1, NUM_CORES + 1)]
     assert compare(benchmark, best_autoregressive, best(list(settings))) >= 1.3
 
 
@@ -236,7 +236,7 @@ def test_chosen_plan_against_assisted_generation(
     theirs: tuple[GenerationMixin, GenerationMixin],
     prompts: Prompts,
 ) -> None:
-    grid = product(ASSISTANT_TOKENS, SCHEDULES, CONFIDENCE_THRESHOLDS, range(1, len(CORES) + 1))
+    grid = product(ASSISTANT_TOKENS, SCHEDULES, CONFIDENCE_THRESHOLDS, range(1, NUM_CORES + 1))
     settings = [partial(assisted_seconds, *theirs, prompts[:2], setting) for setting in grid]
     quickest = best(list(settings)).args[3]  # type: ignore[attr-defined]  # they are partials
     benchmark.extra_info["plan"] = plan.chosen.describe()

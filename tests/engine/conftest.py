@@ -22,10 +22,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def start_engine(pair: tuple[ModelRef, ModelRef], layout: Layout) -> Engine:
-    first, *others = sorted(os.sched_getaffinity(0))
-    groups = {Role.TARGET: (first,)}
+    groups = {Role.TARGET: (0,)}
     if layout is Layout.DISAGGREGATED:
-        groups[Role.DRAFT] = (others[0],)
+        groups[Role.DRAFT] = (1,)
     return Engine(target=pair[0], draft=pair[1], groups=groups, layout=layout, max_context=256)
 
 

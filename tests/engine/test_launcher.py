@@ -112,9 +112,9 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(models: tuple[Path, Path]
         start_engine((reference, reference), Layout.COLOCATED)
 
 
-def test_a_core_that_does_not_exist_is_named() -> None:
+def test_a_device_that_does_not_exist_is_named() -> None:
     reference = ModelRef(model="nowhere", dtype="float32")
-    with pytest.raises(ValueError, match=r"target is placed on cores .*4096"):
+    with pytest.raises(ValueError, match=r"target is placed on devices \[4096\]; this machine offers"):
         Engine(target=reference, draft=None, groups={Role.TARGET: (4096,)}, layout=Layout.TARGET_ONLY, max_context=8)
 
 

@@ -1,0 +1,223 @@
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swiftspec.documents import ModelRef, Origin
+from swiftspec.policies.effects import Role
+from swiftspec.profile import NUM_QUANTILES, HostPoint, Latency, Profile, Provenance, StepPoint, weakest
+from swiftspec.timeline import Phase
+
+ORIGIN = Origin(command="swiftspec profile", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
+MODEL = ModelRef(model="demo/target", dtype="float32")
+# Quantiles of a step are these shares of its largest.
+SHAPE = np.linspace(0.5, 1.0, NUM_QUANTILES)
+
+
+def quantiles(latency_s: float) -> tuple[float, ...]:
+    return tuple((SHAPE * latency_s).tolist())
+
+
+def step(rows: int, context: int, latency_s: float, **changes: Any) -> StepPoint:
+    facts: dict[str, Any] = {
+        "role": Role.TARGET,
+        "phase": Phase.VERIFY,
+        "degree": 1,
+        "peer_busy": False,
+        "rows": rows,
+        "context": context,
+        "quantiles_s": quantiles(latency_s),
+        "num_samples": 9,
+        "provenance": Provenance.MEASURED,
+    }
+    return StepPoint(**facts | changes)
+
+
+def host(phase: Phase, rows: int, latency_s: float, provenance: Provenance = Provenance.MEASURED) -> HostPoint:
+    return HostPoint(phase=phase, rows=rows, quantiles_s=quantiles(latency_s), num_samples=9, provenance=provenance)
+
+
+def profile(steps: Sequence[StepPoint], host: Sequence[HostPoint] = ()) -> Profile:
+    return Profile(
+        origin=ORIGIN, device="none", num_devices=2, target=MODEL, draft=MODEL, steps=tuple(steps), host=tuple(host)
+    )
+
+
+GRID = profile([step(1, 0, 2.0), step(1, 100, 4.0), step(5, 0, 10.0), step(5, 100, 20.0)])
+
+
+def at(table: Profile, rows: int, context: int, *, degree: int = 1, peer_busy: bool = False) -> Latency:
+    return table.step(Phase.VERIFY, degree=degree, peer_busy=peer_busy, rows=rows, context=context)
+
+
+@pytest.mark.parametrize(("rows", "context", "latency_s"), [(1, 0, 2.0), (1, 100, 4.0), (5, 0, 10.0), (5, 100, 20.0)])
+def test_on_the_grid_a_latency_is_the_measured_one(rows: int, context: int, latency_s: float) -> None:
+    assert at(GRID, rows, context) == Latency(quantiles(latency_s), Provenance.MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("rows", "context", "latency_s"),
+    [
+        (3, 0, 6.0),
+        (1, 50, 3.0),
+        (3, 50, 9.0),
+        (2, 25, 5.0),  # a quarter of the way along both: 2.5 + (12.5 - 2.5) / 4
+        (1, 1000, 4.0),  # flat beyond the last context
+        (5, 1000, 20.0),
+        (7, 0, 14.0),  # linear beyond the last row
+        (9, 100, 36.0),
+    ],
+)
+def test_off_the_grid_a_latency_is_interpolated(rows: int, context: int, latency_s: float) -> None:
+    latency = at(GRID, rows, context)
+    assert latency.quantiles_s == pytest.approx(quantiles(latency_s))
+    assert latency.provenance is Provenance.INTERPOLATED
+
+
+def test_below_the_grid_a_latency_is_the_first_one() -> None:
+    table = profile([step(4, 64, 3.0), step(8, 64, 5.0)])
+    assert at(table, 1, 0) == Latency(quantiles(3.0), Provenance.INTERPOLATED)
+
+
+def test_beyond_the_last_row_a_latency_never_falls() -> None:
+    noisy = profile([step(4, 0, 5.0), step(8, 0, 4.0)])
+    assert at(noisy, 16, 0).quantiles_s == pytest.approx(quantiles(4.0))
+
+
+def test_single_point_serves_every_row_and_context() -> None:
+    assert at(profile([step(4, 64, 3.0)]), 9, 999).quantiles_s == quantiles(3.0)
+
+
+@given(rows=st.integers(1, 40), context=st.integers(0, 400))
+def test_quantiles_ascend_everywhere(rows: int, context: int) -> None:
+    # The spreads differ, so that the last slope alone would let quantiles cross.
+    wide = tuple(np.linspace(1.0, 9.0, NUM_QUANTILES).tolist())
+    table = profile([step(1, 0, 1.0, quantiles_s=wide), step(4, 0, 10.0), step(4, 100, 11.0)])
+    found = at(table, rows, context).quantiles_s
+    assert list(found) == sorted(found)
+    assert min(found) > 0
+
+
+def test_busy_peer_has_a_table_of_its_own() -> None:
+    table = profile([step(1, 0, 2.0), step(1, 0, 3.0, peer_busy=True)])
+    assert at(table, 1, 0).quantiles_s == quantiles(2.0)
+    assert at(table, 1, 0, peer_busy=True) == Latency(quantiles(3.0), Provenance.MEASURED)
+
+
+def test_unmeasured_peer_state_is_assumed_to_be_the_other() -> None:
+    assert at(GRID, 1, 0, peer_busy=True) == Latency(quantiles(2.0), Provenance.ASSUMED)
+    busy = profile([step(1, 0, 3.0, peer_busy=True)])
+    assert at(busy, 1, 0) == Latency(quantiles(3.0), Provenance.ASSUMED)
+
+
+def test_roles_have_their_own_steps() -> None:
+    prefill = {"phase": Phase.PREFILL}
+    table = profile(
+        [
+            step(8, 0, 9.0, **prefill),
+            step(8, 0, 3.0, **prefill, role=Role.DRAFT),
+            step(1, 0, 1.0, phase=Phase.EXPAND, role=Role.DRAFT),
+        ]
+    )
+    one: dict[str, Any] = {"degree": 1, "peer_busy": False, "context": 0}
+    assert table.step(Phase.PREFILL, rows=8, **one).quantiles_s == quantiles(9.0)
+    assert table.step(Phase.PREFILL, rows=8, role=Role.DRAFT, **one).quantiles_s == quantiles(3.0)
+    assert table.step(Phase.EXPAND, rows=1, **one).quantiles_s == quantiles(1.0)
+
+
+def test_unmeasured_degree_is_refused_and_the_measured_ones_are_named() -> None:
+    table = profile([step(1, 0, 2.0), step(1, 0, 1.5, degree=2)])
+    assert table.degrees(Phase.VERIFY, role=Role.TARGET) == [1, 2]
+    assert table.degrees(Phase.EXPAND, role=Role.DRAFT) == []
+    with pytest.raises(ValueError, match=r"degree is 3, but the target's verify steps were measured at \[1, 2\]"):
+        at(table, 1, 0, degree=3)
+    with pytest.raises(ValueError, match="the draft's expand steps were measured at none"):
+        table.step(Phase.EXPAND, degree=1, peer_busy=False, rows=1, context=0)
+
+
+def test_sum_is_as_weak_as_its_weakest_part() -> None:
+    ranking = list(Provenance)
+    assert [provenance.value for provenance in ranking] == [
+        *["measured", "published", "interpolated", "composed", "roofline", "assumed"]
+    ]
+    for index, provenance in enumerate(ranking):
+        assert weakest(ranking[: index + 1]) is provenance
+        assert weakest([provenance, Provenance.MEASURED]) is provenance
+
+
+def test_weak_points_weaken_what_is_interpolated_but_not_what_was_measured() -> None:
+    table = profile([step(1, 0, 2.0), step(5, 0, 10.0, provenance=Provenance.ROOFLINE)])
+    assert at(table, 1, 0).provenance is Provenance.MEASURED
+    assert at(table, 5, 0).provenance is Provenance.ROOFLINE
+    assert at(table, 3, 0).provenance is Provenance.ROOFLINE
+
+
+def test_host_latency_is_linear_in_rows() -> None:
+    table = profile([step(1, 0, 2.0)], [host(Phase.COMPACT, 9, 5.0), host(Phase.COMPACT, 1, 1.0)])
+    assert table.host_latency(Phase.COMPACT) == Latency(quantiles(1.0), Provenance.MEASURED)
+    between = table.host_latency(Phase.COMPACT, rows=5)
+    assert between is not None
+    assert between.quantiles_s == pytest.approx(quantiles(3.0))
+    assert between.provenance is Provenance.INTERPOLATED
+    beyond = table.host_latency(Phase.COMPACT, rows=17)
+    assert beyond is not None
+    assert beyond.quantiles_s == pytest.approx(quantiles(9.0))
+    assert table.host_latency(Phase.SEND) is None
+
+
+def test_latency_of_samples_keeps_their_distribution() -> None:
+    samples = np.random.default_rng(0).gamma(4.0, 1e-3, 20_000)
+    latency = Latency.of_samples(samples.tolist(), Provenance.MEASURED)
+    assert len(latency.quantiles_s) == NUM_QUANTILES
+    assert latency.mean_s == pytest.approx(samples.mean(), rel=0.02)
+    assert latency.median_s == pytest.approx(np.median(samples), rel=0.02)
+    assert latency.quantiles_s[0] == pytest.approx(np.quantile(samples, 0.5 / NUM_QUANTILES))
+
+
+def test_point_gives_its_latency() -> None:
+    assert step(1, 0, 2.0).latency == Latency(quantiles(2.0), Provenance.MEASURED)
+
+
+def test_saved_profile_loads_as_it_was(tmp_path: Path) -> None:
+    table = profile(GRID.steps, [host(Phase.SEND, 1, 0.25)])
+    table.save(tmp_path / "profile.json")
+    assert Profile.load(tmp_path / "profile.json") == table
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("quantiles_s", [float("nan")] * NUM_QUANTILES, r"steps\[0\].quantiles_s\[0\] is nan; input should be"),
+        ("quantiles_s", [0.0] * NUM_QUANTILES, r"steps\[0\].quantiles_s\[0\] is 0.0; input should be greater than 0"),
+        ("quantiles_s", quantiles(1.0)[::-1], r"steps\[0\].quantiles_s is .*; expected seconds in ascending order"),
+        ("quantiles_s", [1.0], r"steps\[0\].quantiles_s is \[1.0\]; tuple should have at least 20 items"),
+        ("rows", 0, r"steps\[0\].rows is 0; input should be greater than or equal to 1"),
+        ("context", -1, r"steps\[0\].context is -1; input should be greater than or equal to 0"),
+        ("phase", "send", r"steps\[0\].phase is 'send'; input should be"),
+        ("provenance", "guessed", r"steps\[0\].provenance is 'guessed'; input should be"),
+        ("provenance", None, r"steps\[0\].provenance is None"),
+    ],
+)
+def test_malformed_points_are_refused(field: str, value: object, message: str) -> None:
+    content = json.loads(GRID.to_json())
+    content["steps"][0][field] = value
+    with pytest.raises(ValueError, match=f"^p.json: {message}"):
+        Profile.parse(content, source="p.json")
+
+
+def test_profile_without_steps_is_refused() -> None:
+    content = json.loads(GRID.to_json()) | {"steps": []}
+    with pytest.raises(ValueError, match=r"p.json: steps is \[\]; tuple should have at least 1 item"):
+        Profile.parse(content, source="p.json")
+
+
+def test_step_measured_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"steps holds 2 entries of \(target, verify, 1, False, 4, 64\)"):
+        profile([step(4, 64, 3.0), step(4, 64, 3.5), step(4, 128, 3.0)])
+    with pytest.raises(ValueError, match=r"host holds 2 entries of \(send, 1\)"):
+        profile([step(4, 64, 3.0)], [host(Phase.SEND, 1, 1.0), host(Phase.SEND, 1, 2.0)])
