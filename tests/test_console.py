@@ -1,4 +1,5 @@
 import io
+import signal
 import sys
 
 import pytest
@@ -68,3 +69,17 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
         progress(1, 2, "prompt [red]a")
     assert "prompt [red]a" in screen.getvalue()
     assert "1/2" in screen.getvalue()
+
+
+def test_interrupt_waits_until_the_whole_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), console.whole():
+        signal.raise_signal(signal.SIGINT)
+        console.stream("shown")
+    assert capsys.readouterr().out == "shown"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_whole_without_an_interrupt_is_no_interrupt() -> None:
+    with console.whole():
+        console.stream("")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

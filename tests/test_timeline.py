@@ -153,6 +153,16 @@ def test_tail_is_verdict_received_to_subtree_sent_where_no_forward_was_needed() 
     assert metrics.hit_fraction == 0.5
 
 
+def test_only_the_first_message_after_a_verdict_ends_its_tail() -> None:
+    twice = timeline(
+        span(DRAFT, Phase.WAIT, 0.0, 1.0),
+        span(DRAFT, Phase.SEND, 1.0, 1.5),
+        span(DRAFT, Phase.SEND, 3.0, 4.0),
+        span(TARGET, Phase.COMMIT, 0.0, 5.0, tokens=1),
+    )
+    assert measure([twice]).tail_s == Spread(median=0.5, p95=0.5)
+
+
 def test_requests_are_taken_together() -> None:
     both = measure([AUTOREGRESSIVE, SPECULATIVE])
     assert both.figures.tokens_per_s == 8 / 23

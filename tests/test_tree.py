@@ -1,5 +1,8 @@
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -7,19 +10,19 @@ from hypothesis import strategies as st
 
 from swiftspec.tree import Candidates, Kept, Row, Subtree, TokenTree
 
-Path = tuple[int, ...]
+Tokens = tuple[int, ...]  # a node, by the tokens from the first root to it
 
 
 class PlainTree:
     """The same tree without any cleverness: every forward ever done, by path; slots as a list of paths."""
 
     def __init__(self, root: int) -> None:
-        self.root: Path = (root,)
+        self.root: Tokens = (root,)
         self.num_prefix = 0  # verified tokens whose KV is in the prefix
-        self.answers: dict[Path, Candidates] = {}
-        self.slots: list[Path] = []
+        self.answers: dict[Tokens, Candidates] = {}
+        self.slots: list[Tokens] = []
 
-    def scores(self) -> dict[Path, float]:
+    def scores(self) -> dict[Tokens, float]:
         """All nodes under the root with their cumulative log-probs."""
         scores = {self.root: 0.0}
         waiting = [self.root]
@@ -30,7 +33,7 @@ class PlainTree:
                 waiting.append((*path, token))
         return scores
 
-    def path_of(self, row: Row) -> Path:
+    def path_of(self, row: Row) -> Tokens:
         """What a row sees, the prefix first, itself last."""
         seen = [path for slot, path in enumerate(self.slots) if row.ancestors >> slot & 1]
         path = (*self.root[: self.num_prefix], *[path[-1] for path in seen], row.token)
@@ -49,11 +52,11 @@ class PlainTree:
         self.num_prefix += kept.num_verified
 
 
-def prefixes(path: Path) -> list[Path]:
+def prefixes(path: Tokens) -> list[Tokens]:
     return [path[: length + 1] for length in range(len(path))]
 
 
-def subtree_paths(subtree: Subtree, root: Path) -> list[Path]:
+def subtree_paths(subtree: Subtree, root: Tokens) -> list[Tokens]:
     assert (subtree.position, subtree.tokens[0], subtree.parents[0]) == (len(root) - 1, root[-1], -1)
     paths = [root]
     for index in range(1, len(subtree.tokens)):
@@ -123,7 +126,7 @@ def test_tree_is_the_plain_one_only_faster(
         plain.keep(tree.compact())
 
 
-def verdict(rng: random.Random, plain: PlainTree, sent: list[Path], num_accepted: int, *, misses: bool) -> Path:
+def verdict(rng: random.Random, plain: PlainTree, sent: list[Tokens], num_accepted: int, *, misses: bool) -> Tokens:
     """A walk down the sent nodes, then a bonus token that is in the tree, or is not."""
     path = plain.root
     for _ in range(num_accepted):
@@ -215,6 +218,22 @@ def test_full_tree_does_not_grow_until_a_verdict_makes_room() -> None:
     tree.compact()
     assert tree.can_grow
     assert len(tree.pick(8)) == 2
+
+
+def test_path_longer_than_the_tree_is_forwarded_in_parts() -> None:
+    tree = TokenTree(1, position=0, capacity=2)
+    tree.advance((2, 3))
+    assert tree.compact() == Kept((), 0)
+    assert tree.pick(1) == (Row(1, 0, 0b0), Row(2, 1, 0b1))
+    tree.grow([FIRST, FIRST])
+    assert not tree.can_grow
+    assert tree.compact() == Kept((0, 1), 2)
+    assert tree.pick(1) == (Row(3, 2, 0b0),)
+
+
+@pytest.mark.parametrize("module", ["swiftspec.tree", "swiftspec.policies.effects", "swiftspec.timeline"])
+def test_modules_of_the_contract_can_be_imported_first(module: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True, cwd=Path(__file__).parents[1])
 
 
 def test_capacity_below_a_miss_is_refused() -> None:

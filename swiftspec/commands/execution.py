@@ -96,7 +96,6 @@ def open_engines(
     """
     from swiftspec.engine.launcher import Engine
 
-    cores = sorted(os.sched_getaffinity(0))
     max_context = max(len(task.request.prompt) + task.request.max_new_tokens for task in tasks)
     engines: dict[str, Engine] = {}
     for group in _sharing(candidates):
@@ -105,7 +104,7 @@ def open_engines(
         engine = Engine(
             target=plan.target,
             draft=None if layout is Layout.TARGET_ONLY else plan.draft,
-            groups={role: tuple(cores[number] for number in devices) for role, devices in group[0].groups.items()},
+            groups=group[0].groups,
             layout=layout,
             max_context=max_context,
         )

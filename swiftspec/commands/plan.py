@@ -78,6 +78,8 @@ def show_plan(made: Plan) -> None:
         [prediction_row(candidate) for candidate in made.candidates.values()],
         num_text_columns=2,
     )
+    if made.ties:
+        console.say(f"\nTied within the noise, and less simple: {'; '.join(made.ties)}")
     metrics = made.chosen.prediction.metrics
     console.say(
         f"\nSpeed of light of the choice: {speed(metrics.speed_of_light)} tokens/s, "
@@ -100,7 +102,7 @@ def _sentence(made: Plan) -> str:
     other = rival.prediction.metrics.figures
     ratio = figures.tokens_per_s / other.tokens_per_s
     return (
-        f"{text}, {ratio:.2f} times the next best, {rival.policy}: a round of "
-        f"{milliseconds(figures.round_s.median)} ms brings {figures.tokens_per_round:.2f} tokens, "
+        f"{text}, {ratio:.2f} times {rival.policy}{', the next best' if ratio >= 1 else ''}: "
+        f"a round of {milliseconds(figures.round_s.median)} ms brings {figures.tokens_per_round:.2f} tokens, "
         f"against {milliseconds(other.round_s.median)} ms and {other.tokens_per_round:.2f}."
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,9 @@ from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.wording import milliseconds, percent, speed
 from swiftspec.perfetto import save_timelines
 from swiftspec.plan import Candidate, Plan
-from swiftspec.policies.effects import Role
 from swiftspec.prompts import Prompt, read_prompts
 from swiftspec.timeline import Metrics, Timeline, measure
-from swiftspec.tokenizer import Tokenizer
+from swiftspec.tokenizer import TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Engine, ProcessInfo
@@ -66,8 +66,9 @@ def run(
         warm_up(engine, candidate, tasks[0])
         outputs, interrupted = _generate(engine, candidate, tasks, tokenizer, sampler)
     if outputs:
-        _show(candidate, outputs, engine.processes)
-        _write(candidate, outputs, engine.processes, tokenizer, timeline=timeline, plot=plot, json_path=json_path)
+        _show(candidate, _metrics(outputs), engine.processes)
+        _save_timelines(outputs, engine.processes, timeline=timeline, plot=plot)
+        write_json(json_path, _result(candidate, outputs, engine.processes, tokenizer))
     if interrupted:
         raise KeyboardInterrupt
 
@@ -93,11 +94,7 @@ def _generate(
             console.heading(task.prompt_id)
         text = tokenizer.stream()
         generation = engine.generate(
-            policy,
-            task.request,
-            request_id=task.prompt_id,
-            sampler=sampler,
-            on_commit=lambda tokens, text=text: console.stream(text.push(tokens)),  # type: ignore[misc]
+            policy, task.request, request_id=task.prompt_id, sampler=sampler, on_commit=partial(_show_tokens, text)
         )
         console.stream(text.flush() + "\n")
         if generation.tokens:
@@ -107,66 +104,75 @@ def _generate(
     return outputs, False
 
 
-def _show(candidate: Candidate, outputs: Sequence[_Output], processes: Sequence["ProcessInfo"]) -> None:
-    metrics = measure([output.timeline for output in outputs])
-    figures = metrics.figures
-    console.note(
-        f"\n{candidate.describe()}: {metrics.num_tokens} tokens at {speed(figures.tokens_per_s)} tokens/s; "
-        f"{metrics.rounds} rounds of {milliseconds(figures.round_s.median)} ms and "
-        f"{figures.tokens_per_round:.2f} tokens; TTFT {milliseconds(metrics.ttft_s)} ms, "
-        f"TPOT {milliseconds(metrics.tpot_s)} ms; draft and target overlap {percent(metrics.overlap_fraction)}"
-    )
+def _show_tokens(text: TextStream, tokens: tuple[int, ...]) -> None:
+    with console.whole():
+        console.stream(text.push(tokens))
+
+
+def _metrics(outputs: Sequence[_Output]) -> Metrics | None:
+    """None where Ctrl-C came before the engine could say what took how long."""
+    timelines = [output.timeline for output in outputs if output.timeline.commits]
+    return measure(timelines) if timelines else None
+
+
+def _show(candidate: Candidate, metrics: Metrics | None, processes: Sequence["ProcessInfo"]) -> None:
+    if metrics is not None:
+        figures = metrics.figures
+        console.note(
+            f"\n{candidate.describe()}: {metrics.num_tokens} tokens at {speed(figures.tokens_per_s)} tokens/s; "
+            f"{metrics.rounds} rounds of {milliseconds(figures.round_s.median)} ms and "
+            f"{figures.tokens_per_round:.2f} tokens; TTFT {milliseconds(metrics.ttft_s)} ms, "
+            f"TPOT {milliseconds(metrics.tpot_s)} ms; draft and target overlap {percent(metrics.overlap_fraction)}"
+        )
     for process in processes:
         cores = ", ".join(map(str, process.cores))
         console.note(f"{process.role} process {process.pid} on core{'s' * (len(process.cores) > 1)} {cores}")
 
 
-def _write(
-    candidate: Candidate,
-    outputs: Sequence[_Output],
-    processes: Sequence["ProcessInfo"],
-    tokenizer: Tokenizer,
-    *,
-    timeline: Path | None,
-    plot: Path | None,
-    json_path: Path | None,
+def _save_timelines(
+    outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], *, timeline: Path | None, plot: Path | None
 ) -> None:
     timelines = [output.timeline for output in outputs]
     if timeline is not None:
-        names = {Role(process.role): f"{process.role} (pid {process.pid})" for process in processes}
+        names = {process.role: f"{process.role} (pid {process.pid})" for process in processes}
         save_timelines(timeline, timelines, names=names)
-    if plot is not None:
+    if plot is not None and timelines[0].commits:
         from swiftspec.plotting import timeline_rounds
 
         save_figure(plot, timeline_rounds(timelines[0]))
-    metrics = measure(timelines)
-    content = {
-        "prompts": [_prompt_record(output, tokenizer) for output in outputs],
+
+
+def _result(
+    candidate: Candidate, outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """What `--json` holds."""
+    metrics = _metrics(outputs)
+    return {
+        "prompts": [_prompt_result(output, tokenizer) for output in outputs],
         "policy": candidate.policy,
-        "tokens_per_s": metrics.figures.tokens_per_s,
-        "acceptance_length": _acceptance_length(metrics),
-        "tokens_per_round": metrics.figures.tokens_per_round,
-        "overlap_fraction": metrics.overlap_fraction,
+        "tokens_per_s": metrics and metrics.figures.tokens_per_s,
+        "acceptance_length": metrics and _acceptance_length(metrics),
+        "tokens_per_round": metrics and metrics.figures.tokens_per_round,
+        "overlap_fraction": metrics and metrics.overlap_fraction,
         "processes": [
             {"role": process.role.value, "rank": process.rank, "pid": process.pid, "cores": list(process.cores)}
             for process in processes
         ],
     }
-    write_json(json_path, content)
 
 
-def _prompt_record(output: _Output, tokenizer: Tokenizer) -> dict[str, Any]:
-    metrics = measure([output.timeline])
+def _prompt_result(output: _Output, tokenizer: Tokenizer) -> dict[str, Any]:
+    metrics = _metrics([output])
     return {
         "id": output.task.prompt_id,
         "prompt_token_count": len(output.task.request.prompt),
         "output_token_ids": list(output.tokens),
         "text": tokenizer.decode(output.tokens),
-        "ttft_s": output.timeline.ttft_s,
-        "tpot_s": output.timeline.tpot_s,
-        "tokens_per_s": metrics.figures.tokens_per_s,
-        "rounds": metrics.rounds,
-        "acceptance_length": _acceptance_length(metrics),
+        "ttft_s": metrics and metrics.ttft_s,
+        "tpot_s": metrics and metrics.tpot_s,
+        "tokens_per_s": metrics and metrics.figures.tokens_per_s,
+        "rounds": metrics and metrics.rounds,
+        "acceptance_length": metrics and _acceptance_length(metrics),
     }
 
 

@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="checkpoints live here; give the same to resume")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="where target/ and draft/ go")
     parser.add_argument("--target-steps", type=int, default=800)
-    parser.add_argument("--draft-steps", type=int, default=1500)
+    parser.add_argument("--draft-steps", type=int, default=800)
     parser.add_argument("--continuation-batches", type=int, default=24)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)

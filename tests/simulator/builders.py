@@ -29,7 +29,9 @@ def constant_profile(
             for busy in (False, True):
                 factor = busy_factor if busy else 1.0
                 for phase, seconds in ((Phase.EXPAND, expand_s), (Phase.VERIFY, verify_s)):
-                    yield step_point(WHOSE[phase], phase, [seconds * factor], degree=degree, busy=busy, rows=32)
+                    yield step_point(
+                        WHOSE[phase], phase, [seconds * factor], degree=degree, busy=busy, rows=32, context=256
+                    )
                 for role in Role:
                     yield step_point(role, Phase.PREFILL, [prefill_s * factor], degree=degree, busy=busy, context=0)
 

@@ -1,0 +1,160 @@
+from pathlib import Path
+
+import pytest
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.plan import Basis, Plan
+from swiftspec.planner import make_plan
+from swiftspec.planner.space import Option, feasible_options
+from swiftspec.policies import POLICIES
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile, Provenance
+from swiftspec.simulator.driver import Simulator, simulate
+from swiftspec.simulator.oracle import synthesise_trace
+from swiftspec.timeline import measure
+from tests.simulator.builders import constant_profile, machine_profile
+
+BASIS = Basis(path="profile.json", sha256="0" * 64)
+TRACE = synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1)
+PROFILE = machine_profile(cost_ratio=15.0)
+
+
+def plan(
+    *,
+    profile: Profile = PROFILE,
+    trace: AcceptanceTrace = TRACE,
+    num_devices: int = 2,
+    policy: str | None = None,
+    seed: int = 0,
+    num_jobs: int = 1,
+    heard: list[tuple[int, int, str]] | None = None,
+) -> Plan:
+    calls = [] if heard is None else heard
+    return make_plan(
+        profile=profile,
+        profile_basis=BASIS,
+        trace=trace,
+        trace_basis=BASIS,
+        num_devices=num_devices,
+        policy=policy,
+        seed=seed,
+        num_jobs=num_jobs,
+        progress=lambda done, total, what: calls.append((done, total, what)),
+    )
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Plan, list[tuple[int, int, str]]]:
+    heard: list[tuple[int, int, str]] = []
+    return plan(heard=heard), heard
+
+
+def test_plan_names_the_best_of_every_policy_best_first(made: tuple[Plan, object]) -> None:
+    subject, _ = made
+    assert set(subject.candidates) == set(POLICIES)
+    speeds = [candidate.prediction.metrics.figures.tokens_per_s for candidate in subject.alternatives]
+    assert speeds == sorted(speeds, reverse=True)
+    chosen = subject.chosen.prediction.metrics.figures.tokens_per_s
+    assert chosen >= speeds[0] / 1.02  # at most what simplicity may cost
+
+
+def test_no_option_is_much_faster_than_the_chosen_one(made: tuple[Plan, object]) -> None:
+    subject, _ = made
+    simulator = Simulator(PROFILE, TRACE)
+
+    def tokens_per_s(option: Option) -> float:
+        runs = [simulator.run(option.policy, degrees=option.degrees, seed=seed).timelines for seed in (1, 2)]
+        return measure([timeline for run in runs for timeline in run]).figures.tokens_per_s
+
+    options, _ = feasible_options(PROFILE, TRACE, num_devices=2)
+    best = max(tokens_per_s(option) for option in options)
+    assert best <= subject.chosen.prediction.metrics.figures.tokens_per_s * 1.05
+
+
+def test_prediction_is_what_the_simulator_says(made: tuple[Plan, object]) -> None:
+    chosen = made[0].chosen
+    degrees = {role: len(devices) for role, devices in chosen.groups.items()}
+    timelines = [
+        timeline
+        for seed in (0, 1, 2)
+        for timeline in simulate(chosen.build(), degrees=degrees, profile=PROFILE, trace=TRACE, seed=seed)
+    ]
+    assert chosen.prediction.metrics == measure(timelines)
+    figures = chosen.prediction.metrics.figures
+    assert chosen.prediction.tokens_per_s_low <= figures.tokens_per_s <= chosen.prediction.tokens_per_s_high
+
+
+def test_provenance_shares_add_up(made: tuple[Plan, object]) -> None:
+    for candidate in made[0].candidates.values():
+        assert sum(candidate.prediction.provenance.values()) == pytest.approx(1.0)
+        assert candidate.prediction.provenance[Provenance.INTERPOLATED] > 0.5
+
+
+def test_every_option_is_simulated_or_rejected(made: tuple[Plan, object]) -> None:
+    options, rejected = feasible_options(PROFILE, TRACE, num_devices=2)
+    assert not rejected
+    assert made[0].num_simulated + sum(made[0].rejected.values()) == len(options)
+
+
+def test_progress_counts_up_to_its_total(made: tuple[Plan, list[tuple[int, int, str]]]) -> None:
+    counts = [done for done, _, _ in made[1]]
+    assert counts == sorted(counts)
+    assert all(done <= total for done, total, _ in made[1])
+    assert made[1][-1][0] == made[1][-1][1]
+
+
+def test_plan_survives_its_file(made: tuple[Plan, object], tmp_path: Path) -> None:
+    made[0].save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == made[0]
+
+
+def test_plan_does_not_depend_on_the_number_of_jobs(made: tuple[Plan, object]) -> None:
+    parallel = plan(num_jobs=2)
+    assert parallel.model_dump(exclude={"origin"}) == made[0].model_dump(exclude={"origin"})
+
+
+def test_a_given_policy_is_chosen_and_the_others_stay_alternatives(made: tuple[Plan, object]) -> None:
+    subject = plan(policy="serial_chain")
+    assert subject.chosen.policy == "serial_chain"
+    assert set(subject.candidates) == set(POLICIES)
+    assert subject.candidates["swiftspec"] == made[0].candidates["swiftspec"]
+
+
+def test_disaggregation_wins_where_the_draft_is_dear_and_more_devices_do_not_help() -> None:
+    profile = constant_profile(expand_s=0.25, verify_s=1.0, degrees=(1, 2))
+    trace = synthesise_trace((0.9, 0.05), prompt_lengths=(8,) * 4, num_tokens=64, seed=1)
+    chosen = plan(profile=profile, trace=trace).chosen
+    assert chosen.policy == "swiftspec"
+    assert chosen.groups == {Role.TARGET: (0,), Role.DRAFT: (1,)}
+
+
+def test_a_draft_that_is_always_wrong_leaves_decoding_to_the_target() -> None:
+    profile = constant_profile(expand_s=0.25, verify_s=1.0, degrees=(1, 2))
+    useless = synthesise_trace((1e-9,), prompt_lengths=(8,) * 3, num_tokens=24, seed=1)
+    subject = plan(profile=profile, trace=useless)
+    assert (subject.chosen.policy, subject.chosen.groups) == ("autoregressive", {Role.TARGET: (0,)})
+    assert subject.ties == ("autoregressive 2",)
+
+
+def test_one_device_plans_without_disaggregation_and_says_why() -> None:
+    subject = plan(num_devices=1)
+    assert set(subject.candidates) == {"autoregressive", "serial_chain", "serial_tree"}
+    assert "swiftspec: needs 2 devices, and there is 1" in subject.rejected
+
+
+def test_an_infeasible_policy_is_an_error_with_its_reasons() -> None:
+    with pytest.raises(ValueError, match="policy is swiftspec, and nothing of it is feasible: swiftspec: needs 2 dev"):
+        plan(policy="swiftspec", num_devices=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"policy": "magic"}, "policy is 'magic'; expected one of autoregressive"),
+        ({"num_devices": 0}, "num_devices is 0"),
+        ({"num_jobs": 0}, "num_jobs is 0"),
+    ],
+)
+def test_bad_arguments_are_errors(arguments: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        plan(**arguments)  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+from collections.abc import Callable
+
+import pytest
+
+from swiftspec.planner.space import Option, feasible_options, shape_of
+from swiftspec.policies import POLICIES, Layout
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from swiftspec.policies.serial import SerialChain, SerialTree
+from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.profile import Profile, StepPoint
+from swiftspec.simulator.oracle import synthesise_trace
+from swiftspec.timeline import Phase
+from tests.simulator.builders import machine_profile
+
+TRACE = synthesise_trace((0.6, 0.2), prompt_lengths=(30,), num_tokens=20, seed=1)
+
+
+def without(profile: Profile, drop: Callable[[StepPoint], bool]) -> Profile:
+    return profile.model_copy(update={"steps": tuple(step for step in profile.steps if not drop(step))})
+
+
+def splits(options: list[Option], name: str) -> set[tuple[int, ...]]:
+    return {tuple(map(len, option.groups.values())) for option in options if option.policy.name == name}
+
+
+def test_every_shape_is_on_every_placement() -> None:
+    options, rejected = feasible_options(machine_profile(num_devices=3), TRACE, num_devices=3)
+    num_shapes = {name: len(list(policy.search_space())) for name, policy in POLICIES.items()}
+    assert {name: sum(option.policy.name == name for option in options) for name in POLICIES} == {
+        name: 3 * count for name, count in num_shapes.items()
+    }
+    assert splits(options, "serial_tree") == {(1,), (2,), (3,)}
+    assert splits(options, "swiftspec") == {(1, 1), (1, 2), (2, 1)}
+    assert not rejected
+
+
+def test_groups_are_disjoint_and_the_targets_devices_come_first() -> None:
+    options, _ = feasible_options(machine_profile(num_devices=4), TRACE, num_devices=4)
+    for option in options:
+        devices = [device for role in Role if role in option.groups for device in option.groups[role]]
+        assert devices == list(range(len(devices)))
+
+
+def test_one_device_rejects_disaggregated_policies_with_the_reason() -> None:
+    options, rejected = feasible_options(machine_profile(), TRACE, num_devices=1)
+    assert {option.policy.layout for option in options} == {Layout.TARGET_ONLY, Layout.COLOCATED}
+    assert rejected == {"swiftspec: needs 2 devices, and there is 1": len(list(SwiftSpec.search_space()))}
+
+
+def test_unmeasured_degrees_are_rejected_with_the_reason() -> None:
+    profile = without(machine_profile(), lambda step: step.phase is Phase.EXPAND and step.degree == 2)
+    options, rejected = feasible_options(profile, TRACE, num_devices=2)
+    assert splits(options, "serial_tree") == {(1,)}
+    assert splits(options, "autoregressive") == {(1,), (2,)}
+    assert rejected["serial_chain: the draft's expand steps were not measured on 2 devices"] == len(
+        list(SerialChain.search_space())
+    )
+
+
+def test_rows_far_beyond_the_measured_are_rejected_with_the_reason() -> None:
+    profile = without(machine_profile(), lambda step: step.phase is Phase.VERIFY and step.rows > 8)
+    options, rejected = feasible_options(profile, TRACE, num_devices=2)
+    assert max(option.policy.target_rows for option in options) == 16
+    too_wide = sum(policy.verify_rows > 16 for policy in SwiftSpec.search_space())
+    assert rejected["swiftspec: more than 16 rows in one target forward, 2 x those measured"] == too_wide
+
+
+def test_context_far_beyond_the_measured_is_rejected_with_the_reason() -> None:
+    profile = without(machine_profile(), lambda step: step.context > 16)
+    trace = synthesise_trace((0.6, 0.2), prompt_lengths=(50,), num_tokens=20, seed=1)
+    options, rejected = feasible_options(profile, trace, num_devices=1)
+    assert not options
+    assert rejected["autoregressive: the trace's context of 70 is over 64, 4 x that measured"] == 1
+
+
+def test_a_colocated_draft_has_the_targets_degree() -> None:
+    assert Option(policy=SerialChain(), groups={Role.TARGET: (0, 1)}).degrees == {Role.TARGET: 2, Role.DRAFT: 2}
+    split = Option(policy=SwiftSpec(), groups={Role.TARGET: (0, 1), Role.DRAFT: (2,)})
+    assert split.degrees == {Role.TARGET: 2, Role.DRAFT: 1}
+
+
+def test_simpler_is_a_plainer_policy_then_fewer_devices_then_fewer_rows() -> None:
+    one, two = {Role.TARGET: (0,)}, {Role.TARGET: (0, 1)}
+    options = [
+        Option(policy=Autoregressive(), groups=two),
+        Option(policy=SerialChain(num_draft_tokens=3), groups=one),
+        Option(policy=SerialChain(num_draft_tokens=2), groups=two),
+        Option(policy=SerialTree(verify_rows=6, expand_rows=8), groups=one),
+        Option(policy=SerialTree(verify_rows=8, expand_rows=2), groups=one),
+        Option(policy=SerialTree(verify_rows=8, expand_rows=4), groups=one),
+        Option(policy=SwiftSpec(verify_rows=4, expand_rows=1), groups={Role.TARGET: (0,), Role.DRAFT: (1,)}),
+    ]
+    shuffled = [options[index] for index in (3, 0, 6, 1, 5, 2, 4)]
+    assert sorted(shuffled, key=lambda option: option.simplicity) == options
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_shapes_hold_whole_numbers_only(name: str) -> None:
+    assert all(
+        isinstance(value, int) for policy in POLICIES[name].search_space() for value in shape_of(policy).values()
+    )
