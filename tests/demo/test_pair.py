@@ -1,0 +1,112 @@
+"""The bundled pair itself: loadable by anybody, as described, and lossless under every policy."""
+
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from swiftspec.demo.corpus import HELD_OUT_MODULES, training_sources
+from swiftspec.demo.prompts import TRACED_MODULES, VALIDATED_MODULES
+from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Engine
+from swiftspec.engine.model import Decoder
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import POLICIES, Layout, Request, make_policy
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from swiftspec.specs import ModelSpec, model_directory
+from swiftspec.tokenizer import Tokenizer
+
+# Written for this test, unlike anything in the pair's own prompt files.
+UNSEEN = (
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n",
+    "def fibonacci(n):\n    a, b = 0, 1\n    while a < n:\n",
+    '"""Convert between Celsius and Fahrenheit."""\n\nimport sys\n\n\ndef main(argv=None):\n    ',
+)
+NAMES = ("demo/target", "demo/draft")
+
+
+@cache
+def prompts() -> tuple[tuple[int, ...], ...]:
+    tokenizer = Tokenizer(model_directory("demo/target"))
+    return tuple(tokenizer.encode(text) for text in UNSEEN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_transformers(name: str) -> None:
+    directory = model_directory(name)
+    theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    ours = Decoder.load(directory)
+    for prompt in prompts():
+        rows = len(prompt)
+        cache_ = ours.new_cache(rows)
+        logits = ours.forward(prompt, range(rows), [(1 << row) - 1 for row in range(rows)], cache_)
+        with torch.no_grad():
+            expected = theirs(torch.tensor([prompt])).logits[0]
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+
+
+def test_transformers_reads_the_tokenizer() -> None:
+    theirs = AutoTokenizer.from_pretrained(model_directory("demo/target"))
+    for text, prompt in zip(UNSEEN, prompts(), strict=True):
+        assert tuple(theirs(text).input_ids) == prompt
+        assert theirs.decode(prompt) == text
+
+
+def test_sizes_are_those_of_the_model_card() -> None:
+    target, draft = (ModelSpec.from_directory(model_directory(name)) for name in NAMES)
+    assert 7e6 < target.num_parameters < 9e6
+    assert 0.8e6 < draft.num_parameters < 1.5e6
+    files = [path for name in NAMES for path in model_directory(name).iterdir()]
+    assert sum(path.stat().st_size for path in files) <= 20e6
+
+
+def test_held_out_modules_are_not_trained_on() -> None:
+    trained = {name for name, _ in training_sources()}
+    assert len(trained) > 500
+    assert trained.isdisjoint(f"{module}.py" for module in HELD_OUT_MODULES)
+
+
+def test_traced_and_validated_prompts_are_held_out_and_different() -> None:
+    assert set(TRACED_MODULES) | set(VALIDATED_MODULES) <= set(HELD_OUT_MODULES)
+    assert set(TRACED_MODULES).isdisjoint(VALIDATED_MODULES)
+    directory = Path(model_directory("demo/target")).parent / "prompts"
+    for name, modules in (("trace", TRACED_MODULES), ("validate", VALIDATED_MODULES)):
+        ids = [json.loads(line)["id"] for line in (directory / f"{name}.jsonl").read_text().splitlines()]
+        assert {prompt_id.rpartition("-")[0] for prompt_id in ids} == set(modules)
+
+
+@pytest.fixture(scope="module", params=[None, "layers=10,hidden=512"], ids=["plain", "inflated"])
+def engines(request: pytest.FixtureRequest) -> Iterator[dict[Layout, Engine]]:
+    target = ModelRef(model="demo/target", inflate=request.param, dtype="float32")
+    draft = ModelRef(model="demo/draft", dtype="float32")
+    with Engine(
+        target=target, draft=draft, groups={Role.TARGET: (0,)}, layout=Layout.COLOCATED, max_context=1024
+    ) as together:
+        engines = {Layout.TARGET_ONLY: together, Layout.COLOCATED: together}
+        if len(os.sched_getaffinity(0)) < 2:
+            yield engines
+            return
+        groups = {Role.TARGET: (0,), Role.DRAFT: (1,)}
+        with Engine(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=1024) as apart:
+            yield engines | {Layout.DISAGGREGATED: apart}
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != Autoregressive.name])
+@pytest.mark.parametrize("number", range(len(UNSEEN)))
+def test_output_is_the_autoregressive_one(engines: dict[Layout, Engine], name: str, number: int) -> None:
+    policy = make_policy(name)
+    if policy.layout not in engines:
+        pytest.skip("disaggregated policies need two cores")
+    request = Request(prompt=prompts()[number], max_new_tokens=64, eos_token_ids=frozenset({0}))
+    outputs = [
+        engines[chosen.layout].generate(chosen, request, request_id=name, sampler=Sampler()).tokens
+        for chosen in (Autoregressive(), policy)
+    ]
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) > 1
