@@ -41,7 +41,7 @@ class Candidate(Facts):
     """
 
     policy: str
-    shape: dict[str, int]
+    shape: dict[str, int | float]
     groups: dict[Role, tuple[int, ...]]
     prediction: Prediction
 

@@ -6,6 +6,7 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; every ax
 import io
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,12 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.documents import write_atomically
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.report import PolicyReport, Report
 from swiftspec.timeline import Phase, Timeline
 
-__all__ = ["acceptance_by_rank", "predicted_vs_measured", "render", "step_latency", "timeline_rounds"]
+__all__ = ["acceptance_by_rank", "predicted_vs_measured", "render", "save_figure", "step_latency", "timeline_rounds"]
 
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 _SKY, _VERMILION, _YELLOW, _GREY = "#56B4E9", "#D55E00", "#F0E442", "#999999"
@@ -33,6 +35,11 @@ _PHASE_COLOURS = {
 }
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DPI = 120
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure, whole or not at all, in the format that the path's suffix names: png, svg or pdf."""
+    write_atomically(path, render(figure, path.suffix.removeprefix(".")))
 
 
 def render(figure: Figure, file_format: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from math import exp, log
 from typing import NamedTuple
 
 __all__ = ["Candidates", "Kept", "Row", "Subtree", "TokenTree"]
@@ -96,11 +97,17 @@ class TokenTree:
         Last token of the prompt and its position.
     capacity : int
         Tree slots of the draft's cache; `pick` never asks for more.
+    temperature : float
+        The draft's probabilities at this temperature score the nodes. A draft trained on the target's distribution
+        knows how likely a token is to be drawn (1); a greedy target takes the likeliest, so that below 1 is right.
     """
 
-    def __init__(self, root: int, *, position: int, capacity: int) -> None:
+    def __init__(self, root: int, *, position: int, capacity: int, temperature: float = 1.0) -> None:
         if capacity < 2:
             raise ValueError(f"capacity is {capacity}; a miss alone needs 2 tree slots")
+        if temperature <= 0:
+            raise ValueError(f"temperature is {temperature}; expected a positive number")
+        self._temperature = temperature
         self._capacity = capacity
         self._root = _Node(root, position, 0.0, -1, -1, 0)
         self._stem: list[_Node] = []  # verified tokens before the root whose KV is not in the prefix yet
@@ -137,8 +144,8 @@ class TokenTree:
         for node, (tokens, logprobs) in zip(self._picked, candidates, strict=True):
             # The continuation of a row before the root is verified already.
             if tokens and node.position >= self._root.position:
-                node.tokens, node.logprobs = tokens, logprobs
-                heappush(self._frontier, (-node.score - logprobs[0], node.slot, node))
+                node.tokens, node.logprobs = tokens, _at_temperature(logprobs, self._temperature)
+                heappush(self._frontier, (-node.score - node.logprobs[0], node.slot, node))
         self._picked = []
 
     def best(self, num_rows: int) -> Subtree:
@@ -228,3 +235,12 @@ class TokenTree:
             else:
                 heappop(frontier)
         return leaves
+
+
+def _at_temperature(logprobs: tuple[float, ...], temperature: float) -> tuple[float, ...]:
+    """Log-probs among these candidates at another temperature; what the others had is negligible below 1."""
+    if temperature == 1.0:
+        return logprobs
+    scaled = [logprob / temperature for logprob in logprobs]
+    log_total = scaled[0] + log(sum([exp(value - scaled[0]) for value in scaled]))
+    return tuple([min(0.0, value - log_total) for value in scaled])

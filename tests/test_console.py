@@ -72,9 +72,13 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_interrupt_waits_until_the_whole_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), console.whole():
-        signal.raise_signal(signal.SIGINT)
-        console.stream("shown")
+    def interrupted() -> None:
+        with console.whole():
+            signal.raise_signal(signal.SIGINT)
+            console.stream("shown")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert capsys.readouterr().out == "shown"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

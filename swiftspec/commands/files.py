@@ -5,14 +5,11 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swiftspec.documents import write_atomically
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["check_outputs", "save_figure", "write_json"]
+__all__ = ["check_outputs", "write_json"]
 
 _FIGURES = (".png", ".svg", ".pdf")
 
@@ -42,11 +39,3 @@ def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
     """Machine-readable results, where they were asked for."""
     if path is not None:
         write_atomically(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
-
-
-def save_figure(path: Path | None, figure: "Figure") -> None:
-    """A figure in the format that the path's suffix names."""
-    if path is not None:
-        from swiftspec.plotting import render
-
-        write_atomically(path, render(figure, path.suffix.removeprefix(".")))

@@ -6,7 +6,7 @@ from typing import Any
 
 from swiftspec import console
 from swiftspec.commands.execution import num_devices_here
-from swiftspec.commands.files import check_outputs, save_figure, write_json
+from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import Pair, check_device, resolve_pair
 from swiftspec.commands.wording import milliseconds
 from swiftspec.profile import Profile, StepPoint
@@ -39,7 +39,7 @@ def profile(
     show_profile(measured)
     console.say(f"\nSaved as {out}")
     if plot is not None:
-        from swiftspec.plotting import step_latency
+        from swiftspec.plotting import save_figure, step_latency
 
         save_figure(plot, step_latency(measured))
     write_json(json_path, {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from swiftspec import console
 from swiftspec.commands.basis import candidate_of
 from swiftspec.commands.execution import Task, check_devices, encode, make_tasks, open_engines, warm_up
-from swiftspec.commands.files import check_outputs, save_figure, write_json
+from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.wording import milliseconds, percent, speed
 from swiftspec.perfetto import save_timelines
@@ -137,7 +137,7 @@ def _save_timelines(
         names = {process.role: f"{process.role} (pid {process.pid})" for process in processes}
         save_timelines(timeline, timelines, names=names)
     if plot is not None and timelines[0].commits:
-        from swiftspec.plotting import timeline_rounds
+        from swiftspec.plotting import save_figure, timeline_rounds
 
         save_figure(plot, timeline_rounds(timelines[0]))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from swiftspec import console
 from swiftspec.commands.basis import candidate_of, read_profile, read_trace
-from swiftspec.commands.files import check_outputs, save_figure, write_json
+from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.wording import milliseconds, percent, speed
 from swiftspec.perfetto import save_timelines
 from swiftspec.plan import Plan
@@ -45,7 +45,7 @@ def simulate(
     if timeline is not None:
         save_timelines(timeline, timelines)
     if plot is not None:
-        from swiftspec.plotting import timeline_rounds
+        from swiftspec.plotting import save_figure, timeline_rounds
 
         save_figure(plot, timeline_rounds(timelines[0]))
     content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": seed}

@@ -5,7 +5,7 @@ from pathlib import Path
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.commands.execution import encode, num_devices_here
-from swiftspec.commands.files import check_outputs, save_figure, write_json
+from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import resolve_pair
 from swiftspec.commands.wording import percent
 from swiftspec.prompts import read_prompts
@@ -50,7 +50,7 @@ def trace(
     show_trace(recorded)
     console.say(f"\nSaved as {out}")
     if plot is not None:
-        from swiftspec.plotting import acceptance_by_rank
+        from swiftspec.plotting import acceptance_by_rank, save_figure
 
         save_figure(plot, acceptance_by_rank(recorded))
     content = {

@@ -17,7 +17,7 @@ from swiftspec.commands.execution import (
     open_engines,
     warm_up,
 )
-from swiftspec.commands.files import check_outputs, save_figure
+from swiftspec.commands.files import check_outputs
 from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.wording import milliseconds, percent, signed_percent, speed
 from swiftspec.documents import Origin, file_sha256
@@ -119,7 +119,7 @@ def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -
 
 def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:
     if plot is not None:
-        from swiftspec.plotting import predicted_vs_measured
+        from swiftspec.plotting import predicted_vs_measured, save_figure
 
         save_figure(plot, predicted_vs_measured(report))
     if json_path is not None:

@@ -49,7 +49,7 @@ class ClosedForms:
         return tokens / self._round_s(option)
 
     def _num_candidates(self, option: Option) -> int:
-        return min(self._num_recorded, shape_of(option.policy).get("num_candidates", 1))
+        return min(self._num_recorded, int(shape_of(option.policy).get("num_candidates", 1)))
 
     def _round_s(self, option: Option) -> float:
         policy, expansions = option.policy, _expansions(option)
@@ -82,4 +82,4 @@ class ClosedForms:
 def _expansions(option: Option) -> int:
     """Draft forwards that a serial round waits for; 0 where they overlap verifications."""
     shape = shape_of(option.policy)
-    return shape.get("expansions", shape.get("num_draft_tokens", 0))
+    return int(shape.get("expansions", shape.get("num_draft_tokens", 0)))

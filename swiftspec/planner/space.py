@@ -36,16 +36,16 @@ class Option:
         return self.policy, tuple(map(len, self.groups.values()))
 
     @property
-    def simplicity(self) -> tuple[int, ...]:
+    def simplicity(self) -> tuple[float, ...]:
         """Ascending order of what to prefer among equals: plainer policy, fewer devices, fewer rows."""
         num_devices = sum(map(len, self.groups.values()))
         shape = shape_of(self.policy)
         return (list(POLICIES).index(self.policy.name), num_devices, self.policy.target_rows, *shape.values())
 
 
-def shape_of(policy: Policy) -> dict[str, int]:
+def shape_of(policy: Policy) -> dict[str, int | float]:
     """A policy's fields."""
-    return asdict(policy)  # type: ignore[call-overload, no-any-return]  # every policy is a dataclass of ints
+    return asdict(policy)  # type: ignore[call-overload, no-any-return]  # every policy is a dataclass of numbers
 
 
 def feasible_options(
@@ -84,7 +84,7 @@ def _objection(option: Option, profile: Profile, trace: AcceptanceTrace) -> str 
     policy = option.policy
     rows = {Role.TARGET: policy.target_rows}
     if policy.layout is not Layout.TARGET_ONLY:
-        rows[Role.DRAFT] = shape_of(policy).get("expand_rows", 1)
+        rows[Role.DRAFT] = int(shape_of(policy).get("expand_rows", 1))
     longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
     for role, most_rows in rows.items():
         forward = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND

@@ -21,10 +21,11 @@ def make_policy(name: str, /, **shape: Any) -> Policy:
     if name not in POLICIES:
         raise ValueError(f"policy is {name!r}; expected one of {', '.join(POLICIES)}")
     cls = POLICIES[name]
-    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # every policy is a dataclass
+    known = {field.name: field.type for field in fields(cls)}  # type: ignore[arg-type]  # every policy is a dataclass
     for key, value in shape.items():
         if key not in known:
             raise ValueError(f"{name} has no field {key!r}; it has {', '.join(known) or 'none'}")
-        if type(value) is not int:
-            raise ValueError(f"{name}.{key} is {value!r}; expected a whole number")
+        if type(value) is not int and (known[key] is int or type(value) is not float):
+            expected = "a whole number" if known[key] is int else "a number"
+            raise ValueError(f"{name}.{key} is {value!r}; expected {expected}")
     return cls(**shape)

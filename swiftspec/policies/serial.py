@@ -31,6 +31,8 @@ class SerialTree:
         Draft forwards per round.
     num_candidates : int
         Children kept per node.
+    draft_temperature : float
+        At which the draft's probabilities order the tree; below 1 suits a greedy target.
     """
 
     name: ClassVar[str] = "serial_tree"
@@ -40,11 +42,14 @@ class SerialTree:
     expand_rows: int = 4
     expansions: int = 4
     num_candidates: int = 8
+    draft_temperature: float = 0.5
 
     def __post_init__(self) -> None:
         for field, least in (("verify_rows", 2), ("expand_rows", 1), ("expansions", 1), ("num_candidates", 1)):
             if getattr(self, field) < least:
                 raise ValueError(f"{field} is {getattr(self, field)}; expected at least {least}")
+        if not self.draft_temperature > 0:
+            raise ValueError(f"draft_temperature is {self.draft_temperature}; expected a positive number")
 
     @property
     def target_rows(self) -> int:
@@ -106,7 +111,12 @@ class SerialChain:
 def _rounds(request: Request, shape: SerialTree) -> Program:
     for role in (Role.TARGET, Role.DRAFT):
         yield from prefill(role, request.prompt[:-1])
-    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    tree = TokenTree(
+        request.prompt[-1],
+        position=request.root_position,
+        capacity=shape.draft_rows,
+        temperature=shape.draft_temperature,
+    )
     num_generated = 0
     while True:
         for _ in range(shape.expansions):

@@ -48,6 +48,8 @@ class SwiftSpec:
         Children kept per node; with `verify_rows` - 1 of them a miss costs one draft forward.
     tree_capacity : int
         Most forwarded nodes the draft holds; at the bound it waits for the verdict.
+    draft_temperature : float
+        At which the draft's probabilities order the tree; below 1 suits a greedy target.
     """
 
     name: ClassVar[str] = "swiftspec"
@@ -57,11 +59,14 @@ class SwiftSpec:
     expand_rows: int = 4
     num_candidates: int = 8
     tree_capacity: int = 160
+    draft_temperature: float = 0.5
 
     def __post_init__(self) -> None:
         for field, least in (("verify_rows", 2), ("expand_rows", 1), ("num_candidates", 1)):
             if getattr(self, field) < least:
                 raise ValueError(f"{field} is {getattr(self, field)}; expected at least {least}")
+        if not self.draft_temperature > 0:
+            raise ValueError(f"draft_temperature is {self.draft_temperature}; expected a positive number")
         if self.tree_capacity < self.verify_rows:
             raise ValueError(
                 f"tree_capacity is {self.tree_capacity}; expected at least verify_rows ({self.verify_rows})"
@@ -87,7 +92,12 @@ class SwiftSpec:
 
 def _draft(request: Request, shape: SwiftSpec) -> Program:
     yield from prefill(Role.DRAFT, request.prompt[:-1])
-    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.tree_capacity)
+    tree = TokenTree(
+        request.prompt[-1],
+        position=request.root_position,
+        capacity=shape.tree_capacity,
+        temperature=shape.draft_temperature,
+    )
     while True:
         verdict = yield from _grow_until_verdict(tree, shape)
         if isinstance(verdict, Stop):

@@ -60,7 +60,11 @@ def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.Tem
         plan=folder / "plan.json",
     )
     profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(made.profile)]
-    assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        # Enough for a plan, not for a good one; in full this takes many times as long where cores are shared.
+        patch.setattr("swiftspec.profiler.steps.REPEATS", 3)
+        patch.setattr("swiftspec.profiler.steps.HOST_TOKENS", 24)
+        assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
     trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "48"]
     assert main([*trace, "--out", str(made.trace), "--json", str(folder / "trace-result.json")]) == 0
     files = ["--profile", str(made.profile), "--trace", str(made.trace)]

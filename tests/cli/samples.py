@@ -62,7 +62,9 @@ def candidate(policy: str, *, tokens_per_s: float, shape: dict[str, int] | None 
         hit_fraction=None,
         mean_round_s=0.02,
     )
-    groups = {Role.TARGET: (0,), Role.DRAFT: (1,)} if policy == "swiftspec" else {Role.TARGET: (0,)}
+    groups: dict[Role, tuple[int, ...]] = {Role.TARGET: (0,)}
+    if policy == "swiftspec":
+        groups[Role.DRAFT] = (1,)
     prediction = Prediction(
         metrics=metrics,
         tokens_per_s_low=0.9 * tokens_per_s,

@@ -272,7 +272,7 @@ def test_interrupted_run_keeps_what_was_generated_and_leaves_no_process(
     command = [sys.executable, "-m", "swiftspec.cli", "run", "--plan", str(slow_plan), "--policy", policy]
     options = ["--prompt", "import", "--max-new-tokens", "200", "--json", str(tmp_path / "r.json")]
     process = subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        [*command, *options], bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     assert process.stdout is not None
     first = process.stdout.read(1)
