@@ -28,9 +28,11 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "profiler": frozenset({"profiler", "engine", "kernels", "contracts", "torch", "numpy"}),
     "planner": frozenset({"planner", "simulator", "contracts", "joblib", "numpy"}),
     "validator": frozenset({"contracts"}),
+    "prompts": frozenset({"prompts"}),
+    "tokenizer": frozenset({"tokenizer", "tokenizers"}),
     "perfetto": frozenset({"contracts"}),
     "plotting": frozenset({"contracts", "matplotlib", "numpy"}),
-    "demo": frozenset({"demo", "engine", "contracts", "torch", "transformers", "tokenizers", "rich"}),
+    "demo": frozenset({"demo", "profiler", "engine", "contracts", "torch", "transformers", "tokenizers", "rich"}),
 }
 # Parsing and printing: these may use every layer, but nothing heavy may be loaded when they are imported.
 FRONT = ("cli", "commands", "console", "__main__")

@@ -29,7 +29,7 @@ PREDICTION = Prediction(
 )
 
 
-def candidate(policy: str, groups: dict[Role, tuple[int, ...]], **shape: int) -> Candidate:
+def candidate(policy: str, groups: dict[Role, tuple[int, ...]], **shape: int | float) -> Candidate:
     return Candidate(policy=policy, shape=shape, groups=groups, prediction=PREDICTION)
 
 

@@ -86,7 +86,7 @@ def demo(
 
     console.heading("4/5 Run: the plan on this machine, text as it is committed")
     prompt = read_prompts(prompts / "validate.jsonl")[0].text
-    console.say(prompt)
+    console.stream(prompt)
     run(
         plan=plan_path,
         prompt=prompt,

@@ -21,13 +21,12 @@ def inflate(*, target: str, inflate: str, dtype: str, out: Path, seed: int, json
     spec = ModelSpec.from_directory(source)
     inflation = Inflation.parse(inflate)
     larger = inflation.inflated(spec)
-    import torch
-
+    from swiftspec.engine.cached import DTYPES as TORCH_DTYPES
     from swiftspec.engine.inflate import write_inflated
 
     with console.progress("inflate") as progress:
         progress(0, 1, f"writing {out}")
-        write_inflated(source, inflation, out, dtype=getattr(torch, DTYPES[dtype]), seed=seed)
+        write_inflated(source, inflation, out, dtype=TORCH_DTYPES[DTYPES[dtype]], seed=seed)
         progress(1, 1, "done")
     rows = [(name, f"{getattr(spec, name):,}", f"{getattr(larger, name):,}") for name in _SHAPE]
     console.table(f"{target} inflated to {inflate}", ("shape", "before", "after"), rows)

@@ -11,9 +11,9 @@ from swiftspec.engine.model import Decoder
 from swiftspec.policies.effects import Row
 from swiftspec.specs import Inflation, model_directory
 
-__all__ = ["CachedDecoder"]
+__all__ = ["DTYPES", "CachedDecoder"]
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class CachedDecoder:
@@ -29,11 +29,11 @@ class CachedDecoder:
 
         ValueError, in one sentence, if the model or its inflation cannot be used.
         """
-        if reference.dtype not in _DTYPES:
-            raise ValueError(f"dtype is {reference.dtype!r}; expected one of {', '.join(_DTYPES)}")
+        if reference.dtype not in DTYPES:
+            raise ValueError(f"dtype is {reference.dtype!r}; expected one of {', '.join(DTYPES)}")
         decoder = Decoder.load(
             model_directory(reference.model),
-            dtype=_DTYPES[reference.dtype],
+            dtype=DTYPES[reference.dtype],
             inflation=Inflation.parse(reference.inflate) if reference.inflate else None,
         )
         return cls(decoder, decoder.new_cache(max_context + tree_slots))

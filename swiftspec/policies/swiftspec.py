@@ -85,9 +85,10 @@ class SwiftSpec:
 
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpec"]:
-        for verify_rows in (4, 6, 8, 12, 16, 24, 32):
-            for expand_rows in (1, 2, 4, 8, 12):
-                yield cls(verify_rows=verify_rows, expand_rows=expand_rows)
+        for verify_rows in (4, 6, 8, 10, 12, 16, 24):
+            for expand_rows in (2, 4, 8, 12):
+                for num_candidates in sorted({8, max(8, verify_rows - 1)}):
+                    yield cls(verify_rows=verify_rows, expand_rows=expand_rows, num_candidates=num_candidates)
 
 
 def _draft(request: Request, shape: SwiftSpec) -> Program:

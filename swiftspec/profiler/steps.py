@@ -77,7 +77,6 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
             target=target, draft=draft, groups=bench.groups, layout=bench.layout, max_context=spec.max_position
         ) as engine:
             measured = _Measurement(engine, bench, spec)
-            measured.sweep(contexts[:1], repeats=2)  # warm clocks and allocators; not kept
             timelines = []
             for index, context in enumerate(contexts):
                 progress(done + index, total, f"{bench}: steps at context {context}")
@@ -118,9 +117,10 @@ class _Measurement:
         sweep = OverlappedSweep if self._bench.layout is Layout.DISAGGREGATED else AlternatingSweep
         timelines = []
         for context in contexts:
-            for count in (repeats, *([1] * PREFILL_REPEATS)):
+            for count in (1, repeats, *([1] * PREFILL_REPEATS)):
                 policy = sweep(target_rows_grid=TARGET_ROWS, draft_rows_grid=DRAFT_ROWS, repeats=count)
                 timelines.append(self._run(policy, context, max_new_tokens=1))
+            timelines.pop(-2 - PREFILL_REPEATS)  # the first time at a context compiles its shapes
         return timelines
 
     def policies(self) -> list[Timeline]:

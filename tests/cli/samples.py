@@ -49,7 +49,7 @@ def parallel_timeline(request: str = "a", *, start_s: float = 0.0, num_rounds: i
     return Timeline(request=request, start_s=start_s, spans=(*target, *draft))
 
 
-def candidate(policy: str, *, tokens_per_s: float, shape: dict[str, int] | None = None) -> Candidate:
+def candidate(policy: str, *, tokens_per_s: float, shape: dict[str, int | float] | None = None) -> Candidate:
     metrics = Metrics(
         figures=Figures(tokens_per_s=tokens_per_s, round_s=Spread(median=0.02, p95=0.03), tokens_per_round=2.5),
         num_tokens=100,
