@@ -2,6 +2,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from math import log
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,20 @@ def test_answers_must_match_the_rows() -> None:
     tree.pick(1)
     with pytest.raises(ValueError, match="shorter"):
         tree.grow([])
+
+
+def test_below_one_temperature_prefers_depth_along_likely_tokens() -> None:
+    def best_tokens(temperature: float) -> Tokens:
+        tree = TokenTree(1, position=0, capacity=8, temperature=temperature)
+        for candidates in (Candidates((2, 3), (log(0.5), log(0.4))), Candidates((4, 5), (log(0.6), log(0.3)))):
+            tree.pick(1)
+            tree.grow([candidates])
+        return tree.best(3).tokens
+
+    assert best_tokens(1.0) == (1, 2, 3)  # 0.4 against 0.5 * 0.6
+    assert best_tokens(0.5) == (1, 2, 4)  # 0.16 / 0.41 = 0.39 against 0.25 / 0.41 * 0.36 / 0.45 = 0.49
+
+
+def test_temperature_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="temperature is 0"):
+        TokenTree(1, position=0, capacity=4, temperature=0.0)

@@ -304,7 +304,7 @@ def test_serial_chain_follows_the_closed_form(acceptance: float) -> None:
 def test_serial_tree_with_time_enough_is_the_best_static_tree() -> None:
     profile = constant_profile(expand_s=1.0, verify_s=5.0)
     trace = synthesise_trace(RANKS, prompt_lengths=(4,) * 4, num_tokens=4000, seed=1)
-    policy = SerialTree(verify_rows=8, expand_rows=4, expansions=6, num_candidates=3)
+    policy = SerialTree(verify_rows=8, expand_rows=4, expansions=6, num_candidates=3, draft_temperature=1.0)
     metrics = measure(simulate(policy, degrees=SPLIT, profile=profile, trace=trace))
     assert metrics.figures.tokens_per_round == pytest.approx(best_tree_tokens(RANKS, 8), rel=0.03)
 
