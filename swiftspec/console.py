@@ -1,7 +1,6 @@
 """What the user sees: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
 progress, notes and errors to stderr."""
 
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-__all__ = ["Progress", "error", "heading", "note", "progress", "say", "stream", "table", "whole"]
+__all__ = ["Progress", "error", "heading", "note", "progress", "say", "stream", "table"]
 
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
@@ -76,19 +75,6 @@ def progress(verb: str) -> Iterator[Progress]:
         return
     with _rich_progress() as bar:
         yield _BarProgress(bar, bar.add_task(verb, total=None))
-
-
-@contextmanager
-def whole() -> Iterator[None]:
-    """What is shown in here is shown whole: Ctrl-C is heard at the end. For the main thread, which alone hears it."""
-    heard: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    if heard:
-        raise KeyboardInterrupt
 
 
 class _PlainProgress:

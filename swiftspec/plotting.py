@@ -108,7 +108,7 @@ def predicted_vs_measured(report: Report) -> Figure:
         color="black",
         label="one repetition",
     )
-    panels[0].legend()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(f"Predicted against measured, {report.num_prompts} prompts; chosen: {report.chosen}")
     return figure
 

@@ -1,5 +1,4 @@
 import io
-import signal
 import sys
 
 import pytest
@@ -69,21 +68,3 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
         progress(1, 2, "prompt [red]a")
     assert "prompt [red]a" in screen.getvalue()
     assert "1/2" in screen.getvalue()
-
-
-def test_interrupt_waits_until_the_whole_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted() -> None:
-        with console.whole():
-            signal.raise_signal(signal.SIGINT)
-            console.stream("shown")
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert capsys.readouterr().out == "shown"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_whole_without_an_interrupt_is_no_interrupt() -> None:
-    with console.whole():
-        console.stream("")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -105,8 +105,7 @@ def _generate(
 
 
 def _show_tokens(text: TextStream, tokens: tuple[int, ...]) -> None:
-    with console.whole():
-        console.stream(text.push(tokens))
+    console.stream(text.push(tokens))
 
 
 def _metrics(outputs: Sequence[_Output]) -> Metrics | None:

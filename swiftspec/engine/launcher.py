@@ -1,5 +1,6 @@
 """The engine from outside: starts a process per role, hands out requests, gathers tokens and timelines, cleans up."""
 
+import math
 import os
 import signal
 import subprocess
@@ -7,11 +8,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
-from types import TracebackType
+from threading import Event
+from types import FrameType, TracebackType
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
@@ -164,16 +166,10 @@ class Engine:
         for worker in self._workers:
             worker.connection.send(command)
         gathered = _Gathered(self._workers, on_commit)
-        interrupted = False
-        try:
-            gathered.until_done(deadline_s=None)
-        except KeyboardInterrupt:
-            interrupted = True
-            for worker in self._workers:
-                worker.connection.send(None)
-            gathered.until_done(deadline_s=time.perf_counter() + _STOP_WITHIN_S)
+        with _interrupts_noted() as interrupted:
+            gathered.until_done(interrupted)
         timeline = Timeline(request=request_id, start_s=start_s, spans=tuple(gathered.spans))
-        return Generation(tokens=tuple(gathered.tokens), timeline=timeline, interrupted=interrupted)
+        return Generation(tokens=tuple(gathered.tokens), timeline=timeline, interrupted=interrupted.is_set())
 
     def _check(self, policy: Policy, request: Request) -> None:
         runs = {self._layout, Layout.TARGET_ONLY} if self._layout is Layout.COLOCATED else {self._layout}
@@ -199,12 +195,17 @@ class _Gathered:
         self.tokens: list[int] = []
         self.spans: list[Span] = []
 
-    def until_done(self, *, deadline_s: float | None) -> None:
-        """Drain until every program has ended, or the deadline."""
-        while self._running and (deadline_s is None or time.perf_counter() < deadline_s):
+    def until_done(self, interrupted: Event) -> None:
+        """Drain until every program has ended; once interrupted, tell them to, and wait no longer than a bound."""
+        deadline_s = math.inf
+        while self._running and time.perf_counter() < deadline_s:
             for worker in list(self._running):
                 while worker in self._running and worker.connection.poll():
                     self._take(worker)
+            if interrupted.is_set() and deadline_s == math.inf:
+                deadline_s = time.perf_counter() + _STOP_WITHIN_S
+                for worker in self._running:
+                    worker.connection.send(None)
             if self._running:
                 time.sleep(_DRAIN_EVERY_S)
 
@@ -255,10 +256,22 @@ def _await_ready(worker: _Worker) -> ProcessInfo:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
+def _interrupts_noted() -> Iterator[Event]:
+    """Ctrl-C sets the event instead of cutting in between a message received and its tokens counted."""
+    noted = Event()
+    with _sigint_handled_by(lambda *_: noted.set()):
+        yield noted
+
+
+def _interrupts_ignored() -> AbstractContextManager[None]:
+    return _sigint_handled_by(signal.SIG_IGN)
+
+
+@contextmanager
+def _sigint_handled_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
     try:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread, which alone may say so
+        previous = signal.signal(signal.SIGINT, handler)
+    except ValueError:  # not the main thread, which alone may say so, and alone is interrupted
         yield
         return
     try:
