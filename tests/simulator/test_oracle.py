@@ -91,14 +91,19 @@ def test_draft_says_what_was_recorded_on_the_path() -> None:
     assert [answer.logprobs for answer in answers] == [tuple(logs) for logs in prompt.draft_logprobs[:2].tolist()]
 
 
-def test_draft_off_the_path_draws_from_every_recorded_position() -> None:
-    trace = small_trace()
+@pytest.mark.parametrize(("num_tokens", "position"), [(4, 3), (100, 3), (100, 50), (100, 99)])
+def test_draft_off_the_path_draws_from_the_positions_nearby(num_tokens: int, position: int) -> None:
+    trace = small_trace(num_tokens=num_tokens)
     subject = oracle(trace)
-    subject.prefill(Role.DRAFT, (0, 0))
-    subject.draft((Row(-5, 2, 0),), 2)
-    answers = {subject.draft((Row(6, 3, 0b1),), 2)[0].tokens for _ in range(200)}
-    recorded = {tuple(tokens) for prompt in trace.prompts for tokens in prompt.draft_tokens.tolist()}
-    assert answers == recorded
+    subject.prefill(Role.DRAFT, (0,) * position)
+    answers = set()
+    for _ in range(400):
+        (answer,) = subject.draft((Row(-5, position, 0),), 2)
+        subject.keep(Role.DRAFT, (), 0)
+        answers.add(answer.tokens)
+    index = position - (trace.prompts[0].prompt_length - 1)
+    nearby = trace.prompts[0].draft_tokens[max(0, index - 16) : index + 16, :2]
+    assert answers == {tuple(tokens) for tokens in nearby.tolist()}
 
 
 def test_asking_for_more_candidates_than_recorded_gives_what_there_is() -> None:
