@@ -16,6 +16,11 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import swiftspec
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.documents import file_sha256
+from swiftspec.plan import Plan
+from swiftspec.profile import Profile
+from swiftspec.report import Report
 
 ROOT = Path(__file__).resolve().parents[1]
 HELP = "import sys; sys.argv = ['swiftspec', '--help']; from swiftspec.cli import main; main()"
@@ -133,3 +138,32 @@ def test_links_in_the_documents_resolve() -> None:
         links = re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8"))
         local = [link for link in links if not link.startswith("http")]
         assert [link for link in local if not (document.parent / link).exists()] == [], document
+
+
+def test_readmes_table_is_the_recorded_validation() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, _, after = readme.partition("<!-- validation-table -->")
+    rows = [line.strip("| ").split(" | ") for line in after.partition("<!--")[0].strip().splitlines()[2:]]
+    report = Report.load(ROOT / "swiftspec/profiles/demo-zen5-2-cores/report.json")
+    assert rows == [
+        [
+            f"**{policy.policy}**" if policy.policy == report.chosen else policy.policy,
+            policy.candidate.split()[1],
+            f"{policy.predicted.tokens_per_s:.1f}",
+            f"{policy.measured.tokens_per_s:.1f}",
+            f"{policy.error.tokens_per_s:+.1%}".replace("%", " %"),
+            f"{policy.predicted.tokens_per_round:.2f}",
+            f"{policy.measured.tokens_per_round:.2f}",
+        ]
+        for policy in report.policies
+    ]
+
+
+def test_recorded_plan_rests_on_the_recorded_files() -> None:
+    folder = ROOT / "swiftspec/profiles/demo-zen5-2-cores"
+    plan = Plan.load(folder / "plan.json")
+    Profile.load(folder / plan.profile.path)
+    AcceptanceTrace.load(folder / plan.trace.path)
+    assert file_sha256(folder / plan.profile.path) == plan.profile.sha256
+    assert file_sha256(folder / plan.trace.path) == plan.trace.sha256
+    assert Report.load(folder / "report.json").plan_sha256 == file_sha256(folder / "plan.json")
