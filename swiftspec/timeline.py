@@ -118,6 +118,7 @@ class Metrics(Facts):
     over requests. overlap_fraction is the share of target-busy time in which the draft was busy too. tail_s is the
     serial tail of a round: verdict received to next subtree sent, at the draft, where that took no further forward;
     hit_fraction is the share of such rounds, the one that starts when the target has finished its prefill included.
+    verify_s and mean_round_s are means.
     """
 
     figures: Figures
@@ -127,6 +128,7 @@ class Metrics(Facts):
     tpot_s: float
     overlap_fraction: float
     verify_s: float
+    mean_round_s: float
     tail_s: Spread | None
     hit_fraction: float | None
 
@@ -144,8 +146,6 @@ class Metrics(Facts):
     def light_fraction(self) -> float:
         """Share of the speed of light reached between the first verification and the last."""
         return self.verify_s / self.mean_round_s if self.mean_round_s else 0.0
-
-    mean_round_s: float
 
 
 def measure(timelines: Sequence[Timeline]) -> Metrics:
