@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.verification import Request
 
-__all__ = ["Layout", "Policy"]
+__all__ = ["Layout", "Policy", "check_shape"]
 
 
 class Layout(StrEnum):
@@ -38,3 +38,14 @@ class Policy(Protocol):
     @classmethod
     def search_space(cls) -> Iterator["Policy"]:
         """The shapes a planner tries."""
+
+
+def check_shape(policy: Policy, **least: int) -> None:
+    """ValueError naming field and value where a field is below its `least`, or a temperature is not positive."""
+    for field, bound in least.items():
+        value = getattr(policy, field)
+        if value < bound:
+            raise ValueError(f"{field} is {value}; expected at least {bound}")
+    temperature = getattr(policy, "draft_temperature", 1.0)
+    if not temperature > 0:
+        raise ValueError(f"draft_temperature is {temperature}; expected a positive number")

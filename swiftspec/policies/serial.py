@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout
+from swiftspec.policies.base import Layout, check_shape
 from swiftspec.policies.effects import Commit, KeepKV, Program, Role, prefill, target_forward
 from swiftspec.policies.verification import Request, expand, follow
 from swiftspec.tree import TokenTree
@@ -45,11 +45,7 @@ class SerialTree:
     draft_temperature: float = 0.5
 
     def __post_init__(self) -> None:
-        for field, least in (("verify_rows", 2), ("expand_rows", 1), ("expansions", 1), ("num_candidates", 1)):
-            if getattr(self, field) < least:
-                raise ValueError(f"{field} is {getattr(self, field)}; expected at least {least}")
-        if not self.draft_temperature > 0:
-            raise ValueError(f"draft_temperature is {self.draft_temperature}; expected a positive number")
+        check_shape(self, verify_rows=2, expand_rows=1, expansions=1, num_candidates=1)
 
     @property
     def target_rows(self) -> int:
@@ -83,8 +79,7 @@ class SerialChain:
     num_draft_tokens: int = 4
 
     def __post_init__(self) -> None:
-        if self.num_draft_tokens < 1:
-            raise ValueError(f"num_draft_tokens is {self.num_draft_tokens}; expected at least 1")
+        check_shape(self, num_draft_tokens=1)
 
     @property
     def _tree(self) -> SerialTree:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout
+from swiftspec.policies.base import Layout, check_shape
 from swiftspec.policies.effects import (
     KeepKV,
     Message,
@@ -62,11 +62,7 @@ class SwiftSpec:
     draft_temperature: float = 0.5
 
     def __post_init__(self) -> None:
-        for field, least in (("verify_rows", 2), ("expand_rows", 1), ("num_candidates", 1)):
-            if getattr(self, field) < least:
-                raise ValueError(f"{field} is {getattr(self, field)}; expected at least {least}")
-        if not self.draft_temperature > 0:
-            raise ValueError(f"draft_temperature is {self.draft_temperature}; expected a positive number")
+        check_shape(self, verify_rows=2, expand_rows=1, num_candidates=1)
         if self.tree_capacity < self.verify_rows:
             raise ValueError(
                 f"tree_capacity is {self.tree_capacity}; expected at least verify_rows ({self.verify_rows})"
