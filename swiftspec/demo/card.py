@@ -29,9 +29,9 @@ Context: {context} tokens.
 
 - **Text**: the sources of CPython {python}'s standard library (PSF licence), without tests, codecs' tables and the
   held-out modules: {held_out}.
-- **Target**: next-token training, {tokens_per_step} tokens a step.
-- **Draft**: trained on the target's distribution (KL divergence), half on that text and half on what the target itself
-  writes after it, greedily and sampled.
+- **Target**: next-token training, {target_steps} steps of {tokens_per_step} tokens.
+- **Draft**: {draft_steps} steps of as many tokens, trained on the target's distribution (KL divergence), half on that text and
+  half on what the target itself writes after it, greedily and sampled.
 - **Reproduce**: `python -m swiftspec.demo.train --work DIR` (seeded, resumable), then `python -m swiftspec.demo.card`.
 
 | measured by `python -m swiftspec.demo.card` | target | draft |
@@ -104,6 +104,8 @@ def write_card(directory: Path) -> None:
         context=train.CONTEXT,
         python=platform.python_version(),
         held_out=", ".join(HELD_OUT_MODULES),
+        target_steps=train.TARGET_STEPS,
+        draft_steps=train.DRAFT_STEPS,
         tokens_per_step=train.TOKENS_PER_STEP,
         target_loss=measured.target_loss,
         draft_loss=measured.draft_loss,

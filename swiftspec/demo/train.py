@@ -26,6 +26,8 @@ TARGET_SHAPE = {"hidden_size": 256, "intermediate_size": 896, "num_hidden_layers
 DRAFT_SHAPE = {"hidden_size": 128, "intermediate_size": 448, "num_hidden_layers": 3, "num_attention_heads": 4}
 NUM_KV_HEADS = 2
 SEED = 20260
+TARGET_STEPS = 800
+DRAFT_STEPS = 800
 TOKENS_PER_STEP = 8192
 SHORT_CONTEXT = 512  # most steps; the last ones run at CONTEXT, so that positions beyond are learnt too
 LONG_FRACTION = 0.15
@@ -212,8 +214,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="checkpoints live here; give the same to resume")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="where target/ and draft/ go")
-    parser.add_argument("--target-steps", type=int, default=800)
-    parser.add_argument("--draft-steps", type=int, default=800)
+    parser.add_argument("--target-steps", type=int, default=TARGET_STEPS)
+    parser.add_argument("--draft-steps", type=int, default=DRAFT_STEPS)
     parser.add_argument("--continuation-batches", type=int, default=24)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
