@@ -30,8 +30,8 @@ Context: {context} tokens.
 - **Text**: the sources of CPython {python}'s standard library (PSF licence), without tests, codecs' tables and the
   held-out modules: {held_out}.
 - **Target**: next-token training, {target_steps} steps of {tokens_per_step} tokens.
-- **Draft**: {draft_steps} steps of as many tokens, trained on the target's distribution (KL divergence), half on that text and
-  half on what the target itself writes after it, greedily and sampled.
+- **Draft**: {draft_steps} steps of as many tokens, trained on the target's distribution (KL divergence), half on that
+  text and half on what the target itself writes after it, greedily and sampled.
 - **Reproduce**: `python -m swiftspec.demo.train --work DIR` (seeded, resumable), then `python -m swiftspec.demo.card`.
 
 | measured by `python -m swiftspec.demo.card` | target | draft |
