@@ -97,6 +97,7 @@ class AcceptanceTrace:
                 arrays = {name: archive[name] for name in archive.files}
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+        # Whatever numpy and zipfile raise for bytes that are no archive; NotImplementedError is an unknown compression.
         except (ValueError, TypeError, EOFError, KeyError, NotImplementedError, BadZipFile, zlib.error) as error:
             raise ValueError(f"{path}: not an acceptance trace (.npz)") from error
         if missing := {"about", "lengths", *_COLUMNS} - arrays.keys():

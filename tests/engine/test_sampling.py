@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,13 +57,14 @@ def test_token_depends_on_seed_and_position_alone() -> None:
 @pytest.mark.parametrize("over", ["seeds", "positions"])
 def test_draws_follow_the_filtered_distribution(settings: dict[str, float], over: str) -> None:
     num_draws, vocab_size = 4000, 24
-    sampler = Sampler(**settings)  # type: ignore[arg-type]
+    sampler = Sampler(**settings)  # type: ignore[arg-type]  # top_k is an int
     logits = random_logits(1, vocab_size, seed=3)
     expected = filtered_distribution(logits, sampler)[0].double().numpy()
     if over == "positions":
         drawn = sampler.choose(logits.expand(num_draws, -1), range(num_draws))
     else:
-        drawn = [Sampler(**settings, seed=seed).choose(logits, [11])[0] for seed in range(num_draws)]  # type: ignore[arg-type]
+        samplers = [replace(sampler, seed=seed) for seed in range(num_draws)]
+        drawn = [sampler.choose(logits, [11])[0] for sampler in samplers]
     counts = np.bincount(drawn, minlength=vocab_size)
     assert counts[expected == 0].sum() == 0
     # Cells that expect fewer than five draws are merged, as the chi-square approximation demands.
@@ -105,7 +107,7 @@ def test_flat_distribution_larger_than_the_first_guess_is_filtered_exactly() -> 
 )
 def test_settings_out_of_range_are_named(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Sampler(**settings)  # type: ignore[arg-type]
+        Sampler(**settings)  # type: ignore[arg-type]  # top_k is an int
 
 
 def test_one_position_per_row_is_required() -> None:

@@ -14,7 +14,7 @@ def test_every_repeat_is_one_forward_of_the_rows(tmp_path: Path, monkeypatch: py
     seen: list[tuple[int, int]] = []
     forward = Decoder.forward
 
-    def recorded(self: Decoder, tokens, positions, ancestors, cache):  # type: ignore[no-untyped-def]
+    def recorded(self: Decoder, tokens, positions, ancestors, cache):  # type: ignore[no-untyped-def]  # as forward
         seen.append((len(tokens), cache.length))
         return forward(self, tokens, positions, ancestors, cache)
 

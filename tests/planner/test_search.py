@@ -157,4 +157,4 @@ def test_an_infeasible_policy_is_an_error_with_its_reasons() -> None:
 )
 def test_bad_arguments_are_errors(arguments: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        plan(**arguments)  # type: ignore[arg-type]
+        plan(**arguments)  # type: ignore[arg-type]  # wrong on purpose

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ def test_synthetic_ranks_have_the_given_shares_and_name_the_targets_token() -> N
         assert list(candidates).index(token) == rank if rank < 2 else token not in candidates
 
 
-def test_synthetic_traces_can_be_saved_and_loaded(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_synthetic_traces_can_be_saved_and_loaded(tmp_path: Path) -> None:
     trace = small_trace()
     trace.save(tmp_path / "trace.npz")
     loaded = AcceptanceTrace.load(tmp_path / "trace.npz")
