@@ -9,13 +9,19 @@ __all__ = ["PolicyReport", "Report", "relative_error"]
 
 
 class PolicyReport(Facts):
-    """One policy. error: predicted / measured - 1, figure by figure; repeats: tokens/s of each measured repetition."""
+    """One policy.
+
+    error: predicted / measured - 1, figure by figure. error_margin: half the 95 % confidence interval of the error in
+    tokens_per_s, as far as it stems from which prompts were traced and which were measured; None for a single prompt.
+    repeats: tokens/s of each measured repetition.
+    """
 
     policy: str
     candidate: str
     predicted: Figures
     measured: Figures
     error: Figures
+    error_margin: float | None
     measured_metrics: Metrics
     repeats: tuple[float, ...]
     identical_output: bool

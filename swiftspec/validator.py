@@ -1,15 +1,18 @@
 """(Plan, measured timelines per policy) -> Report. A pure function of its arguments: no engine, no file, no clock."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swiftspec.documents import Origin
-from swiftspec.plan import Candidate, Plan
+from swiftspec.plan import Candidate, Plan, Prediction
 from swiftspec.report import PolicyReport, Report, relative_error
 from swiftspec.timeline import Figures, Metrics, Timeline, measure
 
 __all__ = ["Measurement", "make_report"]
+
+_Z95 = statistics.NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +85,31 @@ def _policy_report(
         predicted=predicted,
         measured=metrics.figures,
         error=relative_error(predicted, metrics.figures),
+        error_margin=_error_margin(candidate.prediction, measurement.repeats),
         measured_metrics=metrics,
         repeats=repeats,
         identical_output=measurement.outputs == reference,
     )
+
+
+def _error_margin(prediction: Prediction, repeats: Sequence[Sequence[Timeline]]) -> float | None:
+    """What other prompts would change the relative error by, at 95 %: predicted and measured speed vary independently.
+
+    The measured speed is a ratio of sums over prompts, whose standard error is that of its residuals (Cochran, Sampling
+    Techniques, 6.4).
+    """
+    num_prompts = len(repeats[0])
+    if num_prompts < 2:
+        return None
+    of_prompt = [[repeat[index] for repeat in repeats] for index in range(num_prompts)]
+    tokens = [sum(timeline.num_tokens for timeline in timelines) for timelines in of_prompt]
+    seconds = [sum(timeline.e2e_s for timeline in timelines) for timelines in of_prompt]
+    speed = sum(tokens) / sum(seconds)
+    squares = sum((count - speed * time_s) ** 2 for count, time_s in zip(tokens, seconds, strict=True))
+    measured = _Z95 * math.sqrt(squares * num_prompts / (num_prompts - 1)) / sum(tokens)
+    width = prediction.tokens_per_s_high - prediction.tokens_per_s_low
+    predicted = width / 2 / prediction.metrics.figures.tokens_per_s
+    return math.hypot(measured, predicted)
 
 
 def _over_repeats(metrics: Metrics, tokens_per_s: Sequence[float]) -> Metrics:

@@ -58,6 +58,7 @@ def test_saved_report_loads_as_it_was(tmp_path: Path) -> None:
                 predicted=PREDICTED,
                 measured=MEASURED,
                 error=relative_error(PREDICTED, MEASURED),
+                error_margin=0.08,
                 measured_metrics=metrics,
                 repeats=(99.0, 100.0, 101.0),
                 identical_output=True,

@@ -42,6 +42,21 @@ def test_error_is_signed_and_relative_to_the_measured() -> None:
     assert policy.error.round_s.p95 == pytest.approx(0.03 / measured.round_s.p95 - 1)
 
 
+def test_margin_of_the_error_is_that_of_the_prompts() -> None:
+    # Two prompts of 8 tokens in 0.5 s and 1.5 s: 8 tokens/s, residuals of 4 tokens each, so a standard error of
+    # sqrt(2 * (4**2 + 4**2)) / 16 = 1/2; the plan's interval is 10 % to either side.
+    fast, slow = serial_timeline(round_s=0.1), serial_timeline("b", round_s=0.3)
+    measured = Measurement(policy="swiftspec", repeats=((fast, slow), (fast, slow)), outputs=(*OUTPUT, *OUTPUT))
+    (policy,) = make_report(plan(), plan_sha256="0", measurements=[measured], origin=ORIGIN).policies
+    assert policy.error_margin == pytest.approx(((1.95996 / 2) ** 2 + 0.1**2) ** 0.5, rel=1e-4)
+
+
+def test_single_prompt_says_nothing_of_others() -> None:
+    measured = measurement("swiftspec", serial_timeline(), serial_timeline())
+    (policy,) = make_report(plan(), plan_sha256="0", measurements=[measured], origin=ORIGIN).policies
+    assert policy.error_margin is None
+
+
 def test_regret_is_how_much_faster_the_best_was_than_the_chosen() -> None:
     measurements = [
         measurement("autoregressive", serial_timeline(round_s=0.4)),

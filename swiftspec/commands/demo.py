@@ -17,8 +17,8 @@ from swiftspec.specs import model_directory
 
 __all__ = ["demo"]
 
-_NEW_TOKENS = 128
-_VALIDATED_PROMPTS = 12  # of those bundled; the rest is for whoever has more time
+_NEW_TOKENS = 64
+_VALIDATED_PROMPTS = 36  # of those bundled; the rest is for whoever has more time
 
 
 def demo(

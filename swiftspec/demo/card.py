@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.demo import train
 from swiftspec.demo.corpus import HELD_OUT_MODULES, held_out_sources
-from swiftspec.demo.prompts import TRACED_MODULES, VALIDATED_MODULES, module_prompts
+from swiftspec.demo.prompts import traced_prompts, validated_prompts
 from swiftspec.documents import ModelRef
 from swiftspec.profiler.acceptance import record_trace
 
@@ -78,7 +78,7 @@ def measure(directory: Path) -> Measured:
     ]
     prompts = [
         (prompt["id"], tuple(tokenizer.encode(prompt["prompt"]).ids))
-        for prompt in module_prompts(TRACED_MODULES + VALIDATED_MODULES)
+        for prompt in traced_prompts() + validated_prompts()
     ]
     trace = record_trace(
         target=ModelRef(model=str(directory / "target"), dtype="float32"),

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.policies import POLICIES, Layout, Policy
+from swiftspec.planner.temperature import fitted_temperature
+from swiftspec.policies import POLICIES, Layout, Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.timeline import Phase
@@ -54,9 +55,10 @@ def feasible_options(
     """Everything that the profile can price, simplest policy first; and how many options fell to which reason."""
     feasible: list[Option] = []
     rejected: Counter[str] = Counter()
+    temperature = fitted_temperature(trace)
     for policy_class in POLICIES.values():
         placements = list(_placements(policy_class.layout, num_devices))
-        for policy in policy_class.search_space():
+        for policy in (_at_temperature(shape, temperature) for shape in policy_class.search_space()):
             if not placements:
                 rejected[f"{policy.name}: needs 2 devices, and there is {num_devices}"] += 1
             for groups in placements:
@@ -67,6 +69,13 @@ def feasible_options(
                 else:
                     rejected[reason] += 1
     return feasible, rejected
+
+
+def _at_temperature(policy: Policy, draft_temperature: float) -> Policy:
+    """The same shape, with its tree ordered at this temperature if it has one."""
+    if "draft_temperature" not in shape_of(policy):
+        return policy
+    return make_policy(policy.name, **shape_of(policy) | {"draft_temperature": draft_temperature})
 
 
 def _placements(layout: Layout, num_devices: int) -> Iterator[dict[Role, tuple[int, ...]]]:

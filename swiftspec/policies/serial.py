@@ -32,7 +32,7 @@ class SerialTree:
     num_candidates : int
         Children kept per node.
     draft_temperature : float
-        At which the draft's probabilities order the tree; below 1 suits a greedy target.
+        At which the draft's probabilities order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "serial_tree"
@@ -42,7 +42,7 @@ class SerialTree:
     expand_rows: int = 4
     expansions: int = 4
     num_candidates: int = 8
-    draft_temperature: float = 0.5
+    draft_temperature: float = 1.0
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, expand_rows=1, expansions=1, num_candidates=1)

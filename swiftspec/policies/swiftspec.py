@@ -49,7 +49,7 @@ class SwiftSpec:
     tree_capacity : int
         Most forwarded nodes the draft holds; at the bound it waits for the verdict.
     draft_temperature : float
-        At which the draft's probabilities order the tree; below 1 suits a greedy target.
+        At which the draft's probabilities order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "swiftspec"
@@ -59,7 +59,7 @@ class SwiftSpec:
     expand_rows: int = 4
     num_candidates: int = 8
     tree_capacity: int = 160
-    draft_temperature: float = 0.5
+    draft_temperature: float = 1.0
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, expand_rows=1, num_candidates=1)

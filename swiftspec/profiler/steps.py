@@ -1,9 +1,9 @@
 """Measures a Profile: steps on every device group a plan may name, alone and beside a busy peer, and host costs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -24,8 +24,10 @@ __all__ = ["host_points", "measure_profile", "step_points"]
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
-REPEATS = 16
-PREFILL_REPEATS = 3
+# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
+PASSES = 3
+REPEATS = 3
+SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
 HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     Layout.DISAGGREGATED: (
         SwiftSpec(verify_rows=4, expand_rows=1),
@@ -38,7 +40,7 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         SerialTree(verify_rows=16, expand_rows=8, expansions=4),
     ),
 }
-HOST_TOKENS = 96
+HOST_TOKENS = 48
 LEAST_SAMPLES = 8
 Progress = Callable[[int, int, str], None]
 
@@ -66,23 +68,23 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
         raise ValueError(f"device is {device!r}; this version measures 'cpu'")
     spec = ModelSpec.from_directory(model_directory(target.model))
     contexts = [context for context in CONTEXTS if context + max(TARGET_ROWS) <= spec.max_position]
-    steps: list[StepPoint] = []
-    rounds: list[Timeline] = []
     benches = list(_benches(num_devices))
-    total = len(benches) * (len(contexts) + 1)
-    for number, bench in enumerate(benches):
-        done = number * (len(contexts) + 1)
-        progress(done, total, f"{bench}: loading")
+    sweeps: list[list[Timeline]] = [[] for _ in benches]
+    rounds: list[Timeline] = []
+    per_engine = len(contexts) + 1
+    total = PASSES * len(benches) * per_engine
+    stages = product(range(1, PASSES + 1), zip(benches, sweeps, strict=True))
+    for done, (number, (bench, timelines)) in zip(range(0, total, per_engine), stages, strict=True):
+        what = f"pass {number} of {PASSES}, {bench}"
+        progress(done, total, f"{what}: loading")
         with Engine(
             target=target, draft=draft, groups=bench.groups, layout=bench.layout, max_context=spec.max_position
         ) as engine:
             measured = _Measurement(engine, bench, spec)
-            timelines = []
             for index, context in enumerate(contexts):
-                progress(done + index, total, f"{bench}: steps at context {context}")
-                timelines += measured.sweep([context], repeats=REPEATS)
-            steps += step_points(timelines, bench.groups, bench.layout)
-            progress(done + len(contexts), total, f"{bench}: host costs")
+                progress(done + index, total, f"{what}: steps at context {context}")
+                timelines += measured.sweep(context)
+            progress(done + len(contexts), total, f"{what}: host costs")
             rounds += measured.policies()
     progress(total, total, "done")
     return Profile(
@@ -91,7 +93,11 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
         num_devices=num_devices,
         target=target,
         draft=draft,
-        steps=tuple(steps),
+        steps=tuple(
+            step
+            for bench, timelines in zip(benches, sweeps, strict=True)
+            for step in step_points(timelines, bench.groups, bench.layout)
+        ),
         host=tuple(host_points(rounds)),
     )
 
@@ -113,15 +119,13 @@ class _Measurement:
         self._spec = spec
         self._rng = np.random.default_rng(0)
 
-    def sweep(self, contexts: Iterable[int], *, repeats: int) -> list[Timeline]:
+    def sweep(self, context: int) -> list[Timeline]:
         sweep = OverlappedSweep if self._bench.layout is Layout.DISAGGREGATED else AlternatingSweep
         timelines = []
-        for context in contexts:
-            for count in (1, repeats, *([1] * PREFILL_REPEATS)):
-                policy = sweep(target_rows_grid=TARGET_ROWS, draft_rows_grid=DRAFT_ROWS, repeats=count)
-                timelines.append(self._run(policy, context, max_new_tokens=1))
-            timelines.pop(-2 - PREFILL_REPEATS)  # the first time at a context compiles its shapes
-        return timelines
+        for repeats in (1, *([REPEATS] * SWEEPS)):
+            policy = sweep(target_rows_grid=TARGET_ROWS, draft_rows_grid=DRAFT_ROWS, repeats=repeats)
+            timelines.append(self._run(policy, context, max_new_tokens=1))
+        return timelines[1:]  # the first time at a context compiles its shapes
 
     def policies(self) -> list[Timeline]:
         """Real rounds, for what they cost beside the forwards."""

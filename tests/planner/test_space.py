@@ -3,6 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from swiftspec.planner.space import Option, feasible_options, shape_of
+from swiftspec.planner.temperature import fitted_temperature
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
@@ -33,6 +34,14 @@ def test_every_shape_is_on_every_placement() -> None:
     assert splits(options, "serial_tree") == {(1,), (2,), (3,)}
     assert splits(options, "swiftspec") == {(1, 1), (1, 2), (2, 1)}
     assert not rejected
+
+
+def test_trees_are_ordered_at_the_temperature_that_fits_the_trace() -> None:
+    options, _ = feasible_options(machine_profile(num_devices=2), TRACE, num_devices=2)
+    fitted = fitted_temperature(TRACE)
+    assert fitted != SerialTree().draft_temperature
+    temperatures = {shape_of(option.policy).get("draft_temperature") for option in options}
+    assert temperatures == {None, fitted}  # autoregressive and chains have none
 
 
 def test_groups_are_disjoint_and_the_targets_devices_come_first() -> None:

@@ -1,0 +1,37 @@
+"""What `swiftspec validate` says of a report; that it makes one is tests/cli/test_pipeline.py's."""
+
+import pytest
+
+from swiftspec.commands.validate import show_report
+from swiftspec.report import Report
+from swiftspec.validator import Measurement, make_report
+from tests.cli.samples import ORIGIN, plan, serial_timeline
+
+
+def report(*, plain_round_s: float) -> Report:
+    """swiftspec as it comes, autoregressive with rounds of this length (predicted: 0.02 s)."""
+    measurements = [
+        Measurement(
+            policy=policy,
+            repeats=((serial_timeline(round_s=round_s), serial_timeline("b", round_s=round_s)),),
+            outputs=((1,), (2,)),
+        )
+        for policy, round_s in (("swiftspec", 0.025), ("autoregressive", plain_round_s))
+    ]
+    return make_report(plan(), plan_sha256="0", measurements=measurements, origin=ORIGIN)
+
+
+def test_machine_that_is_not_as_profiled_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    show_report(report(plain_round_s=0.03), plan())
+    assert "took +50.0 % against the prediction: the machine is not as it was profiled" in capsys.readouterr().out
+
+
+def test_machine_that_is_as_profiled_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    show_report(report(plain_round_s=0.0205), plan())
+    assert "profiled" not in capsys.readouterr().out
+
+
+def test_errors_come_with_their_margin(capsys: pytest.CaptureFixture[str]) -> None:
+    # The two prompts were equally fast, so that only the plan's own interval of 10 % is left.
+    show_report(report(plain_round_s=0.02), plan())
+    assert "% ± 10.0 %" in capsys.readouterr().out
