@@ -17,8 +17,8 @@ from swiftspec.specs import model_directory
 
 __all__ = ["demo"]
 
-_NEW_TOKENS = 64
-_VALIDATED_PROMPTS = 36  # of those bundled; the rest is for whoever has more time
+_NEW_TOKENS = 96
+_VALIDATED_PROMPTS = 24  # of those bundled; the rest is for whoever has more time
 
 
 def demo(
