@@ -144,14 +144,14 @@ def test_readmes_table_is_the_recorded_validation() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     _, _, after = readme.partition("<!-- validation-table -->")
     rows = [line.strip("| ").split(" | ") for line in after.partition("<!--")[0].strip().splitlines()[2:]]
-    report = Report.load(ROOT / "swiftspec/profiles/demo-zen5-2-cores/report.json")
+    report = Report.load(ROOT / "swiftspec/profiles/demo-zen4-2-cores/report.json")
     assert rows == [
         [
             f"**{policy.policy}**" if policy.policy == report.chosen else policy.policy,
             policy.candidate.split()[1],
             f"{policy.predicted.tokens_per_s:.1f}",
             f"{policy.measured.tokens_per_s:.1f}",
-            f"{policy.error.tokens_per_s:+.1%}".replace("%", " %"),
+            f"{policy.error.tokens_per_s:+.1%} ± {policy.error_margin:.1%}".replace("%", " %"),
             f"{policy.predicted.tokens_per_round:.2f}",
             f"{policy.measured.tokens_per_round:.2f}",
         ]
@@ -160,7 +160,7 @@ def test_readmes_table_is_the_recorded_validation() -> None:
 
 
 def test_recorded_plan_rests_on_the_recorded_files() -> None:
-    folder = ROOT / "swiftspec/profiles/demo-zen5-2-cores"
+    folder = ROOT / "swiftspec/profiles/demo-zen4-2-cores"
     plan = Plan.load(folder / "plan.json")
     Profile.load(folder / plan.profile.path)
     AcceptanceTrace.load(folder / plan.trace.path)
