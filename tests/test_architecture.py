@@ -26,7 +26,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
     "engine": frozenset({"engine", "contracts", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy"}),
     "profiler": frozenset({"profiler", "engine", "kernels", "contracts", "torch", "numpy"}),
-    "planner": frozenset({"planner", "simulator", "contracts", "joblib", "numpy"}),
+    "planner": frozenset({"planner", "simulator", "contracts", "joblib", "numpy", "scipy"}),
     "validator": frozenset({"contracts"}),
     "prompts": frozenset({"prompts"}),
     "tokenizer": frozenset({"tokenizer", "tokenizers"}),

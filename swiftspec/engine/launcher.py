@@ -8,12 +8,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
@@ -57,7 +57,7 @@ class _Worker:
         threads = str(len(setup.cores))
         # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
         tuning = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        with _interrupts_ignored():  # inherited: Ctrl-C in a terminal is the launcher's to handle
+        with _interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "swiftspec.engine.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -259,22 +259,22 @@ def _await_ready(worker: _Worker) -> ProcessInfo:
 def _interrupts_noted() -> Iterator[Event]:
     """Ctrl-C sets the event instead of cutting in between a message received and its tokens counted."""
     noted = Event()
-    with _sigint_handled_by(lambda *_: noted.set()):
+    try:
+        previous = signal.signal(signal.SIGINT, lambda *_: noted.set())
+    except ValueError:  # not the main thread, which alone may say so, and alone is interrupted
         yield noted
-
-
-def _interrupts_ignored() -> AbstractContextManager[None]:
-    return _sigint_handled_by(signal.SIG_IGN)
+        return
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
-def _sigint_handled_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    try:
-        previous = signal.signal(signal.SIGINT, handler)
-    except ValueError:  # not the main thread, which alone may say so, and alone is interrupted
-        yield
-        return
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits until the end. A process started meanwhile never hears of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
