@@ -19,6 +19,7 @@ __all__ = ["AcceptanceTrace", "TracedPrompt"]
 
 # Dimensions of every array in the file; T and K as in TracedPrompt, all prompts one after another.
 _COLUMNS = {"target_tokens": 1, "draft_tokens": 2, "draft_logprobs": 2, "ranks": 1}
+_ARRAYS = {"about", "lengths", "prompt_lengths", "prompt_tokens", *_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +29,8 @@ class TracedPrompt:
     Parameters
     ----------
     prompt_id : str
-    prompt_length : int
-        Tokens.
+    prompt_tokens : int32 array (P,)
+        At least one.
     target_tokens : int32 array (T,)
         The target's own greedy output.
     draft_tokens, draft_logprobs : int32, float32 arrays (T, K)
@@ -41,12 +42,16 @@ class TracedPrompt:
     """
 
     prompt_id: str
-    prompt_length: int
+    prompt_tokens: np.ndarray
     target_tokens: np.ndarray
     draft_tokens: np.ndarray
     draft_logprobs: np.ndarray
     ranks: np.ndarray
     ended: bool
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +84,12 @@ class AcceptanceTrace:
             source=self.source,
             target=self.target,
             draft=self.draft,
-            prompts=tuple(
-                _PromptFacts(prompt_id=p.prompt_id, prompt_length=p.prompt_length, ended=p.ended) for p in self.prompts
-            ),
+            prompts=tuple(_PromptFacts(prompt_id=p.prompt_id, ended=p.ended) for p in self.prompts),
         )
         arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
         arrays["lengths"] = np.array([len(prompt.target_tokens) for prompt in self.prompts])
+        arrays["prompt_lengths"] = np.array([prompt.prompt_length for prompt in self.prompts])
+        arrays["prompt_tokens"] = np.concatenate([prompt.prompt_tokens for prompt in self.prompts])
         buffer = io.BytesIO()
         np.savez_compressed(buffer, about=np.array(about.to_json()), **arrays)
         write_atomically(path, buffer.getvalue())
@@ -100,7 +105,7 @@ class AcceptanceTrace:
         # Whatever numpy and zipfile raise for bytes that are no archive; NotImplementedError is an unknown compression.
         except (ValueError, TypeError, EOFError, KeyError, NotImplementedError, BadZipFile, zlib.error) as error:
             raise ValueError(f"{path}: not an acceptance trace (.npz)") from error
-        if missing := {"about", "lengths", *_COLUMNS} - arrays.keys():
+        if missing := _ARRAYS - arrays.keys():
             raise ValueError(f"{path}: {min(missing)} is missing")
         try:
             content = json.loads(str(arrays["about"]))
@@ -122,7 +127,6 @@ class AcceptanceTrace:
 
 class _PromptFacts(Facts):
     prompt_id: str
-    prompt_length: int = Field(ge=1)
     ended: bool
 
 
@@ -130,7 +134,7 @@ class _About(Document):
     """What the file says beside its arrays."""
 
     schema_name: ClassVar[str] = "swiftspec.acceptance-trace"
-    schema_version: ClassVar[int] = 1
+    schema_version: ClassVar[int] = 2
 
     source: str
     target: ModelRef
@@ -139,31 +143,28 @@ class _About(Document):
 
 
 def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) -> list[TracedPrompt]:
-    bounds = np.cumsum([0, *arrays["lengths"].tolist()]).tolist()
+    of_prompt = [*pairwise(np.cumsum([0, *arrays["prompt_lengths"].tolist()]).tolist())]
+    of_output = [*pairwise(np.cumsum([0, *arrays["lengths"].tolist()]).tolist())]
     return [
         TracedPrompt(
             prompt_id=facts.prompt_id,
-            prompt_length=facts.prompt_length,
+            prompt_tokens=arrays["prompt_tokens"][before:after],
             target_tokens=arrays["target_tokens"][start:stop],
             draft_tokens=arrays["draft_tokens"][start:stop],
             draft_logprobs=arrays["draft_logprobs"][start:stop],
             ranks=arrays["ranks"][start:stop],
             ended=facts.ended,
         )
-        for facts, (start, stop) in zip(prompts, pairwise(bounds), strict=True)
+        for facts, (before, after), (start, stop) in zip(prompts, of_prompt, of_output, strict=True)
     ]
 
 
 def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
-    lengths = arrays["lengths"]
-    if lengths.shape != (num_prompts,) or lengths.dtype.kind not in "iu" or lengths.min() < 0:
-        raise ValueError(f"lengths is {lengths.tolist()}; expected token counts of {num_prompts} prompts")
-    for name, dimensions in _COLUMNS.items():
-        column = arrays[name]
-        if column.dtype.kind not in ("f" if name == "draft_logprobs" else "iu"):
-            raise ValueError(f"{name} has type {column.dtype}")
-        if column.ndim != dimensions or len(column) != lengths.sum():
-            raise ValueError(f"{name} has shape {column.shape}; expected {dimensions} dimensions, {lengths.sum()} rows")
+    for name, least in (("lengths", 0), ("prompt_lengths", 1)):
+        counts = arrays[name]
+        if counts.shape != (num_prompts,) or counts.dtype.kind not in "iu" or counts.min() < least:
+            raise ValueError(f"{name} is {counts.tolist()}; expected {num_prompts} token counts of {least} or more")
+    _check_columns(arrays)
     tokens, logprobs, ranks = arrays["draft_tokens"], arrays["draft_logprobs"], arrays["ranks"]
     if tokens.shape != logprobs.shape:
         raise ValueError(f"draft_tokens has shape {tokens.shape}; expected that of draft_logprobs, {logprobs.shape}")
@@ -173,3 +174,14 @@ def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
         raise ValueError("draft_logprobs rises along a row; expected the best candidate first")
     if (ranks < 0).any():
         raise ValueError(f"ranks holds {ranks.min()}; expected 0 or more")
+
+
+def _check_columns(arrays: Mapping[str, np.ndarray]) -> None:
+    num_outputs, num_inputs = arrays["lengths"].sum(), arrays["prompt_lengths"].sum()
+    expected = {name: (dimensions, num_outputs) for name, dimensions in _COLUMNS.items()}
+    for name, (dimensions, rows) in (expected | {"prompt_tokens": (1, num_inputs)}).items():
+        column = arrays[name]
+        if column.dtype.kind not in ("f" if name == "draft_logprobs" else "iu"):
+            raise ValueError(f"{name} has type {column.dtype}")
+        if column.ndim != dimensions or len(column) != rows:
+            raise ValueError(f"{name} has shape {column.shape}; expected {dimensions} dimensions, {rows} rows")

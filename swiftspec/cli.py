@@ -307,6 +307,57 @@ def validate(
 
 
 @app.command()
+def compare(
+    *,
+    target: Target,
+    draft: Draft,
+    profile: Annotated[Path, typer.Option(metavar="FILE", help="A profile of this pair.")],
+    trace: Annotated[Path, typer.Option(metavar="FILE", help="A trace of this pair.")],
+    devices: Annotated[int | None, typer.Option(min=1, help="Those of the profile if not given.")] = None,
+    inflate: Inflate = None,
+    dtype: Annotated[str | None, typer.Option(help="The profile's if not given.")] = None,
+    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the plan's choice always is.")] = "all",
+    run: Annotated[bool, typer.Option("--run", help="Measure them too, on --prompts.")] = False,
+    prompts: Annotated[Path | None, typer.Option(metavar="FILE", help="JSON lines, for --run.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions; speeds are their medians.")] = 3,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many prompts, spread over the file.")] = None,
+    seed: Seed = 0,
+    jobs: Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")] = -1,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan of them all.")] = None,
+    plot: Plot = None,
+    json: Json = None,
+) -> None:
+    """Lay every policy at its best beside the others.
+
+    \b
+    Example:
+      swiftspec compare --target demo/target --draft demo/draft --inflate layers=48 \\
+          --profile profile.json --trace trace.npz --run --prompts other-prompts.jsonl
+    """
+    from swiftspec.commands.compare import Measuring
+    from swiftspec.commands.compare import compare as play
+
+    if run and prompts is None:
+        raise ValueError("--run is given without --prompts; it needs texts to measure on")
+    play(
+        target=target,
+        draft=draft,
+        inflate=inflate,
+        dtype=dtype,
+        profile=profile,
+        trace=trace,
+        devices=devices,
+        policies=policies,
+        seed=seed,
+        jobs=jobs,
+        measuring=Measuring(prompts=prompts, repeats=repeats, limit=limit) if run and prompts else None,
+        out=out,
+        plot=plot,
+        json_path=json,
+    )
+
+
+@app.command()
 def inflate(
     *,
     target: Target,

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from swiftspec.documents import Document, Facts, ModelRef
 from swiftspec.policies import Layout, Policy, make_policy
+from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Provenance
 from swiftspec.timeline import Metrics
@@ -41,7 +42,7 @@ class Candidate(Facts):
     """
 
     policy: str
-    shape: dict[str, int | float]
+    shape: dict[str, Value]
     groups: dict[Role, tuple[int, ...]]
     prediction: Prediction
 
@@ -70,8 +71,8 @@ class Candidate(Facts):
         return "+".join(str(len(self.groups[role])) for role in Role if role in self.groups)
 
     def describe(self) -> str:
-        """`swiftspec 1+1 (verify_rows=8, expand_rows=4)`."""
-        shape = ", ".join(f"{name}={value}" for name, value in self.shape.items())
+        """`swiftspec 1+1 (verify_rows=8, expand_rows=4)`; tables are left out."""
+        shape = ", ".join(f"{name}={value}" for name, value in self.shape.items() if not isinstance(value, tuple))
         return f"{self.policy} {self.split}" + (f" ({shape})" if shape else "")
 
 

@@ -15,12 +15,21 @@ from matplotlib.patches import Patch
 
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.documents import write_atomically
+from swiftspec.plan import Candidate
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.report import PolicyReport, Report
 from swiftspec.timeline import Phase, Timeline
 
-__all__ = ["acceptance_by_rank", "predicted_vs_measured", "render", "save_figure", "step_latency", "timeline_rounds"]
+__all__ = [
+    "acceptance_by_rank",
+    "predicted_vs_measured",
+    "render",
+    "save_figure",
+    "step_latency",
+    "timeline_rounds",
+    "tournament",
+]
 
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 _SKY, _VERMILION, _YELLOW, _GREY = "#56B4E9", "#D55E00", "#F0E442", "#999999"
@@ -110,6 +119,32 @@ def predicted_vs_measured(report: Report) -> Figure:
     )
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(f"Predicted against measured, {report.num_prompts} prompts; chosen: {report.chosen}")
+    return figure
+
+
+def tournament(candidates: Sequence[Candidate], report: Report | None) -> Figure:
+    """tokens/s of every policy at its best: predicted, with the interval over prompts, and measured if it was."""
+    figure = Figure(figsize=(8, 0.5 * len(candidates) + 1.5), layout="constrained")
+    axes = figure.subplots()
+    numbers = np.arange(len(candidates))
+    predictions = [candidate.prediction for candidate in candidates]
+    predicted = np.array([prediction.metrics.figures.tokens_per_s for prediction in predictions])
+    reach = [
+        predicted - [prediction.tokens_per_s_low for prediction in predictions],
+        [prediction.tokens_per_s_high for prediction in predictions] - predicted,
+    ]
+    measured = {} if report is None else {policy.policy: policy.measured.tokens_per_s for policy in report.policies}
+    height = 0.38 if measured else 0.7
+    shift = height / 2 if measured else 0.0
+    axes.barh(numbers - shift, predicted, height, xerr=reach, color=_ORANGE, label="predicted, 95 % over prompts")
+    if measured:
+        speeds = [measured[candidate.policy] for candidate in candidates]
+        axes.barh(numbers + shift, speeds, height, color=_BLUE, label="measured")
+    axes.set(xlabel="speed (tokens/s)", title="Every policy at its best")
+    axes.set_yticks(numbers, [f"{candidate.policy} {candidate.split}" for candidate in candidates])
+    axes.invert_yaxis()
+    axes.grid(visible=True, axis="x", alpha=0.3)
+    axes.legend()
     return figure
 
 

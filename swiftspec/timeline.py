@@ -118,7 +118,9 @@ class Metrics(Facts):
     over requests. overlap_fraction is the share of target-busy time in which the draft was busy too. tail_s is the
     serial tail of a round: verdict received to next subtree sent, at the draft, where that took no further forward;
     hit_fraction is the share of such rounds, the one that starts when the target has finished its prefill included.
-    verify_s and mean_round_s are means.
+    verify_s and mean_round_s are means. target_busy and draft_busy are the shares of the time from request to last
+    token in which that model computed. wasted_draft is the share of the draft's rows beyond one per output token:
+    rejected, or computed again; None without a draft.
     """
 
     figures: Figures
@@ -129,6 +131,9 @@ class Metrics(Facts):
     overlap_fraction: float
     verify_s: float
     mean_round_s: float
+    target_busy: float
+    draft_busy: float
+    wasted_draft: float | None
     tail_s: Spread | None
     hit_fraction: float | None
 
@@ -172,9 +177,24 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
         overlap_fraction=sum(both_s for both_s, _ in busy) / target_busy_s if target_busy_s else 0.0,
         verify_s=float(np.mean(verifies)) if verifies else 0.0,
         mean_round_s=float(np.mean(rounds)) if rounds else 0.0,
+        target_busy=_busy_share(timelines, Role.TARGET),
+        draft_busy=_busy_share(timelines, Role.DRAFT),
+        wasted_draft=_wasted(timelines),
         tail_s=_spread(hit_tails),
         hit_fraction=len(hit_tails) / len(tails) if tails else None,
     )
+
+
+def _busy_share(timelines: Sequence[Timeline], model: Role) -> float:
+    busy = (Phase.PREFILL, Phase.VERIFY, Phase.EXPAND)
+    spans = [span for timeline in timelines for span in timeline.spans if span.model is model and span.phase in busy]
+    return sum(span.end_s - span.start_s for span in spans) / sum(timeline.e2e_s for timeline in timelines)
+
+
+def _wasted(timelines: Sequence[Timeline]) -> float | None:
+    rows = sum(span.rows for timeline in timelines for span in timeline.phase(Phase.EXPAND))
+    tokens = sum(timeline.verified_tokens for timeline in timelines)
+    return max(0.0, 1 - tokens / rows) if rows else None
 
 
 def _spread(values: Sequence[float]) -> Spread | None:

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import exp, log
 from typing import NamedTuple
 
-__all__ = ["Candidates", "Kept", "Row", "Subtree", "TokenTree"]
+__all__ = ["Candidates", "Kept", "Row", "Subtree", "TokenTree", "at_temperature"]
 
 
 class Row(NamedTuple):
@@ -144,7 +144,7 @@ class TokenTree:
         for node, (tokens, logprobs) in zip(self._picked, candidates, strict=True):
             # The continuation of a row before the root is verified already.
             if tokens and node.position >= self._root.position:
-                node.tokens, node.logprobs = tokens, _at_temperature(logprobs, self._temperature)
+                node.tokens, node.logprobs = tokens, at_temperature(logprobs, self._temperature)
                 heappush(self._frontier, (-node.score - node.logprobs[0], node.slot, node))
         self._picked = []
 
@@ -237,7 +237,7 @@ class TokenTree:
         return leaves
 
 
-def _at_temperature(logprobs: tuple[float, ...], temperature: float) -> tuple[float, ...]:
+def at_temperature(logprobs: tuple[float, ...], temperature: float) -> tuple[float, ...]:
     """Log-probs among these candidates at another temperature; what the others had is negligible below 1."""
     if temperature == 1.0:
         return logprobs

@@ -21,7 +21,7 @@ def prompt(prompt_id: str, ranks: list[int], *, num_candidates: int = 3, ended: 
     logprobs = -np.sort(rng.gamma(1.0, 2.0, (num_tokens, num_candidates)), axis=1)
     return TracedPrompt(
         prompt_id=prompt_id,
-        prompt_length=7,
+        prompt_tokens=np.arange(7, dtype=np.int32),
         target_tokens=rng.integers(0, 99, num_tokens, dtype=np.int32),
         draft_tokens=rng.integers(0, 99, (num_tokens, num_candidates), dtype=np.int32),
         draft_logprobs=logprobs.astype(np.float32),
@@ -52,11 +52,8 @@ def test_saved_trace_loads_as_it_was(tmp_path: Path) -> None:
     )
     assert len(loaded.prompts) == len(TRACE.prompts)
     for found, saved in zip(loaded.prompts, TRACE.prompts, strict=True):
-        assert (found.prompt_id, found.prompt_length, found.ended) == (
-            *(saved.prompt_id, saved.prompt_length),
-            saved.ended,
-        )
-        for name in ("target_tokens", "draft_tokens", "draft_logprobs", "ranks"):
+        assert (found.prompt_id, found.prompt_length, found.ended) == (saved.prompt_id, 7, saved.ended)
+        for name in ("prompt_tokens", "target_tokens", "draft_tokens", "draft_logprobs", "ranks"):
             array = getattr(found, name)
             np.testing.assert_array_equal(array, getattr(saved, name))
             assert array.dtype == getattr(saved, name).dtype
@@ -105,12 +102,17 @@ def put(name: str, index: int | tuple[int, int], value: float) -> Callable[[Arra
         (lambda a: a.update(about=np.array("{")), "about is not a JSON document"),
         (lambda a: a.update(about=np.array("[]")), r"schema is \[\]; expected 'swiftspec.acceptance-trace'"),
         (lambda a: about(a, schema="swiftspec.plan"), "schema is 'swiftspec.plan'; expected"),
-        (lambda a: about(a, version=9), "version of swiftspec.acceptance-trace is 9; this swiftspec reads version 1"),
+        (lambda a: about(a, version=9), "version of swiftspec.acceptance-trace is 9; this swiftspec reads version 2"),
         (lambda a: about(a, prompts=[]), r"prompts is \[\]; tuple should have at least 1 item"),
-        (lambda a: about(a, prompts=[{"prompt_id": "a", "ended": True}]), r"prompts\[0\].prompt_length is missing"),
+        (lambda a: about(a, prompts=[{"prompt_id": "a"}]), r"prompts\[0\].ended is missing"),
         (lambda a: about(a, target={"model": "m"}), "target.dtype is missing"),
         (lambda a: about(a, colour="red"), "colour is 'red'; extra inputs are not permitted"),
-        (lambda a: a.update(lengths=np.array([4, 4])), r"lengths is \[4, 4\]; expected token counts of 3 prompts"),
+        (lambda a: a.update(lengths=np.array([4, 4])), r"lengths is \[4, 4\]; expected 3 token counts of 0 or more"),
+        (
+            lambda a: a.update(prompt_lengths=np.array([7, 7, 0])),
+            r"prompt_lengths is .*; expected 3 token counts of 1 or",
+        ),
+        (lambda a: a.update(prompt_tokens=a["prompt_tokens"][1:]), r"prompt_tokens has shape \(20,\); expected"),
         (lambda a: a.update(lengths=np.array([9, -5, 4])), r"lengths is \[9, -5, 4\]; expected"),
         (lambda a: a.update(lengths=np.array([4, 0, 5])), r"target_tokens has shape \(8,\); expected 1 .* 9 rows"),
         (lambda a: a.update(ranks=a["ranks"][:-1]), r"ranks has shape \(7,\); expected 1 dimensions, 8 rows"),

@@ -6,6 +6,7 @@ import pytest
 
 from swiftspec.documents import ModelRef, Origin, Spread
 from swiftspec.plan import Basis, Candidate, Plan, Prediction
+from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profile import Provenance
@@ -23,13 +24,16 @@ METRICS = Metrics(
     tail_s=None,
     hit_fraction=0.5,
     mean_round_s=0.03,
+    target_busy=0.9,
+    draft_busy=0.7,
+    wasted_draft=0.4,
 )
 PREDICTION = Prediction(
     metrics=METRICS, tokens_per_s_low=95.0, tokens_per_s_high=105.0, provenance={Provenance.MEASURED: 1.0}
 )
 
 
-def candidate(policy: str, groups: dict[Role, tuple[int, ...]], **shape: int | float) -> Candidate:
+def candidate(policy: str, groups: dict[Role, tuple[int, ...]], **shape: Value) -> Candidate:
     return Candidate(policy=policy, shape=shape, groups=groups, prediction=PREDICTION)
 
 

@@ -45,6 +45,9 @@ def test_saved_report_loads_as_it_was(tmp_path: Path) -> None:
         tail_s=Spread(median=1e-5, p95=2e-5),
         hit_fraction=0.5,
         mean_round_s=0.03,
+        target_busy=0.9,
+        draft_busy=0.7,
+        wasted_draft=0.4,
     )
     report = Report(
         origin=ORIGIN,

@@ -78,6 +78,9 @@ def test_autoregressive_metrics() -> None:
         overlap_fraction=0.0,
         verify_s=2.5,
         mean_round_s=3.5,
+        target_busy=0.7,
+        draft_busy=0.0,
+        wasted_draft=None,
         tail_s=None,
         hit_fraction=None,
     )
@@ -106,6 +109,8 @@ def test_speculative_metrics() -> None:
     assert metrics.mean_round_s == 5.0
     assert metrics.speed_of_light == 2.5 / 3.5
     assert metrics.light_fraction == 0.7
+    assert metrics.target_busy == 9 / 13  # 2 + 5 + 2 s of 13
+    assert metrics.draft_busy == pytest.approx(8.75 / 13)  # 1 + 1.5 + 2 + 0.75 + 1 + 2.5 s
 
 
 def test_overlap_is_the_share_of_target_busy_time_with_the_draft_busy() -> None:

@@ -12,7 +12,7 @@ from swiftspec.plan import Plan
 from swiftspec.policies import POLICIES, Layout, make_policy
 from swiftspec.profile import Profile
 
-__all__ = ["plan", "show_plan"]
+__all__ = ["plan", "search", "show_plan"]
 
 
 def plan(
@@ -32,6 +32,41 @@ def plan(
 ) -> Plan:
     """Search, print and save."""
     check_outputs(out=out, json=json_path)
+    made = search(
+        target=target,
+        draft=draft,
+        inflate=inflate,
+        dtype=dtype,
+        profile=profile,
+        trace=trace,
+        devices=devices,
+        policy=policy,
+        seed=seed,
+        jobs=jobs,
+        plan_path=out,
+    )
+    made.save(out)
+    show_plan(made)
+    console.say(f"\nSaved as {out}")
+    write_json(json_path, {"plan": str(out)} | made.model_dump(mode="json"))
+    return made
+
+
+def search(
+    *,
+    target: str,
+    draft: str,
+    inflate: str | None,
+    dtype: str | None,
+    profile: Path,
+    trace: Path,
+    devices: int,
+    policy: str,
+    seed: int,
+    jobs: int,
+    plan_path: Path,
+) -> Plan:
+    """The plan that would be saved at `plan_path`."""
     wanted = None if policy == "auto" else policy
     _check_policy(wanted, devices)
     latencies, recorded = Profile.load(profile), AcceptanceTrace.load(trace)
@@ -40,22 +75,17 @@ def plan(
     from swiftspec.planner.search import make_plan
 
     with console.progress("plan") as progress:
-        made = make_plan(
+        return make_plan(
             profile=latencies,
-            profile_basis=make_basis(profile, plan_path=out),
+            profile_basis=make_basis(profile, plan_path=plan_path),
             trace=recorded,
-            trace_basis=make_basis(trace, plan_path=out),
+            trace_basis=make_basis(trace, plan_path=plan_path),
             num_devices=devices,
             policy=wanted,
             seed=seed,
             num_jobs=jobs,
             progress=progress,
         )
-    made.save(out)
-    show_plan(made)
-    console.say(f"\nSaved as {out}")
-    write_json(json_path, {"plan": str(out)} | made.model_dump(mode="json"))
-    return made
 
 
 def _check_policy(policy: str | None, devices: int) -> None:

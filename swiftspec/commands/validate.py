@@ -29,7 +29,7 @@ from swiftspec.validator import Measurement, make_report
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation
 
-__all__ = ["show_report", "validate"]
+__all__ = ["measure_plan", "show_report", "validate"]
 
 _DRIFT = 0.05  # profiles of one quiet machine agree better than that
 
@@ -48,20 +48,47 @@ def validate(
     """Measure, print and save. On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt."""
     check_outputs(plot=plot, json=json_path)
     made = Plan.load(plan)
-    candidates = _chosen_candidates(made, policies)
-    check_devices(candidates, source=plan)
+    report, interrupted = measure_plan(
+        made,
+        plan_sha256=file_sha256(plan),
+        candidates=_chosen_candidates(made, policies),
+        source=plan,
+        prompts=prompts,
+        repeats=repeats,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+    )
+    show_report(report, made)
+    _save(report, plot=plot, json_path=json_path)
+    if interrupted:
+        raise KeyboardInterrupt
+    return report
+
+
+def measure_plan(
+    made: Plan,
+    *,
+    plan_sha256: str,
+    candidates: Sequence[Candidate],
+    source: Path,
+    prompts: Path,
+    repeats: int,
+    limit: int | None,
+    max_new_tokens: int | None,
+) -> tuple[Report, bool]:
+    """Run some of a plan's candidates, the chosen one among them; the report, and whether Ctrl-C cut it short.
+
+    `source` is the file to blame where they need more devices than there are. KeyboardInterrupt if no repetition was
+    whole.
+    """
+    check_devices(candidates, source=source)
     encoded = encode(target_tokenizer(made), _spread(read_prompts(prompts), limit))
     tasks = make_tasks(made, candidates, encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
     runs, interrupted = _measure(made, candidates, tasks, repeats)
     if not runs:
         raise KeyboardInterrupt
     measurements = [_measurement(candidate, runs[candidate.policy]) for candidate in candidates]
-    report = make_report(made, plan_sha256=file_sha256(plan), measurements=measurements, origin=Origin.here())
-    show_report(report, made)
-    _save(report, plot=plot, json_path=json_path)
-    if interrupted:
-        raise KeyboardInterrupt
-    return report
+    return make_report(made, plan_sha256=plan_sha256, measurements=measurements, origin=Origin.here()), interrupted
 
 
 def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:

@@ -3,8 +3,8 @@
 from functools import cache
 
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.planner.space import Option, shape_of
-from swiftspec.policies import Layout
+from swiftspec.planner.space import Option
+from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.simulator.closed_forms import best_tree_tokens, fewest_rounds, serial_round_s
@@ -37,29 +37,29 @@ class ClosedForms:
         """
         if option.policy.layout is Layout.TARGET_ONLY:
             return float("inf")
-        rounds = self._fewest_rounds(option.policy.target_rows, self._num_candidates(option))
-        return self._num_tokens / (rounds * self._round_s(option))
+        policy = option.policy
+        rounds = self._fewest_rounds(policy.target_rows, self._num_candidates(policy))
+        return self._num_tokens / (rounds * self._round_s(option, rows=policy.least_target_rows))
 
     def estimate(self, option: Option) -> float:
         """Plausible: the best static tree, were positions independent. Neither bound nor prediction."""
-        if option.policy.layout is Layout.TARGET_ONLY:
-            return 1 / self._round_s(option)
-        ranks = self._rank_acceptance[: self._num_candidates(option)]
-        tokens = best_tree_tokens(ranks, option.policy.target_rows, max_depth=_expansions(option) or float("inf"))
-        return tokens / self._round_s(option)
+        policy = option.policy
+        round_s = self._round_s(option, rows=policy.target_rows)
+        if policy.layout is Layout.TARGET_ONLY:
+            return 1 / round_s
+        ranks = self._rank_acceptance[: self._num_candidates(policy)]
+        tokens = best_tree_tokens(ranks, policy.target_rows, max_depth=policy.serial_forwards or float("inf"))
+        return tokens / round_s
 
-    def _num_candidates(self, option: Option) -> int:
-        return min(self._num_recorded, int(shape_of(option.policy).get("num_candidates", 1)))
+    def _num_candidates(self, policy: Policy) -> int:
+        return min(self._num_recorded, policy.num_candidates)
 
-    def _round_s(self, option: Option) -> float:
-        policy, expansions = option.policy, _expansions(option)
-        if policy.layout is not Layout.COLOCATED:
-            return self._forward_s(option, Role.TARGET, policy.target_rows)
-        # Each expansion forwards one row at least and hangs num_candidates nodes below it.
-        fewest_nodes = 1 + expansions * self._num_candidates(option)
-        verify_s = self._forward_s(option, Role.TARGET, min(policy.target_rows, fewest_nodes))
+    def _round_s(self, option: Option, *, rows: int) -> float:
+        verify_s = self._forward_s(option, Role.TARGET, rows)
+        if not option.policy.serial_forwards:
+            return verify_s
         expand_s = self._forward_s(option, Role.DRAFT, 1)
-        return serial_round_s(expansions=expansions, expand_s=expand_s, verify_s=verify_s)
+        return serial_round_s(expansions=option.policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
 
     def _forward_s(self, option: Option, role: Role, rows: int) -> float:
         may_be_busy = option.policy.layout is Layout.DISAGGREGATED
@@ -77,9 +77,3 @@ class ClosedForms:
         return sum(
             fewest_rounds(ranks, verify_rows=verify_rows, num_candidates=num_candidates) for ranks in self._ranks
         )
-
-
-def _expansions(option: Option) -> int:
-    """Draft forwards that a serial round waits for; 0 where they overlap verifications."""
-    shape = shape_of(option.policy)
-    return int(shape.get("expansions", shape.get("num_draft_tokens", 0)))

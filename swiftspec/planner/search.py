@@ -17,8 +17,9 @@ from swiftspec.plan import Basis, Candidate, Plan, Prediction
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.choice import Resampling
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
-from swiftspec.planner.space import Option, feasible_options, shape_of
+from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES
+from swiftspec.policies.base import shape_of
 from swiftspec.profile import Profile
 
 __all__ = ["make_plan"]

@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.planner.temperature import fitted_temperature
-from swiftspec.policies import POLICIES, Layout, Policy, make_policy
+from swiftspec.planner.fit import Fit
+from swiftspec.policies import POLICIES, Layout, Policy
+from swiftspec.policies.base import Value, shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.timeline import Phase
 
-__all__ = ["Option", "feasible_options", "shape_of"]
+__all__ = ["Option", "feasible_options"]
 
 # How far beyond the measured grid a price is still believed: rows are extrapolated, contexts held flat.
 MAX_ROWS_FACTOR = 2
@@ -37,16 +38,11 @@ class Option:
         return self.policy, tuple(map(len, self.groups.values()))
 
     @property
-    def simplicity(self) -> tuple[float, ...]:
+    def simplicity(self) -> tuple[Value, ...]:
         """Ascending order of what to prefer among equals: plainer policy, fewer devices, fewer rows."""
         num_devices = sum(map(len, self.groups.values()))
         shape = shape_of(self.policy)
         return (list(POLICIES).index(self.policy.name), num_devices, self.policy.target_rows, *shape.values())
-
-
-def shape_of(policy: Policy) -> dict[str, int | float]:
-    """A policy's fields."""
-    return asdict(policy)  # type: ignore[call-overload, no-any-return]  # every policy is a dataclass of numbers
 
 
 def feasible_options(
@@ -55,10 +51,10 @@ def feasible_options(
     """Everything that the profile can price, simplest policy first; and how many options fell to which reason."""
     feasible: list[Option] = []
     rejected: Counter[str] = Counter()
-    temperature = fitted_temperature(trace)
+    fit = Fit(trace)
     for policy_class in POLICIES.values():
         placements = list(_placements(policy_class.layout, num_devices))
-        for policy in (_at_temperature(shape, temperature) for shape in policy_class.search_space()):
+        for policy in map(fit, policy_class.search_space()):
             if not placements:
                 rejected[f"{policy.name}: needs 2 devices, and there is {num_devices}"] += 1
             for groups in placements:
@@ -69,13 +65,6 @@ def feasible_options(
                 else:
                     rejected[reason] += 1
     return feasible, rejected
-
-
-def _at_temperature(policy: Policy, draft_temperature: float) -> Policy:
-    """The same shape, with its tree ordered at this temperature if it has one."""
-    if "draft_temperature" not in shape_of(policy):
-        return policy
-    return make_policy(policy.name, **shape_of(policy) | {"draft_temperature": draft_temperature})
 
 
 def _placements(layout: Layout, num_devices: int) -> Iterator[dict[Role, tuple[int, ...]]]:
@@ -93,7 +82,7 @@ def _objection(option: Option, profile: Profile, trace: AcceptanceTrace) -> str 
     policy = option.policy
     rows = {Role.TARGET: policy.target_rows}
     if policy.layout is not Layout.TARGET_ONLY:
-        rows[Role.DRAFT] = int(shape_of(policy).get("expand_rows", 1))
+        rows[Role.DRAFT] = policy.expand_rows
     longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
     for role, most_rows in rows.items():
         forward = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND

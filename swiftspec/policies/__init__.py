@@ -3,16 +3,36 @@
 from dataclasses import fields
 from typing import Any
 
+from swiftspec.policies.amusd import Amusd
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import Layout, Policy
+from swiftspec.policies.eagle2 import Eagle2Tree
+from swiftspec.policies.pearl import Pearl
+from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain, SerialTree
+from swiftspec.policies.specbranch import SpecBranch
+from swiftspec.policies.ssd import Ssd
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.policies.verification import Request
 
 __all__ = ["POLICIES", "Layout", "Policy", "Request", "make_policy"]
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Autoregressive, SerialChain, SerialTree, SwiftSpec)
+    policy.name: policy
+    for policy in (
+        Autoregressive,
+        PromptLookup,
+        SerialChain,
+        SerialTree,
+        SequoiaTree,
+        Eagle2Tree,
+        Pearl,
+        SpecBranch,
+        Amusd,
+        Ssd,
+        SwiftSpec,
+    )
 }
 
 
@@ -25,7 +45,18 @@ def make_policy(name: str, /, **shape: Any) -> Policy:
     for key, value in shape.items():
         if key not in known:
             raise ValueError(f"{name} has no field {key!r}; it has {', '.join(known) or 'none'}")
-        if type(value) is not int and (known[key] is int or type(value) is not float):
-            expected = "a whole number" if known[key] is int else "a number"
+        if not _fits(value, known[key]):
+            expected = _EXPECTED.get(known[key], "numbers")
             raise ValueError(f"{name}.{key} is {value!r}; expected {expected}")
     return cls(**shape)
+
+
+_EXPECTED: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is int:
+        return type(value) is int
+    if kind is float:
+        return type(value) in (int, float)
+    return type(value) is tuple and all(_fits(item, float) for item in value)

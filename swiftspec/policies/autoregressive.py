@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout
+from swiftspec.policies.base import Layout, Shape
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Row, target_forward
 from swiftspec.policies.verification import Request
 
@@ -12,7 +12,7 @@ __all__ = ["Autoregressive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Autoregressive:
+class Autoregressive(Shape):
     """No draft. Nothing is ever thrown away."""
 
     name: ClassVar[str] = "autoregressive"
@@ -24,6 +24,10 @@ class Autoregressive:
 
     @property
     def draft_rows(self) -> int:
+        return 0
+
+    @property
+    def expand_rows(self) -> int:
         return 0
 
     def programs(self, request: Request) -> dict[Role, Program]:

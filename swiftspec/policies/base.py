@@ -1,13 +1,17 @@
 """What a policy is to a driver and to the planner."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.verification import Request
 
-__all__ = ["Layout", "Policy", "check_shape"]
+__all__ = ["Layout", "Policy", "Shape", "Value", "check_shape", "shape_of"]
+
+
+Value = int | float | tuple[float, ...]  # what a shape's field may hold
 
 
 class Layout(StrEnum):
@@ -32,12 +36,59 @@ class Policy(Protocol):
     def draft_rows(self) -> int:
         """Most draft tree slots in use at once; 0 without a draft."""
 
+    @property
+    def least_target_rows(self) -> int:
+        """Fewest rows of a verification."""
+
+    @property
+    def expand_rows(self) -> int:
+        """Most rows of one draft forward while all goes well; 0 without a draft."""
+
+    @property
+    def num_candidates(self) -> int:
+        """Most children of a node."""
+
+    @property
+    def serial_forwards(self) -> int:
+        """Draft forwards that every round waits for; 0 where drafting overlaps verification."""
+
     def programs(self, request: Request) -> Mapping[Role, Program]:
         """The role programs of one request; a co-located policy's single program runs as the target."""
 
     @classmethod
     def search_space(cls) -> Iterator["Policy"]:
         """The shapes a planner tries."""
+
+
+class Shape:
+    """What a chain that is drafted while the target works would answer; a policy says where it differs."""
+
+    __slots__ = ()
+
+    @property
+    def target_rows(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def least_target_rows(self) -> int:
+        return self.target_rows
+
+    @property
+    def expand_rows(self) -> int:
+        return 2  # a hit behind the chain: its last token and the bonus token
+
+    @property
+    def num_candidates(self) -> int:
+        return 1
+
+    @property
+    def serial_forwards(self) -> int:
+        return 0
+
+
+def shape_of(policy: Policy) -> dict[str, Value]:
+    """A policy's fields."""
+    return asdict(policy)  # type: ignore[call-overload, no-any-return]  # every policy is a dataclass of such values
 
 
 def check_shape(policy: Policy, **least: int) -> None:

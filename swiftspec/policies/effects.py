@@ -30,11 +30,13 @@ __all__ = [
     "Subtree",
     "TargetForward",
     "Verdict",
+    "as_verdict",
     "draft_forward",
     "poll",
     "prefill",
     "receive",
     "receive_subtree",
+    "receive_verdict",
     "target_forward",
 ]
 
@@ -157,6 +159,21 @@ def poll() -> Step[Message | None]:
     """Poll, typed."""
     message: Message | None = yield Poll()
     return message
+
+
+def as_verdict(message: Message) -> Verdict | Stop:
+    """What a target may say. PeerError for anything else."""
+    if not isinstance(message, Verdict | Stop):
+        raise PeerError(f"expected a verdict, got {message!r}")
+    return message
+
+
+def receive_verdict() -> Step[Verdict | Stop]:
+    """Receive a verdict on something; that the target has finished its prefill is none."""
+    while True:
+        verdict = as_verdict((yield from receive()))
+        if isinstance(verdict, Stop) or verdict.tokens:
+            return verdict
 
 
 def receive_subtree(*, root: int, position: int, max_rows: int) -> Step[Subtree]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, check_shape
+from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Commit, KeepKV, Program, Role, prefill, target_forward
 from swiftspec.policies.verification import Request, expand, follow
 from swiftspec.tree import TokenTree
@@ -18,7 +18,7 @@ __all__ = ["SerialChain", "SerialTree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SerialTree:
+class SerialTree(Shape):
     """Grow a tree by `expansions` draft forwards, verify its best `verify_rows` nodes, keep what survives the verdict.
 
     Parameters
@@ -57,6 +57,15 @@ class SerialTree:
         # beside the two rows of a miss.
         return 2 * self.expansions * self.expand_rows + 2
 
+    @property
+    def least_target_rows(self) -> int:
+        # Each expansion forwards one row at least and hangs num_candidates nodes below it.
+        return min(self.verify_rows, 1 + self.expansions * self.num_candidates)
+
+    @property
+    def serial_forwards(self) -> int:
+        return self.expansions
+
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self)}
 
@@ -70,7 +79,7 @@ class SerialTree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SerialChain:
+class SerialChain(Shape):
     """Draft `num_draft_tokens` one after another, verify them and the root together."""
 
     name: ClassVar[str] = "serial_chain"
@@ -93,6 +102,10 @@ class SerialChain:
     @property
     def draft_rows(self) -> int:
         return self._tree.draft_rows
+
+    @property
+    def serial_forwards(self) -> int:
+        return self.num_draft_tokens
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return self._tree.programs(request)

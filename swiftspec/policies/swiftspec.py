@@ -13,17 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, check_shape
+from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import (
     KeepKV,
     Message,
-    PeerError,
     Program,
     Role,
     Send,
     Step,
     Stop,
-    Verdict,
+    as_verdict,
     poll,
     prefill,
     receive,
@@ -35,7 +34,7 @@ __all__ = ["SwiftSpec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftSpec:
+class SwiftSpec(Shape):
     """Parameters of the asynchronous tree.
 
     Parameters
@@ -96,11 +95,9 @@ def _draft(request: Request, shape: SwiftSpec) -> Program:
         temperature=shape.draft_temperature,
     )
     while True:
-        verdict = yield from _grow_until_verdict(tree, shape)
+        verdict = as_verdict((yield from _grow_until_verdict(tree, shape)))
         if isinstance(verdict, Stop):
             return
-        if not isinstance(verdict, Verdict):
-            raise PeerError(f"expected a verdict, got {verdict!r}")
         tree.advance(verdict.tokens)
         subtree = tree.best(shape.verify_rows)
         if ready := len(subtree.tokens) == shape.verify_rows:

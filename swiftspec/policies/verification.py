@@ -20,7 +20,7 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.tree import TokenTree
 
-__all__ = ["Request", "expand", "follow", "verify_rounds"]
+__all__ = ["Request", "below", "expand", "follow", "verify_rounds", "verify_windows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,25 @@ def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], t
     return tuple(path), tuple(tokens)
 
 
+def below(subtree: Subtree, tokens: Sequence[int]) -> Subtree:
+    """What is left of a subtree once `tokens` behind its root are verified: the last of them, and its descendants.
+
+    That token alone where `tokens` leave the subtree.
+    """
+    index = 0
+    for token in tokens:
+        children = (child for child, parent in enumerate(subtree.parents) if parent == index)
+        index = next((child for child in children if subtree.tokens[child] == token), len(subtree.tokens))
+    renumbered = {index: 0}
+    kept, parents = [tokens[-1]], [-1]
+    for node in range(index + 1, len(subtree.tokens)):
+        if (parent := renumbered.get(subtree.parents[node])) is not None:
+            renumbered[node] = len(kept)
+            kept.append(subtree.tokens[node])
+            parents.append(parent)
+    return Subtree(subtree.position + len(tokens), tuple(kept), tuple(parents))
+
+
 def verify_rounds(request: Request, *, max_rows: int) -> Program:
     """The target's half of a disaggregated policy: verify what the draft sends, up to `max_rows` nodes, every round."""
     yield from prefill(Role.TARGET, request.prompt[:-1])
@@ -108,4 +127,27 @@ def verify_rounds(request: Request, *, max_rows: int) -> Program:
         yield KeepKV(Role.TARGET, path, len(path))
         root = tokens[-1]
         position += len(tokens)
+        num_generated += len(tokens)
+
+
+def verify_windows(request: Request, *, max_rows: int) -> Program:
+    """The target's half in lock step: verify what is pending while the draft adds to it, then exchange.
+
+    The draft sends all it has below the last verified token, up to `max_rows` nodes. What of it lies below the bonus
+    token is pending next.
+    """
+    yield from prefill(Role.TARGET, request.prompt[:-1])
+    pending = Subtree(request.root_position, request.prompt[-1:], (-1,))
+    num_generated = 0
+    while True:
+        choices = yield from target_forward(pending.rows())
+        drafted = yield from receive_subtree(root=pending.tokens[0], position=pending.position, max_rows=max_rows)
+        path, verified = follow(pending, choices)
+        tokens, finished = request.clip(verified, num_generated=num_generated)
+        yield Send(Stop() if finished else Verdict(tokens))
+        yield Commit(tokens)
+        if finished:
+            return
+        yield KeepKV(Role.TARGET, path, len(path))
+        pending = below(drafted, tokens)
         num_generated += len(tokens)

@@ -55,7 +55,7 @@ def record_trace(
         traced.append(
             TracedPrompt(
                 prompt_id=prompt_id,
-                prompt_length=len(prompt),
+                prompt_tokens=np.array(prompt, np.int32),
                 target_tokens=np.array(output, np.int32),
                 draft_tokens=tokens,
                 draft_logprobs=logprobs,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout
+from swiftspec.policies.base import Layout, Shape
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
@@ -27,7 +27,7 @@ NUM_CANDIDATES = 8  # what the policies' default shapes keep per node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sweep:
+class _Sweep(Shape):
     """Forwards of every row count in turn, `repeats` times over, behind the request's prompt as prefix."""
 
     target_rows_grid: tuple[int, ...]
@@ -40,6 +40,10 @@ class _Sweep:
 
     @property
     def draft_rows(self) -> int:
+        return max(self.draft_rows_grid)
+
+    @property
+    def expand_rows(self) -> int:
         return max(self.draft_rows_grid)
 
 

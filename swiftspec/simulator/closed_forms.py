@@ -1,18 +1,22 @@
-"""Closed forms: what is known without simulating. Oracles for the tests, bounds for the planner. Standard library only.
+"""Closed forms: what is known without simulating. Oracles for the tests, bounds for the planner.
 
 Where acceptance is a probability it is independent and identical at every position, and a verification's time does not
 depend on its rows. Bounds on a recorded trace assume neither.
 """
 
-import heapq
 import math
 from collections.abc import Sequence
 
+from swiftspec.policies.sequoia import static_tree
+
 __all__ = [
+    "amusd_speedup",
     "best_chain",
     "best_tree_tokens",
     "chain_tokens",
     "fewest_rounds",
+    "pearl_speedup",
+    "pearl_tokens",
     "serial_round_s",
     "serial_speedup",
 ]
@@ -41,11 +45,31 @@ def best_chain(acceptance: float, *, cost_ratio: float, longest: int = 64) -> in
     return max(lengths, key=lambda length: serial_speedup(acceptance, length, cost_ratio=cost_ratio))
 
 
-def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_depth: float = math.inf) -> float:
-    """Tokens per round of the best static tree (Sequoia, arXiv 2402.12374): the sum of its nodes' probabilities.
+def pearl_tokens(acceptance: float, num_draft_tokens: int) -> float:
+    """Tokens per round of PEARL, whose rounds are a Markov chain of two states: pre- and post-verify."""
+    passed = acceptance**num_draft_tokens
+    return (1 - passed) / ((1 - acceptance) * (1 - passed + acceptance))
 
-    Probabilities fall along a path, so taking nodes best first keeps the tree connected, and no tree of as many nodes
-    is better. No policy has more tokens per round on such a trace.
+
+def pearl_speedup(acceptance: float, num_draft_tokens: int, *, cost_ratio: float) -> float:
+    """PEARL over autoregressive decoding: a round takes as long as the slower of a window and a verification."""
+    return pearl_tokens(acceptance, num_draft_tokens) / max(num_draft_tokens / cost_ratio, 1.0)
+
+
+def amusd_speedup(acceptance: float, lookahead: int, *, cost_ratio: int) -> float:
+    """AMUSD over autoregressive decoding, for a whole `cost_ratio` above `lookahead`, and messages that take no time.
+
+    After a rejection the target waits for `lookahead` tokens and verifies those; from then on it verifies what was
+    drafted during the verification before, `cost_ratio` - 1 tokens, until the next rejection.
+    """
+    survives = acceptance ** (lookahead + 1) / (1 - acceptance**cost_ratio)
+    return 1 / ((1 - acceptance) * (1 + lookahead / cost_ratio + survives))
+
+
+def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_depth: float = math.inf) -> float:
+    """Tokens per round of the best static tree: the sum of its nodes' probabilities, root included.
+
+    No policy has more tokens per round where positions are independent.
 
     Parameters
     ----------
@@ -54,17 +78,7 @@ def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_de
     num_nodes : int
         Root included; `max_depth` counts the levels below it.
     """
-    heap = [(-1.0, 0)]
-    tokens = 0.0
-    for _ in range(num_nodes):
-        if not heap:
-            break
-        negative, depth = heapq.heappop(heap)
-        tokens -= negative
-        if depth < max_depth:
-            for share in rank_acceptance:
-                heapq.heappush(heap, (negative * share, depth + 1))
-    return tokens
+    return sum(node.probability for node in static_tree(tuple(rank_acceptance), num_nodes, max_depth))
 
 
 def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int) -> int:

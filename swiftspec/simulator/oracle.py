@@ -15,9 +15,7 @@ from swiftspec.policies.effects import Candidates, Role, Row
 
 __all__ = ["CacheMirror", "CandidatePool", "TraceOracle", "synthesise_trace"]
 
-# Prompts are not in a trace: their positions hold this. Off the path the target's choice is never followed.
-_PROMPT_TOKEN = 0
-_NO_TOKEN = -1
+_NO_TOKEN = -1  # off the path the target's choice is never followed
 # Positions to either side from which rows off the path are answered. On the bundled traced prompts tokens/s of four
 # tree shapes came within 0.5 % of those with real answers; from anywhere in the output they fell up to 1.4 % short.
 _NEARBY = 16
@@ -118,8 +116,7 @@ class TraceOracle:
         self._prompt_index = prompt_index
         self._prompt_length = prompt.prompt_length
         self._random = rng.random
-        output = [int(token) for token in prompt.target_tokens]
-        self._path = [_PROMPT_TOKEN] * prompt.prompt_length + output
+        self._path = [*prompt.prompt_tokens.tolist(), *prompt.target_tokens.tolist()]
         self._mirrors = {role: CacheMirror(self._path) for role in Role}
 
     def request(self, max_new_tokens: int | None) -> Request:
@@ -200,7 +197,7 @@ def synthesise_trace(
         prompts.append(
             TracedPrompt(
                 prompt_id=f"synthetic-{number}",
-                prompt_length=prompt_length,
+                prompt_tokens=np.zeros(prompt_length, np.int32),
                 target_tokens=first + ranks,
                 draft_tokens=first[:, None] + np.arange(num_ranks, dtype=np.int32),
                 draft_logprobs=logprobs,

@@ -16,7 +16,7 @@ from swiftspec.acceptance import AcceptanceTrace, TracedPrompt
 from swiftspec.documents import ModelRef
 from swiftspec.engine.cached import CachedDecoder
 from swiftspec.engine.sampling import top_candidates
-from swiftspec.planner.temperature import fitted_temperature
+from swiftspec.planner.fit import fitted_temperature
 from swiftspec.policies import Policy, Request, make_policy
 from swiftspec.policies.effects import Candidates, Role, Row
 from swiftspec.profiler.acceptance import record_trace

@@ -7,6 +7,7 @@ import numpy as np
 from swiftspec.acceptance import AcceptanceTrace, TracedPrompt
 from swiftspec.documents import ModelRef, Origin, Spread, file_sha256
 from swiftspec.plan import Basis, Candidate, Plan, Prediction
+from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Provenance
 from swiftspec.timeline import Figures, Metrics, Phase, Span, Timeline
@@ -49,7 +50,7 @@ def parallel_timeline(request: str = "a", *, start_s: float = 0.0, num_rounds: i
     return Timeline(request=request, start_s=start_s, spans=(*target, *draft))
 
 
-def candidate(policy: str, *, tokens_per_s: float, shape: dict[str, int | float] | None = None) -> Candidate:
+def candidate(policy: str, *, tokens_per_s: float, shape: dict[str, Value] | None = None) -> Candidate:
     metrics = Metrics(
         figures=Figures(tokens_per_s=tokens_per_s, round_s=Spread(median=0.02, p95=0.03), tokens_per_round=2.5),
         num_tokens=100,
@@ -61,6 +62,9 @@ def candidate(policy: str, *, tokens_per_s: float, shape: dict[str, int | float]
         tail_s=None,
         hit_fraction=None,
         mean_round_s=0.02,
+        target_busy=0.9,
+        draft_busy=0.7,
+        wasted_draft=0.4,
     )
     groups: dict[Role, tuple[int, ...]] = {Role.TARGET: (0,)}
     if policy == "swiftspec":
@@ -107,7 +111,7 @@ def trace(
     num_tokens = len(ranks)
     prompt = TracedPrompt(
         prompt_id="a",
-        prompt_length=5,
+        prompt_tokens=np.arange(5, dtype=np.int32),
         target_tokens=np.arange(10, 10 + num_tokens, dtype=np.int32),
         draft_tokens=np.array([[10 + i - rank, 11 + i - rank] for i, rank in enumerate(ranks)], dtype=np.int32),
         draft_logprobs=np.log(np.tile(np.array([[0.7, 0.2]], dtype=np.float32), (num_tokens, 1))),

@@ -8,7 +8,7 @@ import pytest
 from swiftspec import __version__
 from swiftspec.cli import main
 
-VERBS = ("profile", "trace", "plan", "simulate", "run", "validate", "inflate", "demo")
+VERBS = ("profile", "trace", "plan", "simulate", "run", "validate", "compare", "inflate", "demo")
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

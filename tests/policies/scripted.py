@@ -91,18 +91,38 @@ class _Process:
 
 
 def drive(
-    policy: Policy, request: Request, *, target: Target, draft: Draft | None, schedule: Schedule | None = None
+    policy: Policy,
+    request: Request,
+    *,
+    target: Target,
+    draft: Draft | None,
+    schedule: Schedule | None = None,
+    forgetful: bool = False,
 ) -> Run:
-    """Run a policy's programs to their ends; AssertionError if they block each other or break a rule."""
-    return _Driver(policy, request, target=target, draft=draft, schedule=schedule or Schedule()).run()
+    """Run a policy's programs to their ends; AssertionError if they block each other or break a rule.
+
+    `forgetful`: the draft may throw KV away that could be of use. A target that has stopped may leave messages unread.
+    """
+    driver = _Driver(policy, request, target=target, draft=draft, schedule=schedule or Schedule(), forgetful=forgetful)
+    return driver.run()
 
 
 class _Driver:
     def __init__(
-        self, policy: Policy, request: Request, *, target: Target, draft: Draft | None, schedule: Schedule
+        self,
+        policy: Policy,
+        request: Request,
+        *,
+        target: Target,
+        draft: Draft | None,
+        schedule: Schedule,
+        forgetful: bool,
     ) -> None:
         self._target, self._draft = target, draft
-        self._caches = {Role.TARGET: FakeCache(policy.target_rows), Role.DRAFT: FakeCache(policy.draft_rows)}
+        self._caches = {
+            Role.TARGET: FakeCache(policy.target_rows),
+            Role.DRAFT: FakeCache(policy.draft_rows, forgetful=forgetful),
+        }
         programs = policy.programs(request)
         self._processes = {role: _Process(program, request.prompt) for role, program in programs.items()}
         self._bursts, self._delays = cycle(schedule.bursts), cycle(schedule.delays)
@@ -118,7 +138,8 @@ class _Driver:
                     self._step(role)
             if not any(process.can_run(self._now) for process in self._processes.values()):
                 self._wait_for_a_message()
-        assert not any(process.inbox for process in self._processes.values()), "every message was read"
+        draft = self._processes.get(Role.DRAFT)
+        assert draft is None or not draft.inbox, "every verdict was read"
         return Run(events=tuple(self._events))
 
     def _wait_for_a_message(self) -> None:

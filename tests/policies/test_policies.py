@@ -6,7 +6,19 @@ from swiftspec.policies.swiftspec import SwiftSpec
 
 
 def test_policies_go_by_their_names_simplest_first() -> None:
-    assert list(POLICIES) == ["autoregressive", "serial_chain", "serial_tree", "swiftspec"]
+    assert list(POLICIES) == [
+        "autoregressive",
+        "prompt_lookup",
+        "serial_chain",
+        "serial_tree",
+        "sequoia_tree",
+        "eagle2_tree",
+        "pearl",
+        "specbranch",
+        "amusd",
+        "ssd",
+        "swiftspec",
+    ]
     assert all(policy.name == name for name, policy in POLICIES.items())
 
 
@@ -25,7 +37,7 @@ def test_policy_is_made_with_its_shape() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("magic", {}, "policy is 'magic'; expected one of autoregressive, serial_chain, serial_tree, swiftspec"),
+        ("magic", {}, "policy is 'magic'; expected one of autoregressive, prompt_lookup, "),
         ("autoregressive", {"rows": 3}, "autoregressive has no field 'rows'; it has none"),
         ("serial_chain", {"rows": 3}, "serial_chain has no field 'rows'; it has num_draft_tokens"),
         ("serial_chain", {"name": 3}, "serial_chain has no field 'name'; it has num_draft_tokens"),

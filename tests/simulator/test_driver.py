@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.base import Shape
 from swiftspec.policies.effects import Commit, Poll, Prefill, Program, Receive, Role, Send, Stop, target_forward
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
@@ -61,14 +62,17 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scripted:
+class Scripted(Shape):
     """Given programs on two groups."""
 
     scripts: Mapping[Role, Program]
     name: ClassVar[str] = "scripted"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    target_rows: ClassVar[int] = 1
     draft_rows: ClassVar[int] = 1
+
+    @property
+    def target_rows(self) -> int:
+        return 1
 
     def programs(self, request: Request) -> Mapping[Role, Program]:
         return self.scripts

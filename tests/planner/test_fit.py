@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.planner.temperature import fitted_temperature
+from swiftspec.planner.fit import fitted_temperature
 from swiftspec.simulator.oracle import synthesise_trace
 
 RANKS = (0.6, 0.2, 0.1, 0.1)  # every target token is among the candidates, so that the draft's probabilities are exact

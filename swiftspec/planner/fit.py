@@ -1,14 +1,35 @@
-"""At which temperature the draft's probabilities are those of the target's choices, as recorded in a trace."""
+"""What a trace says about a draft that a policy's shape may hold: not searched for, but fitted."""
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.policies import Policy, make_policy
+from swiftspec.policies.base import shape_of
 
-__all__ = ["fitted_temperature"]
+__all__ = ["Fit", "fitted_temperature"]
 
 _COLDEST, _HOTTEST = 0.1, 2.0
+_NUM_RANKS = 8
+_LEAST_SHARE = 0.001  # a probability of 0 or 1 has no odds
+
+
+class Fit:
+    """Fitted fields by name, the same for every policy that has them."""
+
+    def __init__(self, trace: AcceptanceTrace) -> None:
+        shares = trace.rank_acceptance(_NUM_RANKS)
+        self.fields = {
+            "draft_temperature": fitted_temperature(trace),
+            "acceptance": round(min(max(shares[0], _LEAST_SHARE), 1 - _LEAST_SHARE), 3),
+            "rank_acceptance": tuple(round(share, 4) for share in shares),
+        }
+
+    def __call__(self, policy: Policy) -> Policy:
+        """The same shape with those of its fields that can be fitted, fitted."""
+        shape = shape_of(policy)
+        return make_policy(policy.name, **shape | {name: self.fields[name] for name in shape.keys() & self.fields})
 
 
 def fitted_temperature(trace: AcceptanceTrace) -> float:

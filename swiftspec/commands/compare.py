@@ -1,0 +1,161 @@
+"""`swiftspec compare`: every policy at its best, as predicted and, with `--run`, as measured."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy.stats import kendalltau
+
+from swiftspec import console
+from swiftspec.commands.files import check_outputs, write_json
+from swiftspec.commands.plan import search
+from swiftspec.commands.validate import measure_plan
+from swiftspec.commands.wording import percent, signed_percent, speed
+from swiftspec.plan import Candidate, Plan
+from swiftspec.policies import POLICIES
+from swiftspec.profile import Profile
+from swiftspec.report import Report
+
+__all__ = ["compare"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How `--run` measures."""
+
+    prompts: Path
+    repeats: int
+    limit: int | None
+
+
+def compare(
+    *,
+    target: str,
+    draft: str,
+    inflate: str | None,
+    dtype: str | None,
+    profile: Path,
+    trace: Path,
+    devices: int | None,
+    policies: str,
+    seed: int,
+    jobs: int,
+    measuring: Measuring | None,
+    out: Path | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> None:
+    """Plan for every policy, measure if asked to, print and save."""
+    check_outputs(out=out, plot=plot, json=json_path)
+    names = _names(policies)
+    made = search(
+        target=target,
+        draft=draft,
+        inflate=inflate,
+        dtype=dtype,
+        profile=profile,
+        trace=trace,
+        devices=devices or Profile.load(profile).num_devices,
+        policy="auto",
+        seed=seed,
+        jobs=jobs,
+        plan_path=out or Path("plan.json"),
+    )
+    if out is not None:
+        made.save(out)
+    # Regret refers to the choice, which is therefore always among them.
+    candidates = [c for c in made.candidates.values() if c.policy in names or c is made.chosen]
+    report, interrupted = None, False
+    if measuring is not None:
+        report, interrupted = measure_plan(
+            made,
+            plan_sha256=hashlib.sha256(made.to_json().encode()).hexdigest(),
+            candidates=candidates,
+            source=out or profile,
+            prompts=measuring.prompts,
+            repeats=measuring.repeats,
+            limit=measuring.limit,
+            max_new_tokens=None,
+        )
+    _show(made, candidates, report, names)
+    if plot is not None:
+        from swiftspec.plotting import save_figure, tournament
+
+        save_figure(plot, tournament(candidates, report))
+    write_json(json_path, _content(made, candidates, report))
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _names(policies: str) -> set[str]:
+    names = set(POLICIES) if policies == "all" else {name.strip() for name in policies.split(",")}
+    if unknown := names - POLICIES.keys():
+        raise ValueError(f"--policies has {min(unknown)!r}; expected all or some of {', '.join(POLICIES)}")
+    return names
+
+
+def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str]) -> None:
+    columns = ["policy", "split, shape", "tokens/s", "tokens/round", "target busy", "draft busy", "draft wasted"]
+    if report is not None:
+        columns[3:3] = ["measured", "error"]
+    console.table(
+        "Every policy at its best, fastest first", columns, [_row(c, report) for c in candidates], num_text_columns=2
+    )
+    for reason, count in made.rejected.items():
+        if reason.partition(":")[0] in names - made.candidates.keys():
+            console.say(f"Not there: {reason} ({count} shapes)")
+    if report is not None:
+        tau, error = _agreement(report)
+        console.say(
+            f"\n{report.num_prompts} prompts, {len(report.policies[0].repeats)} repetitions each. Median error over "
+            f"policies {percent(error)}; Kendall's rank correlation of predicted and measured order {tau:.2f}; "
+            f"regret of the choice, {report.chosen}, {percent(report.regret)}"
+        )
+
+
+def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
+    metrics = candidate.prediction.metrics
+    name, _, rest = candidate.describe().partition(" ")
+    measured: tuple[str, ...] = ()
+    if report is not None:
+        (policy,) = (policy for policy in report.policies if policy.policy == candidate.policy)
+        metrics = policy.measured_metrics
+        measured = (speed(metrics.figures.tokens_per_s), signed_percent(policy.error.tokens_per_s))
+    return (
+        name,
+        rest,
+        speed(candidate.prediction.metrics.figures.tokens_per_s),
+        *measured,
+        f"{metrics.figures.tokens_per_round:.2f}",
+        percent(metrics.target_busy),
+        percent(metrics.draft_busy) if metrics.wasted_draft is not None else "",
+        percent(metrics.wasted_draft) if metrics.wasted_draft is not None else "",
+    )
+
+
+def _agreement(report: Report) -> tuple[float, float]:
+    """Kendall's tau between predicted and measured tokens/s, and the median absolute error."""
+    predicted = [policy.predicted.tokens_per_s for policy in report.policies]
+    measured = [policy.measured.tokens_per_s for policy in report.policies]
+    errors = sorted(abs(policy.error.tokens_per_s) for policy in report.policies)
+    middle = len(errors) // 2
+    median = errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
+    return (float(kendalltau(predicted, measured).statistic) if len(errors) > 1 else 1.0), median
+
+
+def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None) -> dict[str, object]:
+    content: dict[str, object] = {"chosen": made.chosen.policy, "rejected": made.rejected}
+    if report is None:
+        policies = [
+            {
+                "policy": candidate.policy,
+                "candidate": candidate.describe(),
+                "predicted": candidate.prediction.metrics.figures.model_dump(mode="json"),
+                "predicted_metrics": candidate.prediction.metrics.model_dump(mode="json"),
+            }
+            for candidate in candidates
+        ]
+        return content | {"policies": policies}
+    tau, error = _agreement(report)
+    return content | report.model_dump(mode="json") | {"kendall_tau": tau, "median_error": error}

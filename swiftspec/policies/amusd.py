@@ -1,0 +1,133 @@
+"""AMUSD (arXiv 2410.17375): a draft that never stops, a target that verifies whatever is there.
+
+The draft decodes on its own, one token after another, and sends each as it comes. As soon as the target is free and
+`lookahead` tokens wait behind the last verified one, it verifies all that wait. Draft to target: a token and the one
+before it. Target to draft: accepted tokens and the bonus token. Where these differ from what it drafted, the draft
+rolls back to the difference; everything after it is thrown away, including what it drafted meanwhile. Full acceptance
+costs nothing if the bonus token is what the draft went on with.
+
+The released code's counters of rollbacks keep stale tokens from being verified; here every token names its predecessor,
+and the target drops those that do not continue its chain. What is stale arrives before what replaces it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.effects import (
+    Commit,
+    KeepKV,
+    PeerError,
+    Program,
+    Role,
+    Send,
+    Step,
+    Stop,
+    Verdict,
+    as_verdict,
+    poll,
+    prefill,
+    receive,
+    target_forward,
+)
+from swiftspec.policies.verification import Request, expand, follow
+from swiftspec.tree import Subtree, TokenTree
+
+__all__ = ["Amusd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amusd(Shape):
+    """Parameters of the asynchronous chain.
+
+    Parameters
+    ----------
+    lookahead : int
+        Draft tokens the target waits for.
+    verify_rows : int
+        Most rows of a verification, the root included; further tokens wait for the next one.
+    """
+
+    name: ClassVar[str] = "amusd"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+
+    lookahead: int = 2
+    verify_rows: int = 32
+
+    def __post_init__(self) -> None:
+        check_shape(self, lookahead=1, verify_rows=2)
+        if self.lookahead >= self.verify_rows:
+            raise ValueError(f"lookahead is {self.lookahead}; expected less than verify_rows ({self.verify_rows})")
+
+    @property
+    def target_rows(self) -> int:
+        return self.verify_rows
+
+    @property
+    def draft_rows(self) -> int:
+        # A chain under verification and as much again; then the draft waits.
+        return 2 * self.verify_rows
+
+    @property
+    def least_target_rows(self) -> int:
+        return self.lookahead + 1
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: _verify(request, self), Role.DRAFT: _draft(request, self)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["Amusd"]:
+        for verify_rows in (8, 12, 16, 24, 32):
+            for lookahead in (1, 2, 4, 6):
+                yield cls(lookahead=lookahead, verify_rows=verify_rows)
+
+
+def _verify(request: Request, shape: Amusd) -> Program:
+    yield from prefill(Role.TARGET, request.prompt[:-1])
+    root, position, num_generated = request.prompt[-1], request.root_position, 0
+    while True:
+        chain = yield from _waiting(root, position, shape)
+        choices = yield from target_forward(chain.rows())
+        path, verified = follow(chain, choices)
+        tokens, finished = request.clip(verified, num_generated=num_generated)
+        yield Send(Stop() if finished else Verdict(tokens))
+        yield Commit(tokens)
+        if finished:
+            return
+        yield KeepKV(Role.TARGET, path, len(path))
+        root = tokens[-1]
+        position += len(tokens)
+        num_generated += len(tokens)
+
+
+def _waiting(root: int, position: int, shape: Amusd) -> Step[Subtree]:
+    """The chain of tokens that have arrived behind the root: at least `lookahead` of them."""
+    tokens = [root]
+    while len(tokens) < shape.verify_rows:
+        message = yield from poll() if len(tokens) > shape.lookahead else receive()
+        if message is None:
+            break
+        if not isinstance(message, Subtree) or message.parents != (-1, 0):
+            raise PeerError(f"expected a token behind another, got {message!r}")
+        before, token = message.tokens
+        if (message.position, before) == (position + len(tokens) - 1, tokens[-1]):
+            tokens.append(token)
+    return Subtree(position, tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+
+
+def _draft(request: Request, shape: Amusd) -> Program:
+    yield from prefill(Role.DRAFT, request.prompt[:-1])
+    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    while True:
+        message = yield from poll() if tree.can_grow else receive()
+        if message is None:
+            yield from expand(tree, 1, 1)
+            chain = tree.best(shape.draft_rows + 1)
+            yield Send(Subtree(chain.position + len(chain.tokens) - 2, chain.tokens[-2:], (-1, 0)))
+            continue
+        verdict = as_verdict(message)
+        if isinstance(verdict, Stop):
+            return
+        tree.advance(verdict.tokens)
+        yield KeepKV(Role.DRAFT, *tree.compact())

@@ -1,0 +1,82 @@
+"""PEARL (ICLR 2025, arXiv 2408.11850): the draft's next window overlaps the verification of its last one.
+
+Both roles work in lock step. While the target verifies what is pending, the draft adds a window of K tokens behind it;
+then they exchange. Draft to target: everything drafted beyond the last verified token. Target to draft: accepted tokens
+and the bonus token. If the bonus token is the window's first (which is how a window verifies the token before it, and
+why no bonus is lost), the rest of the window is pending next: *post-verify*, K rows a round. Otherwise all that was
+drafted is thrown away and nothing is pending: *pre-verify*, one row, which checks the next window's first token.
+
+The paper's adaptive draft length is the number of windows between two rejections; K itself is fixed, best near the cost
+of a verification in draft forwards. Unlike the released code, tokens count only when they are verified, and generation
+stops at an end of sequence.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.effects import (
+    KeepKV,
+    Program,
+    Role,
+    Send,
+    Stop,
+    prefill,
+    receive_verdict,
+)
+from swiftspec.policies.verification import Request, expand, verify_windows
+from swiftspec.tree import TokenTree
+
+__all__ = ["Pearl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pearl(Shape):
+    """A window of `num_draft_tokens` tokens per round."""
+
+    name: ClassVar[str] = "pearl"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+
+    num_draft_tokens: int = 8
+
+    def __post_init__(self) -> None:
+        check_shape(self, num_draft_tokens=1)
+
+    @property
+    def target_rows(self) -> int:
+        return self.num_draft_tokens
+
+    @property
+    def draft_rows(self) -> int:
+        # Pending tokens and the window behind them, beside the two rows of a miss.
+        return 2 * self.num_draft_tokens + 2
+
+    @property
+    def least_target_rows(self) -> int:
+        return 1
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {
+            Role.TARGET: verify_windows(request, max_rows=2 * self.num_draft_tokens),
+            Role.DRAFT: _draft(request, self),
+        }
+
+    @classmethod
+    def search_space(cls) -> Iterator["Pearl"]:
+        for num_draft_tokens in (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24):
+            yield cls(num_draft_tokens=num_draft_tokens)
+
+
+def _draft(request: Request, shape: Pearl) -> Program:
+    yield from prefill(Role.DRAFT, request.prompt[:-1])
+    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    while True:
+        for _ in range(shape.num_draft_tokens):
+            yield from expand(tree, 1, 1)
+        yield Send(tree.best(2 * shape.num_draft_tokens))
+        verdict = yield from receive_verdict()
+        if isinstance(verdict, Stop):
+            return
+        tree.advance(verdict.tokens)
+        yield KeepKV(Role.DRAFT, *tree.compact())

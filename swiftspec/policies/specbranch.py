@@ -1,0 +1,139 @@
+"""SpecBranch (ICLR 2026, arXiv 2506.01979): PEARL that forks where the draft is unsure.
+
+As in PEARL the draft adds a window behind what the target is verifying, in lock step. A window ends before the first
+token that the draft gives less than `least_confidence`: if a chain breaks, it breaks there, and what follows would be
+rolled back. The next window starts with that token in several versions, the fewer the surer the draft is, and drafts
+all of them in one batch while the target verifies up to the fork; the version that the target chooses goes on, the
+others are thrown away, or all of them after a rejection before the fork. Draft to target: everything drafted beyond the
+last verified token. Target to draft: accepted tokens and the bonus token.
+
+The paper also asks a small network on the target's hidden states how far to trust a window; this is the part that needs
+no training. The released code's windows never end early and always fork at their first token.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.effects import (
+    Candidates,
+    KeepKV,
+    Program,
+    Role,
+    Send,
+    Step,
+    Stop,
+    draft_forward,
+    prefill,
+    receive_verdict,
+)
+from swiftspec.policies.verification import Request, verify_windows
+from swiftspec.tree import Subtree, TokenTree
+
+__all__ = ["SpecBranch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecBranch(Shape):
+    """Parameters of the forking windows.
+
+    Parameters
+    ----------
+    num_draft_tokens : int
+        Tokens of a window, at most.
+    branches : int
+        Versions of a token at a fork, at most.
+    least_confidence : float
+        The draft's probability of a token below which a window ends before it.
+    """
+
+    name: ClassVar[str] = "specbranch"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+
+    num_draft_tokens: int = 8
+    branches: int = 4
+    least_confidence: float = 0.4
+
+    def __post_init__(self) -> None:
+        check_shape(self, num_draft_tokens=1, branches=1)
+        if not 0 <= self.least_confidence <= 1:
+            raise ValueError(f"least_confidence is {self.least_confidence}; expected a probability")
+
+    @property
+    def target_rows(self) -> int:
+        return self.num_draft_tokens + 1
+
+    @property
+    def least_target_rows(self) -> int:
+        return 1
+
+    @property
+    def draft_rows(self) -> int:
+        # What is pending, and a window in every version behind it, beside the two rows of a miss.
+        return self.num_draft_tokens * (self.branches + 1) + 3
+
+    @property
+    def expand_rows(self) -> int:
+        return max(2, self.branches)
+
+    @property
+    def num_candidates(self) -> int:
+        return self.branches
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        most_nodes = self.draft_rows + self.branches
+        return {Role.TARGET: verify_windows(request, max_rows=most_nodes), Role.DRAFT: _draft(request, self)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["SpecBranch"]:
+        for num_draft_tokens in (4, 6, 8, 12, 16, 20):
+            for branches in (2, 4, 8):
+                for least_confidence in (0.0, 0.3, 0.5):
+                    yield cls(num_draft_tokens=num_draft_tokens, branches=branches, least_confidence=least_confidence)
+
+
+def _draft(request: Request, shape: SpecBranch) -> Program:
+    yield from prefill(Role.DRAFT, request.prompt[:-1])
+    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    forked = False  # whether the tree ends in the versions of a token that no window has had yet
+    while True:
+        window, forked = yield from _window(tree, shape, forked=forked)
+        yield Send(window)
+        verdict = yield from receive_verdict()
+        if isinstance(verdict, Stop):
+            return
+        # After a miss there is nothing left, a fork least of all.
+        forked &= tree.advance(verdict.tokens)
+        yield KeepKV(Role.DRAFT, *tree.compact())
+
+
+def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Step[tuple[Subtree, bool]]:
+    """Grow the tree by a window. All of it that may be verified; and whether a fork behind that is still to come."""
+    everything = shape.draft_rows + shape.branches
+    for _ in range(shape.num_draft_tokens):
+        rows = tree.pick(shape.branches)
+        answers = yield from draft_forward(rows, shape.branches)
+        best = answers[0]
+        sure = math.exp(best.logprobs[0])
+        if forked and sure < shape.least_confidence:
+            # Rows come best first: the first one's chain is the likeliest, and forks here; the others go on.
+            window = tree.best(everything)
+            tree.grow((_top(best, _num_versions(shape, sure)), *(_top(other, 1) for other in answers[1:])))
+            return window, True
+        if forked:
+            tree.grow([_top(answer, 1) for answer in answers])
+        else:
+            # The window's first token: rows before it, if any, are verified ones and take no candidates.
+            tree.grow((*answers[:-1], _top(answers[-1], _num_versions(shape, math.exp(answers[-1].logprobs[0])))))
+            forked = True
+    return tree.best(everything), False
+
+
+def _num_versions(shape: SpecBranch, sure: float) -> int:
+    return max(1, int(shape.branches * (1 - sure)))
+
+
+def _top(candidates: Candidates, count: int) -> Candidates:
+    return Candidates(candidates.tokens[:count], candidates.logprobs[:count])
