@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from swiftspec import __version__, console
+from swiftspec.commands import options
 
 __all__ = ["app", "main"]
 
@@ -25,23 +26,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-Target = Annotated[str, typer.Option(metavar="M", help="Target: a Hugging Face directory, or demo/target.")]
-Draft = Annotated[str, typer.Option(metavar="M", help="Draft: a Hugging Face directory, or demo/draft.")]
-Inflate = Annotated[
-    str | None,
-    typer.Option(metavar="SHAPE", help="Expand the target to this shape at load, as layers=24,hidden=1024."),
-]
-Dtype = Annotated[str, typer.Option(help="auto (measures which is faster), float32 (fp32) or bfloat16 (bf16).")]
-PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
-Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
-Timeline = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the timeline as JSON that ui.perfetto.dev opens.")
-]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .svg or .pdf.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results.")]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
-NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt at most; else the plan's.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,15 +78,15 @@ def _root(
 @app.command()
 def profile(
     *,
-    target: Target,
-    draft: Draft,
+    target: options.Target,
+    draft: options.Draft,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the profile.")],
-    inflate: Inflate = None,
+    inflate: options.Inflate = None,
     device: Annotated[str, typer.Option(help="What to measure on.")] = "cpu",
     devices: Annotated[int | None, typer.Option(min=1, help="How many; on a CPU, cores. All if not given.")] = None,
-    dtype: Dtype = "auto",
-    plot: Plot = None,
-    json: Json = None,
+    dtype: options.Dtype = "auto",
+    plot: options.Plot = None,
+    json: options.Json = None,
 ) -> None:
     """Measure what forwards and messages cost on this machine.
 
@@ -128,15 +112,15 @@ def profile(
 @app.command()
 def trace(
     *,
-    target: Target,
-    draft: Draft,
-    prompts: Prompts,
+    target: options.Target,
+    draft: options.Draft,
+    prompts: options.Prompts,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the trace (.npz).")],
-    inflate: Inflate = None,
-    dtype: Dtype = "auto",
+    inflate: options.Inflate = None,
+    dtype: options.Dtype = "auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Output tokens per prompt, at most.")] = 128,
-    plot: Plot = None,
-    json: Json = None,
+    plot: options.Plot = None,
+    json: options.Json = None,
 ) -> None:
     """Record how the draft ranks the target's own output.
 
@@ -164,18 +148,18 @@ def trace(
 @app.command()
 def plan(
     *,
-    target: Target,
-    draft: Draft,
-    profile: Annotated[Path, typer.Option(metavar="FILE", help="A profile of this pair.")],
-    trace: Annotated[Path, typer.Option(metavar="FILE", help="A trace of this pair.")],
+    target: options.Target,
+    draft: options.Draft,
+    profile: options.ProfileFile,
+    trace: options.TraceFile,
     devices: Annotated[int, typer.Option(min=1, help="How many devices there are to place the pair on.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the plan.")],
-    inflate: Inflate = None,
-    dtype: Annotated[str | None, typer.Option(help="The profile's if not given.")] = None,
+    inflate: options.Inflate = None,
+    dtype: options.ProfileDtype = None,
     policy: Annotated[str, typer.Option(metavar="auto|NAME", help="Search all policies, or one.")] = "auto",
-    seed: Seed = 0,
-    jobs: Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")] = -1,
-    json: Json = None,
+    seed: options.Seed = 0,
+    jobs: options.Jobs = -1,
+    json: options.Json = None,
 ) -> None:
     """Choose policy, tree shape and split, and say what to expect.
 
@@ -205,13 +189,13 @@ def plan(
 @app.command()
 def simulate(
     *,
-    plan: PlanFile,
+    plan: options.PlanFile,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
-    max_new_tokens: NewTokens = None,
-    timeline: Timeline = None,
-    seed: Seed = 0,
-    plot: Plot = None,
-    json: Json = None,
+    max_new_tokens: options.NewTokens = None,
+    timeline: options.Timeline = None,
+    seed: options.Seed = 0,
+    plot: options.Plot = None,
+    json: options.Json = None,
 ) -> None:
     """Replay a plan on its traced prompts in simulated time.
 
@@ -235,20 +219,20 @@ def simulate(
 @app.command()
 def run(
     *,
-    plan: PlanFile,
+    plan: options.PlanFile,
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="A text to continue.")] = None,
     prompts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many: JSON lines with `prompt`, or Spec-Bench `turns`.")
     ] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
-    max_new_tokens: NewTokens = None,
+    max_new_tokens: options.NewTokens = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens of this total probability.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Sample among so many likeliest tokens; 0 is all.")] = 0,
-    seed: Seed = 0,
-    timeline: Timeline = None,
-    plot: Plot = None,
-    json: Json = None,
+    seed: options.Seed = 0,
+    timeline: options.Timeline = None,
+    plot: options.Plot = None,
+    json: options.Json = None,
 ) -> None:
     """Execute a plan. Text goes to stdout as it is committed, figures to stderr.
 
@@ -277,14 +261,14 @@ def run(
 @app.command()
 def validate(
     *,
-    plan: PlanFile,
-    prompts: Prompts,
+    plan: options.PlanFile,
+    prompts: options.Prompts,
     policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the chosen one always is.")] = "all",
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions; speeds are their medians.")] = 3,
-    max_new_tokens: NewTokens = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many prompts, spread over the file.")] = None,
-    plot: Plot = None,
-    json: Json = None,
+    repeats: options.Repeats = 3,
+    max_new_tokens: options.NewTokens = None,
+    limit: options.Limit = None,
+    plot: options.Plot = None,
+    json: options.Json = None,
 ) -> None:
     """Run a plan's policies; lay predicted beside measured.
 
@@ -309,23 +293,23 @@ def validate(
 @app.command()
 def compare(
     *,
-    target: Target,
-    draft: Draft,
-    profile: Annotated[Path, typer.Option(metavar="FILE", help="A profile of this pair.")],
-    trace: Annotated[Path, typer.Option(metavar="FILE", help="A trace of this pair.")],
+    target: options.Target,
+    draft: options.Draft,
+    profile: options.ProfileFile,
+    trace: options.TraceFile,
     devices: Annotated[int | None, typer.Option(min=1, help="Those of the profile if not given.")] = None,
-    inflate: Inflate = None,
-    dtype: Annotated[str | None, typer.Option(help="The profile's if not given.")] = None,
+    inflate: options.Inflate = None,
+    dtype: options.ProfileDtype = None,
     policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the plan's choice always is.")] = "all",
     run: Annotated[bool, typer.Option("--run", help="Measure them too, on --prompts.")] = False,
     prompts: Annotated[Path | None, typer.Option(metavar="FILE", help="JSON lines, for --run.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions; speeds are their medians.")] = 3,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many prompts, spread over the file.")] = None,
-    seed: Seed = 0,
-    jobs: Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")] = -1,
+    repeats: options.Repeats = 3,
+    limit: options.Limit = None,
+    seed: options.Seed = 0,
+    jobs: options.Jobs = -1,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan of them all.")] = None,
-    plot: Plot = None,
-    json: Json = None,
+    plot: options.Plot = None,
+    json: options.Json = None,
 ) -> None:
     """Lay every policy at its best beside the others.
 
@@ -360,12 +344,12 @@ def compare(
 @app.command()
 def inflate(
     *,
-    target: Target,
+    target: options.Target,
     inflate: Annotated[str, typer.Option(metavar="SHAPE", help="As layers=24,hidden=1024.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the Hugging Face directory.")],
     dtype: Annotated[str, typer.Option(help="float32 (fp32) or bfloat16 (bf16).")] = "float32",
-    seed: Seed = 0,
-    json: Json = None,
+    seed: options.Seed = 0,
+    json: options.Json = None,
 ) -> None:
     """Write a larger model that says exactly what the small one says.
 
@@ -387,11 +371,11 @@ def demo(
     inflate: Annotated[
         str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape; a realistic one if not given.")
     ] = None,
-    dtype: Dtype = "auto",
+    dtype: options.Dtype = "auto",
     devices: Annotated[int | None, typer.Option(min=1, help="Cores; two, or what there is, if not given.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of the validation.")] = 3,
     plot: Annotated[bool, typer.Option("--plot", help="Draw figures beside the files.")] = False,
-    json: Json = None,
+    json: options.Json = None,
 ) -> None:
     """Do all of this on the bundled pair, in a few minutes.
 

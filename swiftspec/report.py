@@ -1,6 +1,9 @@
 """Report: predicted beside measured, policy by policy. No torch here."""
 
+from statistics import median
 from typing import ClassVar
+
+from scipy.stats import kendalltau
 
 from swiftspec.documents import Document, Facts, Spread
 from swiftspec.timeline import Figures, Metrics
@@ -38,6 +41,18 @@ class Report(Document):
     num_prompts: int
     policies: tuple[PolicyReport, ...]
     regret: float
+
+    @property
+    def rank_correlation(self) -> float:
+        """Kendall's tau between the predicted and the measured order of policies; 1 for a single one."""
+        predicted = [policy.predicted.tokens_per_s for policy in self.policies]
+        measured = [policy.measured.tokens_per_s for policy in self.policies]
+        return float(kendalltau(predicted, measured).statistic) if len(measured) > 1 else 1.0
+
+    @property
+    def median_error(self) -> float:
+        """Of tokens_per_s, over policies, without its sign."""
+        return median(abs(policy.error.tokens_per_s) for policy in self.policies)
 
 
 def relative_error(predicted: Figures, measured: Figures) -> Figures:

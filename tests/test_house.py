@@ -19,6 +19,7 @@ import swiftspec
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.documents import file_sha256
 from swiftspec.plan import Plan
+from swiftspec.policies import POLICIES
 from swiftspec.profile import Profile
 from swiftspec.report import Report
 
@@ -157,6 +158,14 @@ def test_readmes_table_is_the_recorded_validation() -> None:
         ]
         for policy in report.policies
     ]
+
+
+def test_every_policy_is_described_and_drawn() -> None:
+    page = (ROOT / "docs/policies.md").read_text()
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == list(POLICIES)
+    for name in POLICIES:
+        assert f"![](policies/{name}.svg)" in page
+        assert (ROOT / f"docs/policies/{name}.svg").read_text().startswith("<?xml")
 
 
 def test_recorded_plan_rests_on_the_recorded_files() -> None:

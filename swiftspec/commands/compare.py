@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.stats import kendalltau
-
 from swiftspec import console
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.plan import search
@@ -106,11 +104,10 @@ def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, na
         if reason.partition(":")[0] in names - made.candidates.keys():
             console.say(f"Not there: {reason} ({count} shapes)")
     if report is not None:
-        tau, error = _agreement(report)
         console.say(
             f"\n{report.num_prompts} prompts, {len(report.policies[0].repeats)} repetitions each. Median error over "
-            f"policies {percent(error)}; Kendall's rank correlation of predicted and measured order {tau:.2f}; "
-            f"regret of the choice, {report.chosen}, {percent(report.regret)}"
+            f"policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
+            f"{report.rank_correlation:.2f}; regret of the choice, {report.chosen}, {percent(report.regret)}"
         )
 
 
@@ -134,16 +131,6 @@ def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
     )
 
 
-def _agreement(report: Report) -> tuple[float, float]:
-    """Kendall's tau between predicted and measured tokens/s, and the median absolute error."""
-    predicted = [policy.predicted.tokens_per_s for policy in report.policies]
-    measured = [policy.measured.tokens_per_s for policy in report.policies]
-    errors = sorted(abs(policy.error.tokens_per_s) for policy in report.policies)
-    middle = len(errors) // 2
-    median = errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
-    return (float(kendalltau(predicted, measured).statistic) if len(errors) > 1 else 1.0), median
-
-
 def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None) -> dict[str, object]:
     content: dict[str, object] = {"chosen": made.chosen.policy, "rejected": made.rejected}
     if report is None:
@@ -157,5 +144,5 @@ def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None)
             for candidate in candidates
         ]
         return content | {"policies": policies}
-    tau, error = _agreement(report)
-    return content | report.model_dump(mode="json") | {"kendall_tau": tau, "median_error": error}
+    agreement = {"kendall_tau": report.rank_correlation, "median_error": report.median_error}
+    return content | report.model_dump(mode="json") | agreement

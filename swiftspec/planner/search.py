@@ -25,12 +25,14 @@ from swiftspec.profile import Profile
 __all__ = ["make_plan"]
 
 # Share of prompts and of each output that a stage simulates; a stage keeps this share of a policy's options.
-_STAGES = ((0.25, 0.25), (0.5, 0.5), (1.0, 1.0))
+_STAGES = ((0.15, 0.25), (0.25, 0.5), (0.5, 1.0))
 _KEPT = 0.25
-_LEAST_KEPT = 3
+_LEAST_KEPT = 2
 _LEAST_PROMPTS = 2
 _LEAST_TOKENS = 16
-_NUM_SEEDS = 3
+# The last stage repeats a short trace under several seeds; in a long one the prompts are repetition enough.
+_MOST_SEEDS = 3
+_ENOUGH_REQUESTS = 96
 
 Progress = Callable[[int, int, str], None]
 
@@ -149,9 +151,10 @@ class _Search:
 
     def decide(self, finalists: list[Option], policy: str | None) -> tuple[Candidate, list[Candidate], list[str]]:
         """The winner, among `policy`'s options if that is given; the best of each other policy, best first; ties."""
-        effort = self._effort(1.0, 1.0, num_seeds=_NUM_SEEDS)
+        num_seeds = min(_MOST_SEEDS, math.ceil(_ENOUGH_REQUESTS / len(self.trace.prompts)))
+        effort = self._effort(1.0, 1.0, num_seeds=num_seeds, explain=True)
         outcomes = self._run(finalists, effort, "final", ahead=len(finalists))
-        resampling = Resampling(num_prompts=len(effort.prompt_indices), num_seeds=_NUM_SEEDS, seed=self.seed)
+        resampling = Resampling(num_prompts=len(effort.prompt_indices), num_seeds=num_seeds, seed=self.seed)
         eligible = [outcome for outcome in outcomes if policy in (None, outcome.option.policy.name)]
         chosen, ties = resampling.winner(eligible)
         others: dict[str, list[Outcome]] = {}
@@ -163,7 +166,7 @@ class _Search:
         tied = [_candidate(outcome, resampling).describe() for outcome in ties]
         return _candidate(chosen, resampling), [_candidate(outcome, resampling) for outcome in best], tied
 
-    def _effort(self, prompts: float, tokens: float, *, num_seeds: int = 1) -> Effort:
+    def _effort(self, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False) -> Effort:
         """A share of the prompts, spread over the trace, and of the longest output."""
         num_prompts = len(self.trace.prompts)
         count = min(num_prompts, max(_LEAST_PROMPTS, math.ceil(prompts * num_prompts)))
@@ -173,7 +176,7 @@ class _Search:
             prompt_indices=tuple(indices.tolist()),
             max_new_tokens=min(longest, max(_LEAST_TOKENS, math.ceil(tokens * longest))),
             seeds=tuple(range(self.seed, self.seed + num_seeds)),
-            explain=num_seeds > 1,
+            explain=explain,
         )
 
     def _run(self, options: Sequence[Option], effort: Effort, what: str, *, ahead: int) -> list[Outcome]:

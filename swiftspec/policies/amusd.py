@@ -78,7 +78,7 @@ class Amusd(Shape):
 
     @classmethod
     def search_space(cls) -> Iterator["Amusd"]:
-        for verify_rows in (8, 12, 16, 24, 32):
+        for verify_rows in (8, 16, 32):
             for lookahead in (1, 2, 4, 6):
                 yield cls(lookahead=lookahead, verify_rows=verify_rows)
 

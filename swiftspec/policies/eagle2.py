@@ -73,9 +73,9 @@ class Eagle2Tree(Shape):
 
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:
-        for verify_rows in (4, 6, 8, 12, 16, 24):
-            for top_k in (2, 4, 8):
-                for depth in (2, 3, 4, 5, 6, 8):
+        for verify_rows in (6, 8, 12, 16, 24):
+            for top_k in (2, 4):
+                for depth in (3, 4, 5, 6, 8):
                     if verify_rows <= 1 + top_k + depth * top_k:
                         yield cls(verify_rows=verify_rows, top_k=top_k, depth=depth)
 

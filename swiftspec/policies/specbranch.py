@@ -88,9 +88,9 @@ class SpecBranch(Shape):
 
     @classmethod
     def search_space(cls) -> Iterator["SpecBranch"]:
-        for num_draft_tokens in (4, 6, 8, 12, 16, 20):
+        for num_draft_tokens in (4, 8, 12, 16):
             for branches in (2, 4, 8):
-                for least_confidence in (0.0, 0.3, 0.5):
+                for least_confidence in (0.0, 0.4):
                     yield cls(num_draft_tokens=num_draft_tokens, branches=branches, least_confidence=least_confidence)
 
 

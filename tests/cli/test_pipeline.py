@@ -211,6 +211,30 @@ def test_chosen_policy_is_validated_unasked(stage: Stage, tmp_path: Path) -> Non
     assert report.num_prompts == 2
 
 
+def test_comparison_is_of_every_policy(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--profile", str(stage.profile), "--trace", str(stage.trace), "--jobs", "1"]
+    out = ["--json", str(tmp_path / "all.json"), "--plot", str(tmp_path / "all.png"), "--out", str(tmp_path / "p.json")]
+    assert main(["compare", *stage.pair(), *files, *out]) == 0
+    content = read(tmp_path / "all.json")
+    assert [policy["policy"] for policy in content["policies"]] == policies_of(stage)
+    assert {"tokens_per_s", "round_s", "tokens_per_round"} == set(content["policies"][0]["predicted"])
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+    assert "Every policy at its best" in capsys.readouterr().out
+    assert list(Plan.load(tmp_path / "p.json").candidates) == policies_of(stage)
+
+
+def test_comparison_measures_if_asked_to(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--profile", str(stage.profile), "--trace", str(stage.trace), "--jobs", "1"]
+    run = ["--run", "--prompts", str(stage.prompts), "--repeats", "1", "--limit", "2", "--policies", "serial_tree"]
+    assert main(["compare", *stage.pair(), *files, *run, "--json", str(tmp_path / "run.json")]) == 0
+    content = read(tmp_path / "run.json")
+    assert {policy["policy"] for policy in content["policies"]} == {"serial_tree", content["chosen"]}
+    assert all(policy["measured"]["tokens_per_s"] > 0 for policy in content["policies"])
+    assert -1 <= content["kendall_tau"] <= 1
+    assert content["regret"] >= 0
+    assert "Kendall's rank correlation" in capsys.readouterr().out
+
+
 def test_inflated_directory_is_the_inflated_model(stage: Stage, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "large"), "--json", str(tmp_path / "shape.json")]
     assert main(["inflate", "--target", str(stage.target), "--inflate", "layers=3,hidden=96", *out]) == 0
