@@ -274,6 +274,11 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
     assert main(["run", "--plan", str(tmp_path / "demo" / "plan.json"), "--prompt", "x"]) == 0
 
 
+def hear_interrupts() -> None:
+    """A shell's background job ignores Ctrl-C, and so do its children: tests run in one must ask for it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def slow_plan(models: tuple[Path, Path], tmp_path: Path) -> Path:
     """A plan for a target so large and without an end of sequence that there is time to interrupt it."""
@@ -296,7 +301,12 @@ def test_interrupted_run_keeps_what_was_generated_and_leaves_no_process(
     command = [sys.executable, "-m", "swiftspec.cli", "run", "--plan", str(slow_plan), "--policy", policy]
     options = ["--prompt", "import", "--max-new-tokens", "200", "--json", str(tmp_path / "r.json")]
     process = subprocess.Popen(
-        [*command, *options], bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        [*command, *options],
+        bufsize=0,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=hear_interrupts,
     )
     assert process.stdout is not None
     first = process.stdout.read(1)
@@ -318,7 +328,12 @@ def test_interrupted_before_the_first_token_leaves_nothing(slow_plan: Path, tmp_
     options = ["--policies", "swiftspec,autoregressive", "--prompts", str(tmp_path / "p.jsonl")]
     out = ["--json", str(tmp_path / "r.json")]
     process = subprocess.Popen(
-        [*command, *options, *out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True
+        [*command, *options, *out],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        preexec_fn=hear_interrupts,
     )
     assert process.stderr is not None
     assert process.stderr.readline().startswith("validate: ")  # past the loading
