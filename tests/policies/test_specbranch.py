@@ -59,9 +59,10 @@ def test_window_ends_before_a_token_the_draft_is_unsure_of_and_the_fork_saves_it
     draft = sure_draft(target, unsure_every=5)
     shape = SpecBranch(num_draft_tokens=8, branches=4, least_confidence=0.6)
     run = drive(shape, Request(prompt=(1, 2), max_new_tokens=40), target=target, draft=draft)  # type: ignore[arg-type]
-    # The draft's first choice is wrong at every fifth token, and never is a verification cut short: the fork holds it.
+    # The draft's first choice is wrong at every fifth token, but no verification is cut short: the fork holds the right
+    # one. Each row verified is a token of the output, but for the last verification's beyond the limit.
     rows = [len(event.effect.rows) for event in run.of(TargetForward)]
-    assert sum(rows) == 40 or sum(rows) == 40 + rows[-1] - 1 or sum(rows) >= 39
+    assert sum(rows[:-1]) < 40 <= sum(rows)
     plain = drive(
         SpecBranch(num_draft_tokens=8, branches=1, least_confidence=0.0),
         Request(prompt=(1, 2), max_new_tokens=40),
