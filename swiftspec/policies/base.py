@@ -60,17 +60,18 @@ class Policy(Protocol):
         """The shapes a planner tries."""
 
 
+class _Verifies(Protocol):
+    @property
+    def target_rows(self) -> int: ...
+
+
 class Shape:
     """What a chain that is drafted while the target works would answer; a policy says where it differs."""
 
     __slots__ = ()
 
     @property
-    def target_rows(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def least_target_rows(self) -> int:
+    def least_target_rows(self: "_Verifies") -> int:
         return self.target_rows
 
     @property
