@@ -5,9 +5,10 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -15,11 +16,34 @@ from pydantic import Field
 
 from swiftspec.documents import Document, Facts, ModelRef, Origin, write_atomically
 
-__all__ = ["AcceptanceTrace", "TracedPrompt"]
+__all__ = ["AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
 
-# Dimensions of every array in the file; T and K as in TracedPrompt, all prompts one after another.
-_COLUMNS = {"target_tokens": 1, "draft_tokens": 2, "draft_logprobs": 2, "ranks": 1}
-_ARRAYS = {"about", "lengths", "prompt_lengths", "prompt_tokens", *_COLUMNS}
+
+class Guesser(StrEnum):
+    """Who says what might come next."""
+
+    DRAFT = "draft"
+    FUZZY = "fuzzy"  # the draft, layers in groups
+    EXIT = "exit"  # the first half of the target
+
+
+class Guesses(NamedTuple):
+    """The K best tokens for output position t given everything before it, best first, and log-probs (nats).
+
+    tokens, logprobs: int32, float32 arrays (T, K).
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+
+    @property
+    def num_candidates(self) -> int:
+        return int(self.tokens.shape[1])
+
+
+# One-dimensional arrays of the file, all prompts one after another; beside them two of every guesser.
+_COLUMNS = ("target_tokens", "ranks")
+_ARRAYS = {"about", "lengths", "prompt_lengths", "prompt_tokens", "draft_tokens", "draft_logprobs", *_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +57,8 @@ class TracedPrompt:
         At least one.
     target_tokens : int32 array (T,)
         The target's own greedy output.
-    draft_tokens, draft_logprobs : int32, float32 arrays (T, K)
-        The draft's K best tokens for output position t given everything before it, best first, and log-probs (nats).
+    guesses : mapping
+        Of the draft, and of whom else the trace asked.
     ranks : int32 array (T,)
         Rank of the target's token in the draft's whole vocabulary; 0 is the draft's first choice.
     ended : bool
@@ -44,10 +68,13 @@ class TracedPrompt:
     prompt_id: str
     prompt_tokens: np.ndarray
     target_tokens: np.ndarray
-    draft_tokens: np.ndarray
-    draft_logprobs: np.ndarray
+    guesses: Mapping[Guesser, Guesses]
     ranks: np.ndarray
     ended: bool
+
+    @property
+    def draft(self) -> Guesses:
+        return self.guesses[Guesser.DRAFT]
 
     @property
     def prompt_length(self) -> int:
@@ -69,6 +96,11 @@ class AcceptanceTrace:
             raise ValueError("prompts is empty; a trace needs at least one")
 
     @property
+    def guessers(self) -> frozenset[Guesser]:
+        """Whose guesses every prompt holds."""
+        return frozenset.intersection(*[frozenset(prompt.guesses) for prompt in self.prompts])
+
+    @property
     def num_tokens(self) -> int:
         return sum(len(prompt.target_tokens) for prompt in self.prompts)
 
@@ -87,6 +119,10 @@ class AcceptanceTrace:
             prompts=tuple(_PromptFacts(prompt_id=p.prompt_id, ended=p.ended) for p in self.prompts),
         )
         arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
+        for guesser in self.guessers:
+            for name in Guesses._fields:
+                parts = [getattr(prompt.guesses[guesser], name) for prompt in self.prompts]
+                arrays[f"{guesser}_{name}"] = np.concatenate(parts)
         arrays["lengths"] = np.array([len(prompt.target_tokens) for prompt in self.prompts])
         arrays["prompt_lengths"] = np.array([prompt.prompt_length for prompt in self.prompts])
         arrays["prompt_tokens"] = np.concatenate([prompt.prompt_tokens for prompt in self.prompts])
@@ -150,8 +186,10 @@ def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) ->
             prompt_id=facts.prompt_id,
             prompt_tokens=arrays["prompt_tokens"][before:after],
             target_tokens=arrays["target_tokens"][start:stop],
-            draft_tokens=arrays["draft_tokens"][start:stop],
-            draft_logprobs=arrays["draft_logprobs"][start:stop],
+            guesses={
+                guesser: Guesses(tokens[start:stop], logprobs[start:stop])
+                for guesser, (tokens, logprobs) in _guesses(arrays).items()
+            },
             ranks=arrays["ranks"][start:stop],
             ended=facts.ended,
         )
@@ -159,29 +197,50 @@ def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) ->
     ]
 
 
+def _guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
+    """Those of all prompts. ValueError where only one of the two arrays is there."""
+    found = {}
+    for guesser in Guesser:
+        names = [f"{guesser}_{name}" for name in Guesses._fields]
+        present = [name for name in names if name in arrays]
+        if present == names:
+            found[guesser] = Guesses(*(arrays[name] for name in names))
+        elif present:
+            raise ValueError(f"{min(set(names) - set(present))} is missing beside {present[0]}")
+    return found
+
+
 def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
     for name, least in (("lengths", 0), ("prompt_lengths", 1)):
         counts = arrays[name]
         if counts.shape != (num_prompts,) or counts.dtype.kind not in "iu" or counts.min() < least:
             raise ValueError(f"{name} is {counts.tolist()}; expected {num_prompts} token counts of {least} or more")
-    _check_columns(arrays)
-    tokens, logprobs, ranks = arrays["draft_tokens"], arrays["draft_logprobs"], arrays["ranks"]
+    num_outputs = int(arrays["lengths"].sum())
+    _check_column("prompt_tokens", arrays["prompt_tokens"], rows=int(arrays["prompt_lengths"].sum()))
+    for name in _COLUMNS:
+        _check_column(name, arrays[name], rows=num_outputs)
+    for guesser, guesses in _guesses(arrays).items():
+        _check_guesses(guesser, guesses, rows=num_outputs)
+    if (arrays["ranks"] < 0).any():
+        raise ValueError(f"ranks holds {arrays['ranks'].min()}; expected 0 or more")
+
+
+def _check_guesses(guesser: Guesser, guesses: Guesses, *, rows: int) -> None:
+    tokens, logprobs = guesses
+    _check_column(f"{guesser}_tokens", tokens, rows=rows, dimensions=2)
+    _check_column(f"{guesser}_logprobs", logprobs, rows=rows, dimensions=2, kinds="f")
     if tokens.shape != logprobs.shape:
-        raise ValueError(f"draft_tokens has shape {tokens.shape}; expected that of draft_logprobs, {logprobs.shape}")
+        raise ValueError(
+            f"{guesser}_tokens has shape {tokens.shape}; expected that of {guesser}_logprobs, {logprobs.shape}"
+        )
     if not np.isfinite(logprobs).all():
-        raise ValueError("draft_logprobs holds NaN or infinity; expected finite log-probs")
+        raise ValueError(f"{guesser}_logprobs holds NaN or infinity; expected finite log-probs")
     if (np.diff(logprobs, axis=1) > 0).any():
-        raise ValueError("draft_logprobs rises along a row; expected the best candidate first")
-    if (ranks < 0).any():
-        raise ValueError(f"ranks holds {ranks.min()}; expected 0 or more")
+        raise ValueError(f"{guesser}_logprobs rises along a row; expected the best candidate first")
 
 
-def _check_columns(arrays: Mapping[str, np.ndarray]) -> None:
-    num_outputs, num_inputs = arrays["lengths"].sum(), arrays["prompt_lengths"].sum()
-    expected = {name: (dimensions, num_outputs) for name, dimensions in _COLUMNS.items()}
-    for name, (dimensions, rows) in (expected | {"prompt_tokens": (1, num_inputs)}).items():
-        column = arrays[name]
-        if column.dtype.kind not in ("f" if name == "draft_logprobs" else "iu"):
-            raise ValueError(f"{name} has type {column.dtype}")
-        if column.ndim != dimensions or len(column) != rows:
-            raise ValueError(f"{name} has shape {column.shape}; expected {dimensions} dimensions, {rows} rows")
+def _check_column(name: str, column: np.ndarray, *, rows: int, dimensions: int = 1, kinds: str = "iu") -> None:
+    if column.dtype.kind not in kinds:
+        raise ValueError(f"{name} has type {column.dtype}")
+    if column.ndim != dimensions or len(column) != rows:
+        raise ValueError(f"{name} has shape {column.shape}; expected {dimensions} dimensions, {rows} rows")

@@ -36,7 +36,10 @@ _SKY, _VERMILION, _YELLOW, _GREY = "#56B4E9", "#D55E00", "#F0E442", "#999999"
 _PHASE_COLOURS = {
     Phase.PREFILL: _GREEN,
     Phase.EXPAND: _ORANGE,
+    Phase.FUZZY: "#F5C76B",
     Phase.VERIFY: _BLUE,
+    Phase.EXIT: _SKY,
+    Phase.FINISH: _BLUE,
     Phase.COMPACT: _PURPLE,
     Phase.SEND: _VERMILION,
     Phase.WAIT: "#DDDDDD",
@@ -150,7 +153,7 @@ def tournament(candidates: Sequence[Candidate], report: Report | None) -> Figure
 
 def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10) -> Figure:
     """What each process did during some rounds, from the `first` one (0 is the first) or the last so many."""
-    starts_s = [span.start_s for span in timeline.phase(Phase.VERIFY)]
+    starts_s = timeline.verifications_s
     first = max(0, min(first, len(starts_s) - num_rounds))
     window = [*starts_s, timeline.e2e_s + timeline.start_s][first : first + num_rounds + 1]
     start_s, end_s = (window[0], window[-1]) if starts_s else (timeline.start_s, window[-1])

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,11 @@ from pydantic import Field, field_validator, model_validator
 
 from swiftspec.documents import Document, Facts, ModelRef
 from swiftspec.policies.effects import Role
-from swiftspec.timeline import Phase
+from swiftspec.timeline import COMPUTING, Phase
 
-__all__ = ["NUM_QUANTILES", "ForwardPhase", "HostPoint", "Latency", "Profile", "Provenance", "StepPoint", "weakest"]
+__all__ = ["NUM_QUANTILES", "HostPoint", "Latency", "Profile", "Provenance", "StepPoint", "weakest"]
 
 NUM_QUANTILES = 20
-ForwardPhase = Literal[Phase.PREFILL, Phase.EXPAND, Phase.VERIFY]
 
 
 class Provenance(StrEnum):
@@ -91,11 +90,18 @@ class StepPoint(_Measured):
     """
 
     role: Role
-    phase: ForwardPhase
+    phase: Phase
     degree: int = Field(ge=1)
     peer_busy: bool
     rows: int = Field(ge=1)
     context: int = Field(ge=0)
+
+    @field_validator("phase")
+    @classmethod
+    def _forward(cls, phase: Phase) -> Phase:
+        if phase not in COMPUTING:
+            raise ValueError(f"expected a forward: {', '.join(sorted(COMPUTING))}")
+        return phase
 
 
 class HostPoint(_Measured):
@@ -144,7 +150,7 @@ class Profile(Document):
         ValueError
             If nothing was measured for this phase and degree.
         """
-        role = role or (Role.DRAFT if phase is Phase.EXPAND else Role.TARGET)
+        role = role or (Role.DRAFT if phase in (Phase.EXPAND, Phase.FUZZY) else Role.TARGET)
         table = self._tables.get((role, phase, degree, peer_busy))
         assumed = table is None
         table = table or self._tables.get((role, phase, degree, not peer_busy))

@@ -1,6 +1,6 @@
 """Timeline: what each role did when. Both drivers emit it, in the same words; metrics are functions of it alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -11,7 +11,7 @@ import numpy as np
 from swiftspec.documents import Facts, Spread
 from swiftspec.policies.effects import Role
 
-__all__ = ["Figures", "Metrics", "Phase", "Span", "Timeline", "measure"]
+__all__ = ["COMPUTING", "Figures", "Metrics", "Phase", "Span", "Timeline", "measure"]
 
 
 class Phase(StrEnum):
@@ -19,11 +19,19 @@ class Phase(StrEnum):
 
     PREFILL = "prefill"
     EXPAND = "expand"  # one draft forward
+    FUZZY = "fuzzy"  # one draft forward, layers in groups
     VERIFY = "verify"  # one target forward
+    EXIT = "exit"  # the first half of one
+    FINISH = "finish"  # the other half
     COMPACT = "compact"  # KV of kept slots moves
     SEND = "send"
     WAIT = "wait"  # until the peer's message is there; a poll that finds one counts
     COMMIT = "commit"
+
+
+_DRAFTING = frozenset({Phase.EXPAND, Phase.FUZZY})
+_VERIFYING = frozenset({Phase.VERIFY, Phase.EXIT, Phase.FINISH})
+COMPUTING = frozenset({Phase.PREFILL, *_DRAFTING, *_VERIFYING})
 
 
 class Span(NamedTuple):
@@ -60,9 +68,14 @@ class Timeline:
         """Spans of the process that runs this role."""
         return [span for span in self.spans if span.role is role]
 
-    def phase(self, phase: Phase) -> list[Span]:
-        """All spans of a phase, in order of time."""
-        return sorted((span for span in self.spans if span.phase is phase), key=lambda span: span.start_s)
+    def phase(self, *phases: Phase) -> list[Span]:
+        """All spans of some phases, in order of time."""
+        return sorted((span for span in self.spans if span.phase in phases), key=lambda span: span.start_s)
+
+    @property
+    def verifications_s(self) -> list[float]:
+        """When each began."""
+        return [span.start_s for span in self.phase(Phase.VERIFY, Phase.EXIT)]
 
     @property
     def commits(self) -> list[Span]:
@@ -91,7 +104,7 @@ class Timeline:
     @property
     def round_s(self) -> list[float]:
         """Verification to verification; the last one ends with its commit."""
-        bounds = [span.start_s for span in self.phase(Phase.VERIFY)]
+        bounds = self.verifications_s
         if bounds:
             bounds.append(self.commits[-1].end_s)
         return [end - start for start, end in pairwise(bounds)]
@@ -99,8 +112,8 @@ class Timeline:
     @property
     def verified_tokens(self) -> int:
         """Tokens that verifications brought; autoregressive decoding has its first from the prefill."""
-        starts = [span.start_s for span in self.phase(Phase.VERIFY)]
-        return sum(span.tokens for span in self.commits if starts and span.start_s >= starts[0])
+        starts_s = self.verifications_s
+        return sum(span.tokens for span in self.commits if starts_s and span.start_s >= starts_s[0])
 
 
 class Figures(Facts):
@@ -158,7 +171,7 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
     if not timelines or any(not timeline.commits for timeline in timelines):
         raise ValueError("timelines are empty; at least one committed token each is needed")
     rounds = [duration for timeline in timelines for duration in timeline.round_s]
-    verifies = [span.end_s - span.start_s for timeline in timelines for span in timeline.phase(Phase.VERIFY)]
+    verifying_s = sum(_seconds(timeline.phase(*_VERIFYING)) for timeline in timelines)
     tails = [tail for timeline in timelines for tail in _turnarounds(timeline)]
     hit_tails = [seconds for seconds, forwards in tails if not forwards]
     busy = [_overlap(timeline) for timeline in timelines]
@@ -175,7 +188,7 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
         ttft_s=float(np.median([t.ttft_s for t in timelines])),
         tpot_s=float(np.median([t.tpot_s for t in timelines])),
         overlap_fraction=sum(both_s for both_s, _ in busy) / target_busy_s if target_busy_s else 0.0,
-        verify_s=float(np.mean(verifies)) if verifies else 0.0,
+        verify_s=verifying_s / max(1, len(rounds)),
         mean_round_s=float(np.mean(rounds)) if rounds else 0.0,
         target_busy=_busy_share(timelines, Role.TARGET),
         draft_busy=_busy_share(timelines, Role.DRAFT),
@@ -186,13 +199,17 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
 
 
 def _busy_share(timelines: Sequence[Timeline], model: Role) -> float:
-    busy = (Phase.PREFILL, Phase.VERIFY, Phase.EXPAND)
-    spans = [span for timeline in timelines for span in timeline.spans if span.model is model and span.phase in busy]
-    return sum(span.end_s - span.start_s for span in spans) / sum(timeline.e2e_s for timeline in timelines)
+    spans = (span for timeline in timelines for span in timeline.spans if span.model is model)
+    busy_s = _seconds(span for span in spans if span.phase in COMPUTING)
+    return busy_s / sum(timeline.e2e_s for timeline in timelines)
+
+
+def _seconds(spans: Iterable[Span]) -> float:
+    return sum(span.end_s - span.start_s for span in spans)
 
 
 def _wasted(timelines: Sequence[Timeline]) -> float | None:
-    rows = sum(span.rows for timeline in timelines for span in timeline.phase(Phase.EXPAND))
+    rows = sum(span.rows for timeline in timelines for span in timeline.phase(*_DRAFTING))
     tokens = sum(timeline.verified_tokens for timeline in timelines)
     return max(0.0, 1 - tokens / rows) if rows else None
 
@@ -212,13 +229,13 @@ def _turnarounds(timeline: Timeline) -> Iterator[tuple[float, int]]:
         elif span.phase is Phase.SEND and received_s is not None:
             yield span.end_s - received_s, forwards
             received_s = None
-        elif span.phase is Phase.EXPAND:
+        elif span.phase in _DRAFTING:
             forwards += 1
 
 
 def _overlap(timeline: Timeline) -> tuple[float, float]:
     """(seconds in which both processes computed, seconds in which the target did)."""
-    busy = (Phase.PREFILL, Phase.VERIFY, Phase.EXPAND, Phase.COMPACT)
+    busy = COMPUTING | {Phase.COMPACT}
     target, draft = ([span for span in timeline.of(role) if span.phase in busy] for role in (Role.TARGET, Role.DRAFT))
     both_s, index = 0.0, 0
     for span in target:
@@ -228,4 +245,4 @@ def _overlap(timeline: Timeline) -> tuple[float, float]:
             if other.start_s >= span.end_s:
                 break
             both_s += min(span.end_s, other.end_s) - max(span.start_s, other.start_s)
-    return both_s, sum(span.end_s - span.start_s for span in target)
+    return both_s, _seconds(target)

@@ -2,29 +2,34 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace, TracedPrompt
+from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.documents import ModelRef, Origin
 
 ORIGIN = Origin(command="swiftspec trace", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
 Arrays = dict[str, Any]
 
 
-def prompt(prompt_id: str, ranks: list[int], *, num_candidates: int = 3, ended: bool = False) -> TracedPrompt:
+def prompt(prompt_id: str, ranks: list[int], *, ended: bool = False) -> TracedPrompt:
     num_tokens = len(ranks)
     rng = np.random.default_rng(num_tokens)
-    logprobs = -np.sort(rng.gamma(1.0, 2.0, (num_tokens, num_candidates)), axis=1)
+
+    def guesses(num_candidates: int) -> Guesses:
+        logprobs = -np.sort(rng.gamma(1.0, 2.0, (num_tokens, num_candidates)), axis=1)
+        tokens = rng.integers(0, 99, (num_tokens, num_candidates), dtype=np.int32)
+        return Guesses(tokens, logprobs.astype(np.float32))
+
     return TracedPrompt(
         prompt_id=prompt_id,
         prompt_tokens=np.arange(7, dtype=np.int32),
         target_tokens=rng.integers(0, 99, num_tokens, dtype=np.int32),
-        draft_tokens=rng.integers(0, 99, (num_tokens, num_candidates), dtype=np.int32),
-        draft_logprobs=logprobs.astype(np.float32),
+        guesses={Guesser.DRAFT: guesses(3), Guesser.EXIT: guesses(2)},
         ranks=np.array(ranks, np.int32),
         ended=ended,
     )
@@ -53,10 +58,21 @@ def test_saved_trace_loads_as_it_was(tmp_path: Path) -> None:
     assert len(loaded.prompts) == len(TRACE.prompts)
     for found, saved in zip(loaded.prompts, TRACE.prompts, strict=True):
         assert (found.prompt_id, found.prompt_length, found.ended) == (saved.prompt_id, 7, saved.ended)
-        for name in ("prompt_tokens", "target_tokens", "draft_tokens", "draft_logprobs", "ranks"):
-            array = getattr(found, name)
-            np.testing.assert_array_equal(array, getattr(saved, name))
-            assert array.dtype == getattr(saved, name).dtype
+        assert found.guesses.keys() == {Guesser.DRAFT, Guesser.EXIT}
+        for before, after in zip(arrays_of(saved), arrays_of(found), strict=True):
+            np.testing.assert_array_equal(after, before)
+            assert after.dtype == before.dtype
+
+
+def arrays_of(prompt: TracedPrompt) -> list[np.ndarray]:
+    guesses = [array for guesser in sorted(prompt.guesses) for array in prompt.guesses[guesser]]
+    return [prompt.prompt_tokens, prompt.target_tokens, prompt.ranks, *guesses]
+
+
+def test_guessers_are_those_that_every_prompt_has() -> None:
+    without = replace(TRACE.prompts[0], guesses={Guesser.DRAFT: TRACE.prompts[0].draft})
+    assert TRACE.guessers == {Guesser.DRAFT, Guesser.EXIT}
+    assert trace(without, *TRACE.prompts[1:]).guessers == {Guesser.DRAFT}
 
 
 def test_rank_acceptance_is_the_share_of_tokens_at_each_rank() -> None:
@@ -119,6 +135,8 @@ def put(name: str, index: int | tuple[int, int], value: float) -> Callable[[Arra
         (lambda a: a.update(ranks=a["ranks"][:, None]), r"ranks has shape \(8, 1\); expected 1 dimensions"),
         (lambda a: a.update(ranks=a["ranks"] * 0.5), "ranks has type float64"),
         (lambda a: a.update(draft_tokens=a["draft_tokens"][:, :2]), r"draft_tokens has shape \(8, 2\); expected that"),
+        (lambda a: a.pop("exit_tokens"), "exit_tokens is missing beside exit_logprobs"),
+        (put("exit_logprobs", (2, 1), np.nan), "exit_logprobs holds NaN or infinity"),
         (put("draft_logprobs", (2, 1), np.nan), "draft_logprobs holds NaN or infinity; expected finite log-probs"),
         (put("draft_logprobs", (2, 2), -np.inf), "draft_logprobs holds NaN or infinity"),
         (put("draft_logprobs", (2, 2), 1.0), "draft_logprobs rises along a row; expected the best candidate first"),

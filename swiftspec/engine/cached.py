@@ -52,10 +52,19 @@ class CachedDecoder:
         assert logits is not None, "a prefill has tokens"
         return logits
 
-    def forward(self, rows: Sequence[Row]) -> Tensor:
-        """Append rows to the tree; fp32 logits (rows, vocab)."""
+    def forward(self, rows: Sequence[Row], *, fuzzy: bool = False) -> Tensor:
+        """Append rows to the tree; fp32 logits (rows, vocab). `fuzzy`: layers in groups."""
         tokens, positions, ancestors = zip(*rows, strict=True)
-        return self._decoder.forward(tokens, positions, ancestors, self._cache)
+        return self._decoder.forward(tokens, positions, ancestors, self._cache, fuzzy=fuzzy)
+
+    def exit(self, rows: Sequence[Row]) -> Tensor:
+        """The first half of a forward: its fp32 logits (rows, vocab)."""
+        tokens, positions, ancestors = zip(*rows, strict=True)
+        return self._decoder.exit(tokens, positions, ancestors, self._cache)
+
+    def finish(self) -> Tensor:
+        """The other half: the forward's fp32 logits (rows, vocab)."""
+        return self._decoder.finish(self._cache)
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
         """Keep tree slots in this order; the first `num_verified` join the prefix."""

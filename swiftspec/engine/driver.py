@@ -20,6 +20,8 @@ from swiftspec.policies.effects import (
     Role,
     Row,
     Send,
+    TargetExit,
+    TargetFinish,
     TargetForward,
 )
 from swiftspec.timeline import Phase, Span
@@ -36,8 +38,14 @@ class Model(Protocol):
     def prefill(self, tokens: tuple[int, ...]) -> Any:
         """Put tokens into the prefix; logits after the last one, (vocab,)."""
 
-    def forward(self, rows: tuple[Row, ...]) -> Any:
+    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Any:
         """Append rows to the tree; logits (rows, vocab)."""
+
+    def exit(self, rows: tuple[Row, ...]) -> Any:
+        """The first half of a forward; its logits (rows, vocab)."""
+
+    def finish(self) -> Any:
+        """The other half; the forward's logits (rows, vocab)."""
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
         """Compact the cache."""
@@ -88,10 +96,13 @@ class Driver:
         self._commit = commit
         self._interrupted = interrupted
         self._sampler = sampler
+        self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
         self._perform: dict[type[Effect], Callable[[Any], _Done]] = {
             Prefill: self._prefill,
             DraftForward: self._draft_forward,
             TargetForward: self._target_forward,
+            TargetExit: self._target_exit,
+            TargetFinish: self._target_finish,
             KeepKV: self._keep_kv,
             Send: self._send,
             Receive: self._receive,
@@ -126,15 +137,25 @@ class Driver:
         return _Done(choice, Phase.PREFILL, effect.role, rows=len(effect.tokens))
 
     def _draft_forward(self, effect: DraftForward) -> _Done:
-        logits = self._models[Role.DRAFT].forward(effect.rows)
-        tokens, logprobs = top_candidates(logits, effect.num_candidates)
-        candidates = tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
-        return _Done(candidates, Phase.EXPAND, Role.DRAFT, rows=len(effect.rows))
+        logits = self._models[Role.DRAFT].forward(effect.rows, fuzzy=effect.fuzzy)
+        phase = Phase.FUZZY if effect.fuzzy else Phase.EXPAND
+        return _Done(_best(logits, effect.num_candidates), phase, Role.DRAFT, rows=len(effect.rows))
 
     def _target_forward(self, effect: TargetForward) -> _Done:
         logits = self._models[Role.TARGET].forward(effect.rows)
         choices = tuple(self._sampler.choose(logits, [row.position for row in effect.rows]))
         return _Done(choices, Phase.VERIFY, Role.TARGET, rows=len(effect.rows))
+
+    def _target_exit(self, effect: TargetExit) -> _Done:
+        self._halfway = effect.rows
+        logits = self._models[Role.TARGET].exit(effect.rows)
+        return _Done(_best(logits, effect.num_candidates), Phase.EXIT, Role.TARGET, rows=len(effect.rows))
+
+    def _target_finish(self, _: TargetFinish) -> _Done:
+        rows = self._halfway
+        logits = self._models[Role.TARGET].finish()
+        choices = tuple(self._sampler.choose(logits, [row.position for row in rows]))
+        return _Done(choices, Phase.FINISH, Role.TARGET, rows=len(rows))
 
     def _keep_kv(self, effect: KeepKV) -> _Done:
         self._models[effect.role].keep(effect.slots, effect.num_verified)
@@ -159,3 +180,8 @@ class Driver:
     def _peer(self) -> Channel:
         assert self._channel is not None, "a program that talks to a peer needs a channel"
         return self._channel
+
+
+def _best(logits: Any, num_candidates: int) -> tuple[Candidates, ...]:
+    tokens, logprobs = top_candidates(logits, num_candidates)
+    return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))

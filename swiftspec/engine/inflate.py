@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from swiftspec.specs import Inflation, ModelSpec
 
 __all__ = ["inflate_weights", "write_inflated"]
 
+_LAYER = "model.layers."
 # What a layer adds to the residual stream; zero in an added layer.
 _OUTPUTS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight")
 _TOKENIZER_FILES = (
@@ -44,16 +45,31 @@ def inflate_weights(
 
     The added dimensions of the residual stream are always zero, since nothing writes to them. RMSNorm sees the same
     sum of squares over more dimensions: norm weights shrink by sqrt(hidden / new hidden), and eps with it in the spec.
+    The small model's layers are spread evenly, so that half of the layers know what half of its own do.
     """
     inflated = inflation.inflated(spec)
     result = {}
+    source_of = _sources(spec, inflated)
     for name, shape in weight_shapes(inflated).items():
-        original = weights.get(name)
+        original = weights.get(source_of(name))
         if original is None:
             result[name] = _added_layer_weight(name, shape, generator)
         else:
             result[name] = _expand(name, original.float(), shape, generator)
     return result
+
+
+def _sources(spec: ModelSpec, inflated: ModelSpec) -> Callable[[str], str]:
+    """Which weight of the small model a weight starts from; a name that it does not have where there is none."""
+    index_of = {
+        str((index + 1) * inflated.num_layers // spec.num_layers - 1): str(index) for index in range(spec.num_layers)
+    }
+
+    def source_of(name: str) -> str:
+        head, dot, rest = name.removeprefix(_LAYER).partition(".")
+        return f"{_LAYER}{index_of.get(head, 'none')}{dot}{rest}" if name.startswith(_LAYER) else name
+
+    return source_of
 
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -7,7 +7,8 @@ Decides nothing: which rows to run and which slots to keep comes from the caller
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,13 +19,14 @@ from swiftspec.engine.attention import TreeAttention, Visibility, causal_visibil
 from swiftspec.engine.cache import KVCache
 from swiftspec.engine.checkpoint import load_weights
 from swiftspec.engine.inflate import inflate_weights
-from swiftspec.engine.layers import build_head, build_layer
+from swiftspec.engine.layers import Layer, build_head, build_layer
 from swiftspec.engine.rope import rotations
 from swiftspec.specs import Inflation, ModelSpec
 
 __all__ = ["Decoder"]
 
 _PREFILL_ROWS = 128
+_LAYERS_PER_GROUP = 4  # EasySpec's choice (arXiv 2502.02493): with more, the layers' inputs differ too much
 
 
 class _Workspace:
@@ -44,6 +46,22 @@ class _Workspace:
         self.attention = TreeAttention(spec, num_rows=num_rows, dtype=dtype)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Step:
+    """A forward on its way through the layers."""
+
+    work: _Workspace
+    turns: Tensor
+    residual: Tensor
+    keys: Iterator[Tensor]  # of the layers to come
+    values: Iterator[Tensor]
+    new_slots: Iterator[Tensor]
+
+    @property
+    def num_rows(self) -> int:
+        return self.residual.shape[0]
+
+
 class Decoder:
     """A loaded model. One instance serves any number of caches, one forward at a time.
 
@@ -61,6 +79,8 @@ class Decoder:
         self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
         self._rotations = rotations(spec, 1)
         self._workspaces: dict[int, _Workspace] = {}
+        self._groups = _grouped(self._layers)
+        self._halfway: _Step | None = None
 
     @classmethod
     def load(
@@ -95,7 +115,13 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(
-        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        ancestors: Sequence[int],
+        cache: KVCache,
+        *,
+        fuzzy: bool = False,
     ) -> Tensor:
         """Logits [R, V] in fp32 of R rows, which become the tree's newest nodes.
 
@@ -108,16 +134,34 @@ class Decoder:
             length on, and a row may see earlier ones. Every row sees the prefix and itself.
         cache : KVCache
             Extended by R tree slots. ValueError if they do not fit.
+        fuzzy : bool
+            Layers in groups, their attention on the group's input: logits and KV are approximate.
         """
-        if not len(tokens) == len(positions) == len(ancestors) > 0:
-            raise ValueError(
-                f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
-                "expected one of each per row and at least one row"
-            )
-        cache.require_room(len(tokens))
-        hidden = self._run(tokens, positions, tree_visibility(ancestors, cache.tree_length), cache)
+        step = self._begin_tree(tokens, positions, ancestors, cache)
+        if fuzzy:
+            for group in self._groups:
+                self._run_grouped(step, group)
+        else:
+            self._run(step, self._layers)
         cache.extend_tree(len(tokens))
-        return self._head(hidden).float()
+        return self._logits(step)
+
+    @torch.inference_mode()
+    def exit(self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache) -> Tensor:
+        """What the first half of the layers would answer to `forward`. Only its `finish` may follow."""
+        step = self._begin_tree(tokens, positions, ancestors, cache)
+        self._run(step, self._layers[: len(self._layers) // 2])
+        self._halfway = step
+        return self._logits(step)
+
+    @torch.inference_mode()
+    def finish(self, cache: KVCache) -> Tensor:
+        """The rest of the forward that `exit` began, with its answer."""
+        step, self._halfway = self._halfway, None
+        assert step is not None, "an exit comes before"
+        self._run(step, self._layers[len(self._layers) // 2 :])
+        cache.extend_tree(step.num_rows)
+        return self._logits(step)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: KVCache) -> Tensor | None:
@@ -128,39 +172,78 @@ class Decoder:
         if cache.tree_length:
             raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
         cache.require_room(len(tokens))
-        hidden = None
+        step = None
         for first in range(0, len(tokens), _PREFILL_ROWS):
             chunk = tokens[first : first + _PREFILL_ROWS]
             positions = range(cache.prefix_length, cache.prefix_length + len(chunk))
-            hidden = self._run(chunk, positions, causal_visibility(len(chunk)), cache)
+            step = self._begin(chunk, positions, causal_visibility(len(chunk)), cache)
+            self._run(step, self._layers)
             cache.extend_prefix(len(chunk))
-        return None if hidden is None else self._head(hidden[-1:]).float()[0]
+        return None if step is None else self._logits(step, first_row=step.num_rows - 1)[0]
 
-    def _run(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> Tensor:
-        """All layers and the final norm, [R, hidden], in a buffer that the next forward of R rows overwrites."""
+    def _begin_tree(
+        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache
+    ) -> _Step:
+        if not len(tokens) == len(positions) == len(ancestors) > 0:
+            raise ValueError(
+                f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
+                "expected one of each per row and at least one row"
+            )
+        cache.require_room(len(tokens))
+        return self._begin(tokens, positions, tree_visibility(ancestors, cache.tree_length), cache)
+
+    def _begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> _Step:
+        """The embeddings of R rows, and where each layer finds its keys and values."""
         work = self._workspace(len(tokens))
-        attend = work.attention
-        num_slots = attend.prepare(visible, prefix_length=cache.prefix_length, capacity=cache.capacity)
-        turns = self._rotations_at(positions, cache.capacity)
-        residual = self._embedding.index_select(0, torch.tensor(tokens)).float()
-        keys, values = cache.data[:, :1, :, :num_slots].unbind(0), cache.data[:, 1:, :, :num_slots].unbind(0)
-        new_slots = cache.data[:, :, :, cache.length : cache.length + len(tokens)].unbind(0)
-        for layer, layer_keys, layer_values, slots in zip(self._layers, keys, values, new_slots, strict=True):
-            work.qkv.copy_(layer.qkv(self._normalised(residual, work)))
-            if layer.qk_norm is not None:
-                self._normalise_heads(work.queries_keys, layer.qk_norm)
-            work.qk_complex.mul_(turns)
-            attend.queries_GRJD.copy_(work.queries_GRJD)
-            slots.copy_(work.keys_values)
-            residual.add_(layer.output(attend(layer_keys, layer_values)))
-            gate, up = layer.gate_up(self._normalised(residual, work)).chunk(2, -1)
-            residual.add_(layer.down(F.silu(gate).mul_(up)))
-        return self._normalised(residual, work)
+        num_slots = work.attention.prepare(visible, prefix_length=cache.prefix_length, capacity=cache.capacity)
+        return _Step(
+            work=work,
+            turns=self._rotations_at(positions, cache.capacity),
+            residual=self._embedding.index_select(0, torch.tensor(tokens)).float(),
+            keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
+            values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
+            new_slots=iter(cache.data[:, :, :, cache.length : cache.length + len(tokens)].unbind(0)),
+        )
 
-    def _normalised(self, residual: Tensor, work: _Workspace) -> Tensor:
-        """Rows of length one; the norm's weight is folded into what follows. Three ops where rms_norm runs eight."""
-        torch.linalg.vector_norm(residual, 2, -1, True, out=work.norm)
-        return torch.div(residual, work.norm.hypot_(self._norm_floor), out=work.hidden)
+    def _run(self, step: _Step, layers: Sequence[Layer]) -> None:
+        """The next layers of a forward."""
+        for layer in layers:
+            step.residual.add_(self._attend(step, layer, self._normalised(step)))
+            self._feed(step, layer)
+
+    def _run_grouped(self, step: _Step, layers: Sequence[Layer]) -> None:
+        """The next layers, their attention on the input of the first: what EasySpec computes on a device each."""
+        hidden = self._normalised(step)
+        attended = [self._attend(step, layer, hidden) for layer in layers]
+        for layer, output in zip(layers, attended, strict=True):
+            step.residual.add_(output)
+            self._feed(step, layer)
+
+    def _attend(self, step: _Step, layer: Layer, hidden: Tensor) -> Tensor:
+        work = step.work
+        work.qkv.copy_(layer.qkv(hidden))
+        if layer.qk_norm is not None:
+            self._normalise_heads(work.queries_keys, layer.qk_norm)
+        work.qk_complex.mul_(step.turns)
+        work.attention.queries_GRJD.copy_(work.queries_GRJD)
+        next(step.new_slots).copy_(work.keys_values)
+        return layer.output(work.attention(next(step.keys), next(step.values)))
+
+    def _feed(self, step: _Step, layer: Layer) -> None:
+        gate, up = layer.gate_up(self._normalised(step)).chunk(2, -1)
+        step.residual.add_(layer.down(F.silu(gate).mul_(up)))
+
+    def _logits(self, step: _Step, *, first_row: int = 0) -> Tensor:
+        return self._head(self._normalised(step)[first_row:]).float()
+
+    def _normalised(self, step: _Step) -> Tensor:
+        """Rows of length one; the norm's weight is folded into what follows. Three ops where rms_norm runs eight.
+
+        [R, hidden], in a buffer that the next call overwrites.
+        """
+        work = step.work
+        torch.linalg.vector_norm(step.residual, 2, -1, True, out=work.norm)
+        return torch.div(step.residual, work.norm.hypot_(self._norm_floor), out=work.hidden)
 
     def _normalise_heads(self, heads: Tensor, weight: Tensor) -> None:
         norm = torch.linalg.vector_norm(heads, 2, -1, True)
@@ -176,3 +259,10 @@ class Decoder:
         if work is None:
             work = self._workspaces[num_rows] = _Workspace(self.spec, num_rows=num_rows, dtype=self.dtype)
         return work
+
+
+def _grouped(layers: Sequence[Layer]) -> list[Sequence[Layer]]:
+    """The first layer alone, the others in groups; the last alone too, where that leaves two to be grouped."""
+    inner, last = (layers[1:-1], layers[-1:]) if len(layers) > 3 else (layers[1:], ())
+    groups = [inner[first : first + _LAYERS_PER_GROUP] for first in range(0, len(inner), _LAYERS_PER_GROUP)]
+    return [group for group in (layers[:1], *groups, last) if group]

@@ -25,7 +25,7 @@ class ClosedForms:
         self._ranks = [prompt.ranks.tolist() for prompt in trace.prompts]
         self._num_tokens = trace.num_tokens
         self._context = min(prompt.prompt_length for prompt in trace.prompts) - 1
-        self._num_recorded = max(int(prompt.draft_tokens.shape[1]) for prompt in trace.prompts)
+        self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
         self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
         self._fewest_rounds = cache(self._count_fewest_rounds)
         self._mean_s = cache(self._lowest_mean_s)

@@ -38,7 +38,7 @@ def fitted_temperature(trace: AcceptanceTrace) -> float:
     Over the positions whose token is among the recorded candidates; 1 if there is none. Below 1 where the draft is less
     sure than it is right, as a draft is that was trained on a distribution from which the target takes the likeliest.
     """
-    logprobs = np.concatenate([prompt.draft_logprobs for prompt in trace.prompts]).astype(float)
+    logprobs = np.concatenate([prompt.draft.logprobs for prompt in trace.prompts]).astype(float)
     ranks = np.concatenate([prompt.ranks for prompt in trace.prompts])
     recorded = np.flatnonzero(ranks < logprobs.shape[1])
     if not recorded.size:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.acceptance import AcceptanceTrace, Guesser
 from swiftspec.planner.fit import Fit
 from swiftspec.policies import POLICIES, Layout, Policy
 from swiftspec.policies.base import Value, shape_of
@@ -80,12 +80,10 @@ def _placements(layout: Layout, num_devices: int) -> Iterator[dict[Role, tuple[i
 def _objection(option: Option, profile: Profile, trace: AcceptanceTrace) -> str | None:
     """Why an option cannot be priced; None if it can."""
     policy = option.policy
-    rows = {Role.TARGET: policy.target_rows}
-    if policy.layout is not Layout.TARGET_ONLY:
-        rows[Role.DRAFT] = policy.expand_rows
+    if missing := _guessers(policy) - trace.guessers:
+        return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses"
     longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
-    for role, most_rows in rows.items():
-        forward = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND
+    for role, forward, most_rows in _forwards(policy):
         degree = option.degrees[role]
         for phase in (Phase.PREFILL, forward):
             if degree not in profile.degrees(phase, role=role):
@@ -103,6 +101,23 @@ def _objection(option: Option, profile: Profile, trace: AcceptanceTrace) -> str 
 
 
 _CONTEXT_RULE = f"{MAX_CONTEXT_FACTOR} x that measured"
+
+
+_GUESSER_NAMES = {Guesser.FUZZY: "a draft with its layers in groups", Guesser.EXIT: "the first half of the target"}
+
+
+def _guessers(policy: Policy) -> set[Guesser]:
+    """Those beside the draft."""
+    return {guesser for guesser, asked in ((Guesser.FUZZY, policy.fuzzy), (Guesser.EXIT, policy.exits)) if asked}
+
+
+def _forwards(policy: Policy) -> Iterator[tuple[Role, Phase, int]]:
+    """Whose forwards a policy issues, and the most rows of one."""
+    for phase in (Phase.EXIT, Phase.FINISH) if policy.exits else (Phase.VERIFY,):
+        yield Role.TARGET, phase, policy.target_rows
+    if policy.layout is not Layout.TARGET_ONLY:
+        for phase in (Phase.EXPAND, Phase.FUZZY) if policy.fuzzy else (Phase.EXPAND,):
+            yield Role.DRAFT, phase, policy.expand_rows
 
 
 def _measured(profile: Profile, role: Role, phase: Phase, degree: int) -> Sequence[tuple[int, int]]:

@@ -7,6 +7,8 @@ from swiftspec.policies.amusd import Amusd
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import Layout, Policy
 from swiftspec.policies.eagle2 import Eagle2Tree
+from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.sequoia import SequoiaTree
@@ -27,10 +29,12 @@ POLICIES: dict[str, type[Policy]] = {
         SerialTree,
         SequoiaTree,
         Eagle2Tree,
+        EasySpec,
         Pearl,
         SpecBranch,
         Amusd,
         Ssd,
+        Mirror,
         SwiftSpec,
     )
 }

@@ -27,6 +27,8 @@ class Policy(Protocol):
 
     name: ClassVar[str]
     layout: ClassVar[Layout]
+    fuzzy: ClassVar[bool]  # drafts with layers in groups
+    exits: ClassVar[bool]  # verifies in two halves
 
     @property
     def target_rows(self) -> int:
@@ -69,6 +71,8 @@ class Shape:
     """What a chain that is drafted while the target works would answer; a policy says where it differs."""
 
     __slots__ = ()
+    fuzzy: ClassVar[bool] = False
+    exits: ClassVar[bool] = False
 
     @property
     def least_target_rows(self: "_Verifies") -> int:

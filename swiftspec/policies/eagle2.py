@@ -69,7 +69,7 @@ class Eagle2Tree(Shape):
         return 1 + self.depth
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: layered_rounds(request, self._draft)}
+        return {Role.TARGET: layered_rounds(request, self._draft, fuzzy=self.fuzzy)}
 
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:

@@ -28,6 +28,8 @@ __all__ = [
     "Send",
     "Stop",
     "Subtree",
+    "TargetExit",
+    "TargetFinish",
     "TargetForward",
     "Verdict",
     "as_verdict",
@@ -37,6 +39,8 @@ __all__ = [
     "receive",
     "receive_subtree",
     "receive_verdict",
+    "target_exit",
+    "target_finish",
     "target_forward",
 ]
 
@@ -75,10 +79,14 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class DraftForward:
-    """One forward of the draft. Answer: a `Candidates` of `num_candidates` tokens per row."""
+    """One forward of the draft. Answer: a `Candidates` of `num_candidates` tokens per row.
+
+    `fuzzy`: layers in groups that share an input (see `easyspec`); answer and KV are approximate.
+    """
 
     rows: tuple[Row, ...]
     num_candidates: int
+    fuzzy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,22 @@ class TargetForward:
     """One forward of the target. Answer: the target's own next token per row (greedy, or drawn)."""
 
     rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetExit:
+    """The first half of the target's layers. Answer: what they would say, a `Candidates` of `num_candidates` per row.
+
+    Nothing but its `TargetFinish` may touch the target before that.
+    """
+
+    rows: tuple[Row, ...]
+    num_candidates: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFinish:
+    """The other half, for the rows of the `TargetExit` before it. Answer: that of a `TargetForward`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +145,7 @@ class Commit:
     tokens: tuple[int, ...]
 
 
-Effect = Prefill | DraftForward | TargetForward | KeepKV | Send | Receive | Poll | Commit
+Effect = Prefill | DraftForward | TargetForward | TargetExit | TargetFinish | KeepKV | Send | Receive | Poll | Commit
 
 _Answer = TypeVar("_Answer")
 # What a program is sent depends on what it yielded, which a generator type cannot say: the wrappers below do.
@@ -137,15 +161,27 @@ def prefill(role: Role, tokens: tuple[int, ...]) -> Step[int | None]:
     return choice
 
 
-def draft_forward(rows: tuple[Row, ...], num_candidates: int) -> Step[tuple[Candidates, ...]]:
+def draft_forward(rows: tuple[Row, ...], num_candidates: int, *, fuzzy: bool = False) -> Step[tuple[Candidates, ...]]:
     """DraftForward, typed."""
-    candidates: tuple[Candidates, ...] = yield DraftForward(rows, num_candidates)
+    candidates: tuple[Candidates, ...] = yield DraftForward(rows, num_candidates, fuzzy)
     return candidates
 
 
 def target_forward(rows: tuple[Row, ...]) -> Step[tuple[int, ...]]:
     """TargetForward, typed."""
     choices: tuple[int, ...] = yield TargetForward(rows)
+    return choices
+
+
+def target_exit(rows: tuple[Row, ...], num_candidates: int) -> Step[tuple[Candidates, ...]]:
+    """TargetExit, typed."""
+    candidates: tuple[Candidates, ...] = yield TargetExit(rows, num_candidates)
+    return candidates
+
+
+def target_finish() -> Step[tuple[int, ...]]:
+    """TargetFinish, typed."""
+    choices: tuple[int, ...] = yield TargetFinish()
     return choices
 
 

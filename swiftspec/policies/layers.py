@@ -1,4 +1,4 @@
-"""Trees drafted level by level on the target's devices, anew each round: what EAGLE-2's and Sequoia's share."""
+"""Trees drafted level by level on the target's devices, anew each round: what EAGLE-2, Sequoia and EasySpec share."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,6 +18,8 @@ class Layers:
         Verified tokens without KV at the draft, the root last. They take its first tree slots.
     position : int
         Of the root.
+    fuzzy : bool
+        Forward layers in groups, all but the fresh tokens; what that leaves in the cache is not kept.
 
     Attributes
     ----------
@@ -25,9 +27,10 @@ class Layers:
         Of every node; what they mean is the policy's business.
     """
 
-    def __init__(self, fresh: Sequence[int], *, position: int) -> None:
+    def __init__(self, fresh: Sequence[int], *, position: int, fuzzy: bool) -> None:
         self._fresh = tuple(fresh)
         self._position = position
+        self._fuzzy = fuzzy
         self._tokens = [fresh[-1]]
         self._parents = [-1]
         self._rows: list[Row | None] = [None]
@@ -62,7 +65,7 @@ class Layers:
             self._rows[node], self._slots[node] = row, self._num_slots
             self._num_slots += 1
             rows.append(row)
-        return (yield from draft_forward(tuple(rows), num_candidates))
+        return (yield from draft_forward(tuple(rows), num_candidates, fuzzy=self._fuzzy))
 
     def subtree(self, nodes: Sequence[int]) -> Subtree:
         """The root and `nodes`, ascending: every node's parent is the root or one of them."""
@@ -71,18 +74,18 @@ class Layers:
         return Subtree(self._position, tokens, tuple(index.get(self._parents[node], -1) for node in index))
 
     def kept(self, nodes: Sequence[int]) -> tuple[int, ...]:
-        """Draft slots of what is fresh and of those nodes that have one."""
-        slots = (self._slots[node] for node in nodes)
+        """Draft slots of what is fresh and of those nodes that have one with exact KV."""
+        slots = () if self._fuzzy else (self._slots[node] for node in nodes)
         return (*range(len(self._fresh)), *(slot for slot in slots if slot >= 0))
 
 
-def layered_rounds(request: Request, draft: Callable[[Layers], Step[list[int]]]) -> Program:
+def layered_rounds(request: Request, draft: Callable[[Layers], Step[list[int]]], *, fuzzy: bool = False) -> Program:
     """Draft a tree, verify the nodes that `draft` names (root excluded, ascending), keep the KV of accepted ones."""
     for role in (Role.TARGET, Role.DRAFT):
         yield from prefill(role, request.prompt[:-1])
     fresh, position, num_generated = request.prompt[-1:], request.root_position, 0
     while True:
-        layers = Layers(fresh, position=position)
+        layers = Layers(fresh, position=position, fuzzy=fuzzy)
         nodes = yield from draft(layers)
         subtree = layers.subtree(nodes)
         choices = yield from target_forward(subtree.rows())

@@ -15,24 +15,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
-from swiftspec.policies.effects import (
-    KeepKV,
-    Program,
-    Role,
-    Send,
-    Step,
-    Stop,
-    draft_forward,
-    prefill,
-    receive_verdict,
-)
+from swiftspec.policies.branches import Outcome, Prepared, forward_window, prepared_rounds, roll_out
+from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.verification import Request, verify_rounds
-from swiftspec.tree import Candidates, Row, Subtree
+from swiftspec.tree import Candidates, Subtree
 
 __all__ = ["Ssd", "fan_out"]
 
 _MISS_EXPONENT = 1.0  # a token set of size F misses the bonus token with probability F^-r: the paper's r, not fitted
-_Outcome = tuple[int, int]  # accepted tokens, the token after them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +64,8 @@ class Ssd(Shape):
         return self.branches
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: verify_rounds(request, max_rows=self.target_rows), Role.DRAFT: _draft(request, self)}
+        draft = prepared_rounds(request, self.num_draft_tokens, lambda window: _prepare(window, self))
+        return {Role.TARGET: verify_rounds(request, max_rows=self.target_rows), Role.DRAFT: draft}
 
     @classmethod
     def search_space(cls) -> Iterator["Ssd"]:
@@ -96,57 +87,15 @@ def fan_out(num_draft_tokens: int, branches: int, acceptance: float) -> tuple[in
     return tuple(counts)
 
 
-def _draft(request: Request, shape: Ssd) -> Program:
-    yield from prefill(Role.DRAFT, request.prompt[:-1])
-    root, position = request.prompt[-1], request.root_position
-    chain = yield from _just_in_time(root, position, shape)
-    while True:
-        yield Send(Subtree(position, (root, *chain), tuple(range(-1, len(chain)))))
-        outcomes = yield from _prepare(root, position, chain, shape)
-        verdict = yield from receive_verdict()
-        if isinstance(verdict, Stop):
-            return
-        accepted = len(verdict.tokens) - 1
-        yield KeepKV(Role.DRAFT, tuple(range(accepted + 1)), accepted + 1)
-        root = verdict.tokens[-1]
-        position += len(verdict.tokens)
-        prepared = outcomes.get((accepted, root))
-        chain = prepared or (yield from _just_in_time(root, position, shape))
-
-
-def _just_in_time(root: int, position: int, shape: Ssd) -> Step[tuple[int, ...]]:
-    """A chain by K forwards of one row."""
-    tokens = [root]
-    for depth in range(shape.num_draft_tokens):
-        row = Row(tokens[-1], position + depth, (1 << depth) - 1)
-        (candidates,) = yield from draft_forward((row,), 1)
-        tokens.append(candidates.tokens[0])
-    yield KeepKV(Role.DRAFT, (), 0)
-    return tuple(tokens[1:])
-
-
-def _prepare(root: int, position: int, chain: Sequence[int], shape: Ssd) -> Step[dict[_Outcome, tuple[int, ...]]]:
+def _prepare(window: Subtree, shape: Ssd) -> Step[Prepared]:
     """The next chain for each outcome in the fan-out."""
     counts = fan_out(shape.num_draft_tokens, shape.branches, shape.acceptance)
-    glue = tuple(Row(token, position + k, (1 << k) - 1) for k, token in enumerate((root, *chain)))
-    answers = yield from draft_forward(glue, max(counts) + 1)
-    outcomes = list(_likeliest(answers, chain, counts))
-    rows = tuple(Row(token, position + k + 1, (2 << k) - 1) for k, token in outcomes)
-    chains: list[list[int]] = [[] for _ in outcomes]
-    slot = len(glue)
-    for _ in range(shape.num_draft_tokens):
-        answers = yield from draft_forward(rows, 1)
-        for tokens, candidates in zip(chains, answers, strict=True):
-            tokens.append(candidates.tokens[0])
-        rows = tuple(
-            Row(tokens[-1], row.position + 1, row.ancestors | 1 << slot + number)
-            for number, (row, tokens) in enumerate(zip(rows, chains, strict=True))
-        )
-        slot += len(rows)
-    return dict(zip(outcomes, map(tuple, chains), strict=True))
+    answers = yield from forward_window(window, max(counts) + 1)
+    outcomes = _likeliest(answers, window.tokens[1:], counts)
+    return (yield from roll_out(window, outcomes, shape.num_draft_tokens))
 
 
-def _likeliest(answers: Sequence[Candidates], chain: Sequence[int], counts: Sequence[int]) -> Iterator[_Outcome]:
+def _likeliest(answers: Sequence[Candidates], chain: Sequence[int], counts: Sequence[int]) -> Iterator[Outcome]:
     """After k accepted tokens the next one is not the chain's, or that would have been accepted too."""
     for k, (candidates, count) in enumerate(zip(answers, counts, strict=True)):
         others = [token for token in candidates.tokens if token not in chain[k : k + 1]]

@@ -1,6 +1,6 @@
 """What policies share: the request, expansion, following the target's choices, the target's half of a round."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from swiftspec.policies.effects import (
@@ -109,14 +109,21 @@ def below(subtree: Subtree, tokens: Sequence[int]) -> Subtree:
     return Subtree(subtree.position + len(tokens), tuple(kept), tuple(parents))
 
 
-def verify_rounds(request: Request, *, max_rows: int) -> Program:
+def verify_at_once(subtree: Subtree) -> Step[tuple[int, ...]]:
+    """One forward over a subtree; the target's choice at each node."""
+    return (yield from target_forward(subtree.rows()))
+
+
+def verify_rounds(
+    request: Request, *, max_rows: int, verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once
+) -> Program:
     """The target's half of a disaggregated policy: verify what the draft sends, up to `max_rows` nodes, every round."""
     yield from prefill(Role.TARGET, request.prompt[:-1])
     yield Send(Verdict(()))
     root, position, num_generated = request.prompt[-1], request.root_position, 0
     while True:
         subtree = yield from receive_subtree(root=root, position=position, max_rows=max_rows)
-        choices = yield from target_forward(subtree.rows())
+        choices = yield from verify(subtree)
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
         # First of all: until the verdict arrives the draft grows a tree that may be stale.

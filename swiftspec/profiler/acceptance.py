@@ -1,11 +1,11 @@
 """Records an AcceptanceTrace: the target decodes greedily; at every position the draft says what it would have."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
-from swiftspec.acceptance import AcceptanceTrace, TracedPrompt
+from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.documents import ModelRef, Origin
 from swiftspec.engine.cached import CachedDecoder
 from swiftspec.policies.effects import Role, Row
@@ -13,8 +13,10 @@ from swiftspec.specs import ModelSpec, model_directory
 
 __all__ = ["record_trace"]
 
-_CHUNK = 64
+_Ask = Callable[[CachedDecoder, Sequence[Row]], torch.Tensor]
 _TREE_SLOTS = 64
+_FEW_CANDIDATES = 8  # of whom no policy asks for more
+_FUZZY_ROWS = 4  # tokens since the last exact forward, at most: every depth up to that counts alike
 
 
 @torch.inference_mode()
@@ -51,20 +53,32 @@ def record_trace(
     for number, (prompt_id, prompt) in enumerate(prompts):
         progress(number, len(prompts), f"prompt {prompt_id}")
         output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
-        tokens, logprobs, ranks = _ranked(models[Role.DRAFT], prompt, output, num_candidates)
-        traced.append(
-            TracedPrompt(
-                prompt_id=prompt_id,
-                prompt_tokens=np.array(prompt, np.int32),
-                target_tokens=np.array(output, np.int32),
-                draft_tokens=tokens,
-                draft_logprobs=logprobs,
-                ranks=ranks,
-                ended=output[-1] in spec.eos_token_ids,
-            )
-        )
+        traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
     progress(len(prompts), len(prompts), "done")
     return AcceptanceTrace(origin=Origin.here(), source="recorded", target=target, draft=draft, prompts=tuple(traced))
+
+
+def _traced(
+    models: Mapping[Role, CachedDecoder],
+    prompt_id: str,
+    prompt: tuple[int, ...],
+    output: list[int],
+    num_candidates: int,
+    ends: Sequence[int],
+) -> TracedPrompt:
+    few = min(_FEW_CANDIDATES, num_candidates)
+    text, target, draft = (prompt, output), models[Role.TARGET], models[Role.DRAFT]
+    best, ranks = _guesses(draft, text, _exactly, rows=_TREE_SLOTS, num_candidates=num_candidates)
+    fuzzy, _ = _guesses(draft, text, _fuzzily, rows=_FUZZY_ROWS, num_candidates=few)
+    half, _ = _guesses(target, text, _halfway, rows=_TREE_SLOTS, num_candidates=few)
+    return TracedPrompt(
+        prompt_id=prompt_id,
+        prompt_tokens=np.array(prompt, np.int32),
+        target_tokens=np.array(output, np.int32),
+        guesses={Guesser.DRAFT: best, Guesser.FUZZY: fuzzy, Guesser.EXIT: half},
+        ranks=ranks,
+        ended=output[-1] in ends,
+    )
 
 
 def _greedy(model: CachedDecoder, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
@@ -77,23 +91,42 @@ def _greedy(model: CachedDecoder, prompt: tuple[int, ...], max_new_tokens: int, 
     return output
 
 
-def _ranked(
-    model: CachedDecoder, prompt: tuple[int, ...], output: list[int], num_candidates: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The draft's best tokens and log-probs for every output position, and the rank of the target's token."""
+def _exactly(model: CachedDecoder, rows: Sequence[Row]) -> torch.Tensor:
+    return model.forward(rows)
+
+
+def _fuzzily(model: CachedDecoder, rows: Sequence[Row]) -> torch.Tensor:
+    """As a draft that is calibrated before these rows; what follows sees exact KV."""
+    logits = model.forward(rows, fuzzy=True)
+    model.keep((), 0)
+    model.forward(rows)
+    return logits
+
+
+def _halfway(model: CachedDecoder, rows: Sequence[Row]) -> torch.Tensor:
+    logits = model.exit(rows)
+    model.finish()
+    return logits
+
+
+def _guesses(
+    model: CachedDecoder, text: tuple[tuple[int, ...], list[int]], ask: _Ask, *, rows: int, num_candidates: int
+) -> tuple[Guesses, np.ndarray]:
+    """Best tokens and log-probs for every output position, and the rank of the target's token; `rows` at a time."""
+    prompt, output = text
     model.reset()
     if len(prompt) > 1:
         model.prefill(prompt[:-1])
     context = [prompt[-1], *output[:-1]]
     tokens, logprobs, ranks = [], [], []
-    for start in range(0, len(context), _CHUNK):
-        chunk = context[start : start + _CHUNK]
-        rows = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
-        logits = model.forward(rows).float()
-        model.keep(tuple(range(len(rows))), len(rows))
+    for start in range(0, len(context), rows):
+        chunk = context[start : start + rows]
+        chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
+        logits = ask(model, chain)
+        model.keep(tuple(range(len(chain))), len(chain))
         best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
-        wanted = logits.gather(1, torch.tensor(output[start : start + _CHUNK])[:, None])
+        wanted = logits.gather(1, torch.tensor(output[start : start + rows])[:, None])
         tokens.append(best.indices.numpy().astype(np.int32))
         logprobs.append(best.values.numpy().astype(np.float32))
         ranks.append((logits > wanted).sum(-1).numpy().astype(np.int32))
-    return np.concatenate(tokens), np.concatenate(logprobs), np.concatenate(ranks)
+    return Guesses(np.concatenate(tokens), np.concatenate(logprobs)), np.concatenate(ranks)

@@ -17,6 +17,8 @@ from swiftspec.policies.effects import (
     Step,
     Stop,
     draft_forward,
+    target_exit,
+    target_finish,
     target_forward,
 )
 from swiftspec.policies.verification import Request
@@ -32,6 +34,7 @@ class _Sweep(Shape):
 
     target_rows_grid: tuple[int, ...]
     draft_rows_grid: tuple[int, ...]
+    halves_rows_grid: tuple[int, ...]
     repeats: int
 
     @property
@@ -69,6 +72,8 @@ class AlternatingSweep(_Sweep):
                 yield from _verify(request, rows)
                 for draft_rows in self.draft_rows_grid:
                     yield from _expand(request, draft_rows)
+            for draft_rows in self.draft_rows_grid:
+                yield from _expand(request, draft_rows, fuzzy=True)
         yield Commit((0,))
 
 
@@ -91,6 +96,10 @@ class OverlappedSweep(_Sweep):
         for _ in range(self.repeats):
             for rows in self.target_rows_grid:
                 yield from _verify(request, rows)
+            for rows in self.halves_rows_grid:
+                yield from target_exit(_chain(request, rows), NUM_CANDIDATES)
+                yield from target_finish()
+                yield KeepKV(Role.TARGET, (), 0)
         yield Send(Stop())
         yield Commit((0,))
 
@@ -114,6 +123,6 @@ def _verify(request: Request, num_rows: int) -> Step[None]:
     yield KeepKV(Role.TARGET, (), 0)
 
 
-def _expand(request: Request, num_rows: int) -> Step[None]:
-    yield from draft_forward(_chain(request, num_rows), NUM_CANDIDATES)
+def _expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Step[None]:
+    yield from draft_forward(_chain(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
     yield KeepKV(Role.DRAFT, (), 0)

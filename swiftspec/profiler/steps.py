@@ -11,18 +11,21 @@ from swiftspec.documents import ModelRef, Origin
 from swiftspec.engine.launcher import Engine
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import Role
+from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import ForwardPhase, HostPoint, Latency, Profile, Provenance, StepPoint
+from swiftspec.profile import HostPoint, Latency, Profile, Provenance, StepPoint
 from swiftspec.profiler.programs import AlternatingSweep, OverlappedSweep
 from swiftspec.specs import ModelSpec, model_directory
-from swiftspec.timeline import Phase, Timeline
+from swiftspec.timeline import COMPUTING, Phase, Timeline
 
 __all__ = ["host_points", "measure_profile", "step_points"]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12)
+HALVES_ROWS = (2, 4, 6, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
 # Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
 PASSES = 3
@@ -33,11 +36,13 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         SwiftSpec(verify_rows=4, expand_rows=1),
         SwiftSpec(verify_rows=8, expand_rows=4),
         SwiftSpec(verify_rows=16, expand_rows=8),
+        Mirror(num_draft_tokens=4, guesses=1),
     ),
     Layout.COLOCATED: (
         SerialTree(verify_rows=4, expand_rows=1, expansions=4),
         SerialTree(verify_rows=8, expand_rows=4, expansions=4),
         SerialTree(verify_rows=16, expand_rows=8, expansions=4),
+        EasySpec(verify_rows=8, top_k=4, depth=4),
     ),
 }
 HOST_TOKENS = 48
@@ -123,7 +128,12 @@ class _Measurement:
         sweep = OverlappedSweep if self._bench.layout is Layout.DISAGGREGATED else AlternatingSweep
         timelines = []
         for repeats in (1, *([REPEATS] * SWEEPS)):
-            policy = sweep(target_rows_grid=TARGET_ROWS, draft_rows_grid=DRAFT_ROWS, repeats=repeats)
+            policy = sweep(
+                target_rows_grid=TARGET_ROWS,
+                draft_rows_grid=DRAFT_ROWS,
+                halves_rows_grid=HALVES_ROWS,
+                repeats=repeats,
+            )
             timelines.append(self._run(policy, context, max_new_tokens=1))
         return timelines[1:]  # the first time at a context compiles its shapes
 
@@ -145,10 +155,10 @@ def step_points(
     timelines: Sequence[Timeline], groups: dict[Role, tuple[int, ...]], layout: Layout
 ) -> Iterator[StepPoint]:
     """Forwards of the timelines, by phase, rows and context (the request's id)."""
-    samples: dict[tuple[Role, ForwardPhase, int, int], list[float]] = defaultdict(list)
+    samples: dict[tuple[Role, Phase, int, int], list[float]] = defaultdict(list)
     for timeline in timelines:
         for span in timeline.spans:
-            if span.phase is Phase.PREFILL or span.phase is Phase.EXPAND or span.phase is Phase.VERIFY:
+            if span.phase in COMPUTING:
                 context = 0 if span.phase is Phase.PREFILL else int(timeline.request)
                 samples[span.model, span.phase, span.rows, context].append(span.end_s - span.start_s)
     peer_busy = layout is Layout.DISAGGREGATED
@@ -176,7 +186,7 @@ def host_points(timelines: Sequence[Timeline]) -> Iterator[HostPoint]:
     for timeline in timelines:
         for role in Role:
             for before, span in pairwise(timeline.of(role)):
-                if span.phase in (Phase.EXPAND, Phase.VERIFY):
+                if span.phase in COMPUTING and span.phase is not Phase.PREFILL:
                     samples[span.phase, span.rows].append(span.start_s - before.end_s)
                 elif span.phase in (Phase.SEND, Phase.COMPACT, Phase.COMMIT):
                     samples[span.phase, 1].append(span.end_s - before.end_s)

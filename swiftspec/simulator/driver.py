@@ -27,7 +27,10 @@ from swiftspec.policies.effects import (
     Program,
     Receive,
     Role,
+    Row,
     Send,
+    TargetExit,
+    TargetFinish,
     TargetForward,
 )
 from swiftspec.profile import Profile, Provenance
@@ -154,6 +157,7 @@ class _Process:
         self.finished = False
         self._coming: deque[Message] = deque()
         self._arrival_s = 0.0  # of the last of those
+        self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
         self._env = env
         self._oracle = oracle
         self._meter = meter
@@ -161,6 +165,8 @@ class _Process:
             Prefill: self._prefill,
             DraftForward: self._draft_forward,
             TargetForward: self._target_forward,
+            TargetExit: self._target_exit,
+            TargetFinish: self._target_finish,
             KeepKV: self._keep_kv,
             Send: self._send,
             Receive: self._receive,
@@ -196,12 +202,21 @@ class _Process:
         return self._oracle.prefill(effect.role, effect.tokens)
 
     def _draft_forward(self, effect: DraftForward) -> Generator[simpy.Event, Any, tuple[Candidates, ...]]:
-        yield from self._forward(Phase.EXPAND, Role.DRAFT, len(effect.rows))
-        return self._oracle.draft(effect.rows, effect.num_candidates)
+        yield from self._forward(Phase.FUZZY if effect.fuzzy else Phase.EXPAND, Role.DRAFT, len(effect.rows))
+        return self._oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy)
 
     def _target_forward(self, effect: TargetForward) -> Generator[simpy.Event, Any, tuple[int, ...]]:
         yield from self._forward(Phase.VERIFY, Role.TARGET, len(effect.rows))
         return self._oracle.target(effect.rows)
+
+    def _target_exit(self, effect: TargetExit) -> Generator[simpy.Event, Any, tuple[Candidates, ...]]:
+        yield from self._forward(Phase.EXIT, Role.TARGET, len(effect.rows))
+        self._halfway = effect.rows
+        return self._oracle.exit(effect.rows, effect.num_candidates)
+
+    def _target_finish(self, effect: TargetFinish) -> Generator[simpy.Event, Any, tuple[int, ...]]:  # noqa: ARG002 - it carries nothing
+        yield from self._forward(Phase.FINISH, Role.TARGET, len(self._halfway))
+        return self._oracle.target(self._halfway)
 
     def _keep_kv(self, effect: KeepKV) -> _Events:
         self._oracle.keep(effect.role, effect.slots, effect.num_verified)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceTrace, TracedPrompt
+from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.documents import ModelRef, Origin
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Candidates, Role, Row
@@ -26,20 +26,23 @@ class CandidatePool:
 
     def __init__(self, trace: AcceptanceTrace) -> None:
         self._prompts = trace.prompts
-        self._cut: dict[int, list[list[Candidates]]] = {}
+        self._cut: dict[tuple[Guesser, int], list[list[Candidates]]] = {}
 
-    def of(self, prompt_index: int, num_candidates: int) -> list[Candidates]:
+    def of(self, prompt_index: int, num_candidates: int, guesser: Guesser = Guesser.DRAFT) -> list[Candidates]:
         """Candidates at every output position of a prompt, `num_candidates` at most. ValueError if there are none."""
-        if num_candidates not in self._cut:
-            self._cut[num_candidates] = [_candidates(prompt, num_candidates) for prompt in self._prompts]
-        return self._cut[num_candidates][prompt_index]
+        key = (guesser, num_candidates)
+        if key not in self._cut:
+            self._cut[key] = [_candidates(prompt, guesser, num_candidates) for prompt in self._prompts]
+        return self._cut[key][prompt_index]
 
 
-def _candidates(prompt: TracedPrompt, num_candidates: int) -> list[Candidates]:
-    tokens = prompt.draft_tokens[:, :num_candidates].tolist()
-    logprobs = prompt.draft_logprobs[:, :num_candidates].tolist()
-    if num_candidates < 1 or not tokens or not tokens[0]:
-        raise ValueError(f"num_candidates is {num_candidates}, but prompt {prompt.prompt_id} of the trace has none")
+def _candidates(prompt: TracedPrompt, guesser: Guesser, num_candidates: int) -> list[Candidates]:
+    guesses = prompt.guesses.get(guesser)
+    if num_candidates < 1 or guesses is None or not guesses.tokens.size:
+        raise ValueError(
+            f"num_candidates is {num_candidates}, but prompt {prompt.prompt_id} of the trace has none of the {guesser}"
+        )
+    tokens, logprobs = (column[:, :num_candidates].tolist() for column in guesses)
     return list(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
 
 
@@ -61,6 +64,13 @@ class CacheMirror:
     def prefill(self, num_tokens: int) -> None:
         """Tokens of the prompt join the prefix."""
         self.prefix_length += num_tokens
+
+    def look(self, rows: Sequence[Row]) -> list[bool]:
+        """What `append` will answer."""
+        before = self._num_slots, self._slots_on_path
+        answers = self.append(rows)
+        self._num_slots, self._slots_on_path = before
+        return answers
 
     def append(self, rows: Sequence[Row]) -> list[bool]:
         """Rows take the next tree slots; whether each lies on the path. ValueError for a row that has no such place."""
@@ -135,10 +145,20 @@ class TraceOracle:
         mirror.prefill(len(tokens))
         return self._next(mirror.prefix_length - 1) if role is Role.TARGET else None
 
-    def draft(self, rows: Sequence[Row], num_candidates: int) -> tuple[Candidates, ...]:
+    def draft(self, rows: Sequence[Row], num_candidates: int, *, fuzzy: bool = False) -> tuple[Candidates, ...]:
         """Candidates per row; fewer than `num_candidates` where the trace holds fewer."""
         on_path = self._mirrors[Role.DRAFT].append(rows)
-        recorded = self._pool.of(self._prompt_index, num_candidates)
+        return self._guesses(rows, on_path, num_candidates, Guesser.FUZZY if fuzzy else Guesser.DRAFT)
+
+    def exit(self, rows: Sequence[Row], num_candidates: int) -> tuple[Candidates, ...]:
+        """What the first half of the target guesses per row; `target` of the same rows must follow."""
+        on_path = self._mirrors[Role.TARGET].look(rows)
+        return self._guesses(rows, on_path, num_candidates, Guesser.EXIT)
+
+    def _guesses(
+        self, rows: Sequence[Row], on_path: Sequence[bool], num_candidates: int, guesser: Guesser
+    ) -> tuple[Candidates, ...]:
+        recorded = self._pool.of(self._prompt_index, num_candidates, guesser)
         random, before = self._random, self._prompt_length - 1
         answers: list[Candidates] = []
         for row, follows in zip(rows, on_path, strict=True):
@@ -199,8 +219,7 @@ def synthesise_trace(
                 prompt_id=f"synthetic-{number}",
                 prompt_tokens=np.zeros(prompt_length, np.int32),
                 target_tokens=first + ranks,
-                draft_tokens=first[:, None] + np.arange(num_ranks, dtype=np.int32),
-                draft_logprobs=logprobs,
+                guesses={Guesser.DRAFT: Guesses(first[:, None] + np.arange(num_ranks, dtype=np.int32), logprobs)},
                 ranks=ranks,
                 ended=False,
             )

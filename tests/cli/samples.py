@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceTrace, TracedPrompt
+from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.documents import ModelRef, Origin, Spread, file_sha256
 from swiftspec.plan import Basis, Candidate, Plan, Prediction
 from swiftspec.policies.base import Value
@@ -113,8 +113,12 @@ def trace(
         prompt_id="a",
         prompt_tokens=np.arange(5, dtype=np.int32),
         target_tokens=np.arange(10, 10 + num_tokens, dtype=np.int32),
-        draft_tokens=np.array([[10 + i - rank, 11 + i - rank] for i, rank in enumerate(ranks)], dtype=np.int32),
-        draft_logprobs=np.log(np.tile(np.array([[0.7, 0.2]], dtype=np.float32), (num_tokens, 1))),
+        guesses={
+            Guesser.DRAFT: Guesses(
+                np.array([[10 + i - rank, 11 + i - rank] for i, rank in enumerate(ranks)], dtype=np.int32),
+                np.log(np.tile(np.array([[0.7, 0.2]], dtype=np.float32), (num_tokens, 1))),
+            )
+        },
         ranks=np.array(ranks, dtype=np.int32),
         ended=False,
     )

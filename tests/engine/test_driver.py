@@ -16,6 +16,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Row,
+    TargetExit,
+    TargetFinish,
     TargetForward,
 )
 from swiftspec.timeline import Phase
@@ -36,9 +38,18 @@ class RecordingModel:
         self.calls.append(("prefill", tokens))
         return self._logits(tokens[-1])
 
-    def forward(self, rows: tuple[Row, ...]) -> Tensor:
-        self.calls.append(("forward", rows))
+    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Tensor:
+        self.calls.append(("fuzzy forward" if fuzzy else "forward", rows))
         return torch.stack([self._logits(row.token) for row in rows])
+
+    def exit(self, rows: tuple[Row, ...]) -> Tensor:
+        self.calls.append(("exit", rows))
+        self.halfway = rows
+        return torch.stack([self._logits(row.token + 1) for row in rows])
+
+    def finish(self) -> Tensor:
+        self.calls.append(("finish",))
+        return torch.stack([self._logits(row.token) for row in self.halfway])
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
         self.calls.append(("keep", slots, num_verified))
@@ -92,6 +103,20 @@ def test_every_effect_reaches_its_model_and_is_answered() -> None:
     ]  # fmt: skip
     assert models[Role.TARGET].calls == [("reset",), ("prefill", (1, 2)), ("forward", rows)]
     assert models[Role.DRAFT].calls[-1] == ("keep", (1,), 0)
+
+
+def test_a_fuzzy_forward_and_halves_of_one_are_told_apart() -> None:
+    models = {role: RecordingModel() for role in Role}
+    rows = (Row(3, 4, 0),)
+    effects: list[Effect] = [DraftForward(rows, 1, fuzzy=True), TargetExit(rows, 2), TargetFinish()]
+    (fuzzy, guesses, choices), _, phases = run(effects, models)
+    assert isinstance(fuzzy, tuple)
+    assert isinstance(guesses, tuple)
+    assert [candidate.tokens for candidate in (*fuzzy, *guesses)] == [(4,), (5, 6)]
+    assert choices == (4,)
+    assert phases == [Phase.FUZZY, Phase.EXIT, Phase.FINISH]
+    assert models[Role.DRAFT].calls == [("reset",), ("fuzzy forward", rows)]
+    assert models[Role.TARGET].calls == [("reset",), ("exit", rows), ("finish",)]
 
 
 def test_an_interruption_ends_the_program_after_a_commit() -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses
 from swiftspec.planner.fit import fitted_temperature
 from swiftspec.simulator.oracle import synthesise_trace
 
@@ -14,9 +14,9 @@ def flattened(trace: AcceptanceTrace, temperature: float) -> AcceptanceTrace:
     """The same choices of the target, from a draft whose probabilities are drawn out or squeezed by `temperature`."""
     prompts = []
     for prompt in trace.prompts:
-        logprobs = prompt.draft_logprobs / temperature
+        logprobs = prompt.draft.logprobs / temperature
         logprobs -= np.log(np.exp(logprobs).sum(axis=1, keepdims=True))
-        prompts.append(replace(prompt, draft_logprobs=logprobs))
+        prompts.append(replace(prompt, guesses={Guesser.DRAFT: Guesses(prompt.draft.tokens, logprobs)}))
     return replace(trace, prompts=tuple(prompts))
 
 

@@ -100,6 +100,12 @@ class FakeCache:
         assert len(self.tree) <= self._tree_slots
         return [slot.path for slot in self.tree[first:]]
 
+    def paths(self, rows: Sequence[Row]) -> list[Path]:
+        """What `forward` would answer."""
+        answers = self.forward(rows)
+        del self.tree[len(self.tree) - len(rows) :]
+        return answers
+
     def keep(self, slots: Sequence[int], num_verified: int, known: Path) -> None:
         """Compact; `known` are the prompt and all verified tokens that this role knows of, the root last."""
         assert len(set(slots)) == len(slots)

@@ -24,6 +24,8 @@ from swiftspec.policies.effects import (
     Row,
     Send,
     Subtree,
+    TargetExit,
+    TargetFinish,
     TargetForward,
     Verdict,
 )
@@ -127,6 +129,7 @@ class _Driver:
         self._processes = {role: _Process(program, request.prompt) for role, program in programs.items()}
         self._bursts, self._delays = cycle(schedule.bursts), cycle(schedule.delays)
         self._now = 0
+        self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
         self._events: list[Event[Effect]] = []
 
     def run(self) -> Run:
@@ -179,6 +182,15 @@ class _Driver:
                 caches[model].prefill(tokens)
                 return self._target(tokens) if model is Role.TARGET else None, ()
             case TargetForward(rows):
+                paths = caches[Role.TARGET].forward(rows)
+                return tuple(map(self._target, paths)), paths
+            case TargetExit(rows, num_candidates):
+                assert self._draft is not None
+                self._halfway = rows
+                paths = caches[Role.TARGET].paths(rows)
+                return tuple(self._draft(path, num_candidates) for path in paths), paths
+            case TargetFinish():
+                rows, self._halfway = self._halfway, ()
                 paths = caches[Role.TARGET].forward(rows)
                 return tuple(map(self._target, paths)), paths
             case DraftForward(rows, num_candidates):

@@ -1,4 +1,4 @@
-"""Trees drafted level by level: EAGLE-2's and Sequoia's."""
+"""Trees drafted level by level: EAGLE-2's, Sequoia's and EasySpec's."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.eagle2 import Eagle2Tree
-from swiftspec.policies.effects import DraftForward, TargetForward
+from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.effects import DraftForward, KeepKV, Role, TargetForward
 from swiftspec.policies.sequoia import SequoiaTree, static_tree
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Event, Run, drive, scores_below
 
 dynamic = st.builds(Eagle2Tree, verify_rows=st.integers(2, 12), top_k=st.integers(1, 6), depth=st.integers(1, 5))
+fuzzy = st.builds(EasySpec, verify_rows=st.integers(2, 12), top_k=st.integers(1, 6), depth=st.integers(1, 5))
 static = st.builds(
     SequoiaTree,
     verify_rows=st.integers(2, 12),
@@ -24,7 +26,7 @@ static = st.builds(
 
 
 @settings(max_examples=400, deadline=None)
-@given(policy=dynamic | static, request=requests(), draft=drafts())
+@given(policy=dynamic | static | fuzzy, request=requests(), draft=drafts())
 def test_output_is_the_targets_own_under_any_acceptance(policy: Policy, request: Request, draft: FakeDraft) -> None:
     run = drive(policy, request, target=draft.target, draft=draft, forgetful=True)
     assert run.output == draft.target.output(request)
@@ -51,6 +53,19 @@ def test_dynamic_tree_forwards_its_levels_and_verifies_the_best_of_them(
 
 
 @settings(max_examples=100, deadline=None)
+@given(shape=fuzzy, request=requests(), draft=drafts())
+def test_fuzzy_tree_begins_with_what_is_exact_and_keeps_nothing_else(
+    shape: EasySpec, request: Request, draft: FakeDraft
+) -> None:
+    run = drive(shape, request, target=draft.target, draft=draft, forgetful=True)
+    exact = [forwards[0] for forwards, _ in rounds(run)]
+    for forwards, _ in rounds(run):
+        assert [event.effect.fuzzy for event in forwards] == [False] + [True] * shape.depth
+    kept = [event.effect.slots for event in run.of(KeepKV) if event.effect.role is Role.DRAFT]
+    assert kept == [tuple(range(len(event.effect.rows))) for event in exact[: len(kept)]]
+
+
+@settings(max_examples=100, deadline=None)
 @given(shape=static, request=requests())
 def test_static_tree_is_the_same_every_round(shape: SequoiaTree, request: Request) -> None:
     target = FakeTarget(seed=1)
@@ -72,7 +87,7 @@ def rounds(run: Run) -> Iterator[tuple[list[Event[DraftForward]], Event[TargetFo
         before = until
 
 
-@pytest.mark.parametrize("policy", [Eagle2Tree, SequoiaTree])
+@pytest.mark.parametrize("policy", [Eagle2Tree, EasySpec, SequoiaTree])
 def test_search_space_holds_distinct_shapes(policy: type[Policy]) -> None:
     space = list(policy.search_space())
     assert len(set(space)) == len(space)

@@ -13,10 +13,12 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "serial_tree",
         "sequoia_tree",
         "eagle2_tree",
+        "easyspec",
         "pearl",
         "specbranch",
         "amusd",
         "ssd",
+        "mirror",
         "swiftspec",
     ]
     assert all(policy.name == name for name, policy in POLICIES.items())

@@ -40,8 +40,8 @@ def test_ranks_and_candidates_are_those_of_a_plain_forward(models: tuple[Path, P
         with torch.no_grad():
             wanted, logits = (model(text).logits[0, len(prompt) - 1 : -1] for model in (target, draft))
         assert wanted.argmax(-1).tolist() == output.tolist()
-        assert logits.topk(5).indices.tolist() == traced.draft_tokens.tolist()
-        np.testing.assert_allclose(logits.log_softmax(-1).topk(5).values, traced.draft_logprobs, atol=1e-4)
+        assert logits.topk(5).indices.tolist() == traced.draft.tokens.tolist()
+        np.testing.assert_allclose(logits.log_softmax(-1).topk(5).values, traced.draft.logprobs, atol=1e-4)
         ranks = (logits > logits.gather(1, output[:, None])).sum(-1)
         assert ranks.tolist() == traced.ranks.tolist()
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses
 from swiftspec.policies.effects import Role, Row
 from swiftspec.simulator.oracle import CacheMirror, CandidatePool, TraceOracle, synthesise_trace
 
@@ -88,8 +88,8 @@ def test_draft_says_what_was_recorded_on_the_path() -> None:
     subject = oracle(trace, 1)
     subject.prefill(Role.DRAFT, (0, 0))
     answers = subject.draft((Row(0, 2, 0), Row(output[0], 3, 0b1)), 2)
-    assert [answer.tokens for answer in answers] == [tuple(tokens) for tokens in prompt.draft_tokens[:2].tolist()]
-    assert [answer.logprobs for answer in answers] == [tuple(logs) for logs in prompt.draft_logprobs[:2].tolist()]
+    assert [answer.tokens for answer in answers] == [tuple(tokens) for tokens in prompt.draft.tokens[:2].tolist()]
+    assert [answer.logprobs for answer in answers] == [tuple(logs) for logs in prompt.draft.logprobs[:2].tolist()]
 
 
 @pytest.mark.parametrize(("num_tokens", "position"), [(4, 3), (100, 3), (100, 50), (100, 99)])
@@ -103,7 +103,7 @@ def test_draft_off_the_path_draws_from_the_positions_nearby(num_tokens: int, pos
         subject.keep(Role.DRAFT, (), 0)
         answers.add(answer.tokens)
     index = position - (trace.prompts[0].prompt_length - 1)
-    nearby = trace.prompts[0].draft_tokens[max(0, index - 16) : index + 16, :2]
+    nearby = trace.prompts[0].draft.tokens[max(0, index - 16) : index + 16, :2]
     assert answers == {tuple(tokens) for tokens in nearby.tolist()}
 
 
@@ -117,7 +117,7 @@ def test_asking_for_more_candidates_than_recorded_gives_what_there_is() -> None:
 def test_no_candidates_at_all_is_an_error() -> None:
     trace = small_trace()
     bare = replace(
-        trace.prompts[0], draft_tokens=np.zeros((4, 0), np.int32), draft_logprobs=np.zeros((4, 0), np.float32)
+        trace.prompts[0], guesses={Guesser.DRAFT: Guesses(np.zeros((4, 0), np.int32), np.zeros((4, 0), np.float32))}
     )
     pool = CandidatePool(replace(trace, prompts=(bare,)))
     with pytest.raises(ValueError, match="num_candidates is 8, but prompt synthetic-0 of the trace has none"):
@@ -133,7 +133,7 @@ def test_synthetic_ranks_have_the_given_shares_and_name_the_targets_token() -> N
     trace = synthesise_trace((0.6, 0.25), prompt_lengths=(8, 8), num_tokens=20_000, seed=5)
     assert trace.rank_acceptance(2) == pytest.approx([0.6, 0.25], abs=0.01)
     prompt = trace.prompts[0]
-    for token, candidates, rank in zip(prompt.target_tokens[:200], prompt.draft_tokens, prompt.ranks, strict=False):
+    for token, candidates, rank in zip(prompt.target_tokens[:200], prompt.draft.tokens, prompt.ranks, strict=False):
         assert list(candidates).index(token) == rank if rank < 2 else token not in candidates
 
 

@@ -1,0 +1,115 @@
+"""Mirror-SD (arXiv 2510.13161): the target's own middle layer says which outcomes to draft for.
+
+The target verifies a chain of K tokens in two halves. What the first half would say at each position, its `guesses`
+best tokens, goes to the draft; while the target runs the other half, the draft rolls out the next chain after each of
+these tokens, (K + 1) * guesses branches at once. Target to draft: a tree, the chain with the guesses below each of its
+tokens; then accepted tokens and the bonus token. If that outcome was among the guesses its chain leaves at once;
+otherwise the draft makes one while the target waits. The other branches are thrown away.
+
+The paper's draft emits several tokens per forward (speculative streaming) and runs on NPUs; here it is any draft model.
+Its formula roots branches at the next position only, its figure at every position: the latter is what is done here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.branches import Outcome, Prepared, forward_window, prepared_rounds, roll_out
+from swiftspec.policies.effects import (
+    PeerError,
+    Program,
+    Role,
+    Send,
+    Step,
+    Verdict,
+    receive,
+    target_exit,
+    target_finish,
+)
+from swiftspec.policies.verification import Request, verify_rounds
+from swiftspec.tree import Candidates, Subtree
+
+__all__ = ["Mirror"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror(Shape):
+    """Parameters of the guessed outcomes.
+
+    Parameters
+    ----------
+    num_draft_tokens : int
+        K, tokens of a chain.
+    guesses : int
+        Tokens that the first half names at each of the K + 1 positions (the paper's kappa).
+    """
+
+    name: ClassVar[str] = "mirror"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    exits: ClassVar[bool] = True
+
+    num_draft_tokens: int = 4
+    guesses: int = 2
+
+    def __post_init__(self) -> None:
+        check_shape(self, num_draft_tokens=1, guesses=1)
+
+    @property
+    def target_rows(self) -> int:
+        return self.num_draft_tokens + 1
+
+    @property
+    def draft_rows(self) -> int:
+        return self.target_rows + self.num_draft_tokens * self.expand_rows
+
+    @property
+    def expand_rows(self) -> int:
+        return self.target_rows * self.guesses
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {
+            Role.TARGET: verify_rounds(request, max_rows=self.target_rows, verify=self._verify),
+            Role.DRAFT: prepared_rounds(request, self.num_draft_tokens, self._prepare),
+        }
+
+    @classmethod
+    def search_space(cls) -> Iterator["Mirror"]:
+        for num_draft_tokens in (2, 3, 4, 5, 6, 7, 9):
+            for guesses in (1, 2, 3, 4):
+                yield cls(num_draft_tokens=num_draft_tokens, guesses=guesses)
+
+    def _verify(self, window: Subtree) -> Step[tuple[int, ...]]:
+        answers = yield from target_exit(window.rows(), self.guesses + 1)
+        yield Send(_hypotheses(window, answers, self.guesses))
+        return (yield from target_finish())
+
+    def _prepare(self, window: Subtree) -> Step[Prepared]:
+        yield from forward_window(window, 1)  # its KV, while the target is in its first half
+        hypotheses = yield from _receive_hypotheses(window)
+        return (yield from roll_out(window, _outcomes(hypotheses, len(window.tokens)), self.num_draft_tokens))
+
+
+def _hypotheses(window: Subtree, answers: Sequence[Candidates], guesses: int) -> Subtree:
+    """The chain, and below each of its tokens what may follow instead of the chain's next one."""
+    tokens, parents = list(window.tokens), list(window.parents)
+    for k, candidates in enumerate(answers):
+        others = [token for token in candidates.tokens if token not in window.tokens[k + 1 : k + 2]][:guesses]
+        tokens += others
+        parents += [k] * len(others)
+    return Subtree(window.position, tuple(tokens), tuple(parents))
+
+
+def _receive_hypotheses(window: Subtree) -> Step[Subtree]:
+    message = yield from receive()
+    while message == Verdict(()):  # the target has finished its prefill
+        message = yield from receive()
+    length = len(window.tokens)
+    if not isinstance(message, Subtree) or message.tokens[:length] != window.tokens:
+        raise PeerError(f"expected guesses below {window!r}, got {message!r}")
+    return message
+
+
+def _outcomes(hypotheses: Subtree, window_length: int) -> list[Outcome]:
+    guessed = zip(hypotheses.parents[window_length:], hypotheses.tokens[window_length:], strict=True)
+    return [(k, token) for k, token in guessed if k < window_length]
