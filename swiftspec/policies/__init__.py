@@ -6,6 +6,7 @@ from typing import Any
 from swiftspec.policies.amusd import Amusd
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import Layout, Policy
+from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.mirror import Mirror
@@ -33,6 +34,7 @@ POLICIES: dict[str, type[Policy]] = {
         Pearl,
         SpecBranch,
         Amusd,
+        Dsi,
         Ssd,
         Mirror,
         SwiftSpec,

@@ -19,7 +19,7 @@ class Layout(StrEnum):
 
     TARGET_ONLY = "target-only"
     COLOCATED = "co-located"  # one program; both models on the same devices, in turn
-    DISAGGREGATED = "disaggregated"  # a program a role; each model on devices of its own
+    DISAGGREGATED = "disaggregated"  # a program a role; each model on devices of its own; see also target_groups
 
 
 class Policy(Protocol):
@@ -37,6 +37,10 @@ class Policy(Protocol):
     @property
     def draft_rows(self) -> int:
         """Most draft tree slots in use at once; 0 without a draft."""
+
+    @property
+    def target_groups(self) -> int:
+        """Equal groups of devices that run the target's program, each with a copy of the target; one, but for DSI."""
 
     @property
     def least_target_rows(self) -> int:
@@ -73,6 +77,10 @@ class Shape:
     __slots__ = ()
     fuzzy: ClassVar[bool] = False
     exits: ClassVar[bool] = False
+
+    @property
+    def target_groups(self) -> int:
+        return 1
 
     @property
     def least_target_rows(self: "_Verifies") -> int:

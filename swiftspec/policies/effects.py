@@ -123,19 +123,24 @@ class KeepKV:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give the peer role a message. No answer."""
+    """Give a peer a message. No answer. `peer`: which one, where there are several target groups."""
 
     message: Message
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait for the peer's next message. Answer: the message."""
+    """Wait for a peer's next message. Answer: the message."""
+
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Look for the peer's next message without waiting. Answer: the message, or None."""
+    """Look for a peer's next message without waiting. Answer: the message, or None."""
+
+    peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +190,15 @@ def target_finish() -> Step[tuple[int, ...]]:
     return choices
 
 
-def receive() -> Step[Message]:
+def receive(peer: int = 0) -> Step[Message]:
     """Receive, typed."""
-    message: Message = yield Receive()
+    message: Message = yield Receive(peer)
     return message
 
 
-def poll() -> Step[Message | None]:
+def poll(peer: int = 0) -> Step[Message | None]:
     """Poll, typed."""
-    message: Message | None = yield Poll()
+    message: Message | None = yield Poll(peer)
     return message
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from hypothesis import strategies as st
 
-from swiftspec.policies import Policy, Request
+from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -75,21 +75,25 @@ class Run:
 
 
 class _Process:
-    """One role's program, where it stands."""
+    """One role's program, where it stands, and the caches it drives."""
 
-    def __init__(self, program: Program, known: Path) -> None:
+    def __init__(
+        self, role: Role, program: Program, known: Path, caches: Mapping[Role, FakeCache], *, rank: int, num_peers: int
+    ) -> None:
+        self.role, self.rank, self.caches = role, rank, caches
         self.program = program
         self.known = known
-        self.inbox: deque[tuple[int, Message]] = deque()  # (when it is there, message)
-        self.pending: Effect | None = None  # a receive that found nothing yet
+        self.inboxes = [deque[tuple[int, Message]]() for _ in range(num_peers)]  # (when it is there, message)
+        self.pending: Receive | None = None  # one that found nothing yet
+        self.halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
         self.answer: Any = None
         self.finished = False
 
-    def has_message(self, now: int) -> bool:
-        return bool(self.inbox) and self.inbox[0][0] <= now
+    def has_message(self, peer: int, now: int) -> bool:
+        return bool(self.inboxes[peer]) and self.inboxes[peer][0][0] <= now
 
     def can_run(self, now: int) -> bool:
-        return not self.finished and (self.pending is None or self.has_message(now))
+        return not self.finished and (self.pending is None or self.has_message(self.pending.peer, now))
 
 
 def drive(
@@ -121,52 +125,49 @@ class _Driver:
         forgetful: bool,
     ) -> None:
         self._target, self._draft = target, draft
-        self._caches = {
-            Role.TARGET: FakeCache(policy.target_rows),
-            Role.DRAFT: FakeCache(policy.draft_rows, forgetful=forgetful),
-        }
-        programs = policy.programs(request)
-        self._processes = {role: _Process(program, request.prompt) for role, program in programs.items()}
+        self._processes = list(_processes(policy, request, forgetful=forgetful))
         self._bursts, self._delays = cycle(schedule.bursts), cycle(schedule.delays)
         self._now = 0
-        self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
         self._events: list[Event[Effect]] = []
 
     def run(self) -> Run:
-        roles = cycle(self._processes)
-        while not all(process.finished for process in self._processes.values()):
-            role = next(roles)
+        turns = cycle(self._processes)
+        while not all(process.finished for process in self._processes):
+            process = next(turns)
             for _ in range(next(self._bursts)):
-                if self._processes[role].can_run(self._now):
-                    self._step(role)
-            if not any(process.can_run(self._now) for process in self._processes.values()):
+                if process.can_run(self._now):
+                    self._step(process)
+            if not any(process.can_run(self._now) for process in self._processes):
                 self._wait_for_a_message()
-        draft = self._processes.get(Role.DRAFT)
-        assert draft is None or not draft.inbox, "every verdict was read"
+        targets = [process for process in self._processes if process.role is Role.TARGET]
+        for process in self._processes:
+            # With several targets it is the draft that stops.
+            stops = process.role is (Role.DRAFT if len(targets) > 1 else Role.TARGET)
+            assert stops or not any(process.inboxes), "every verdict was read"
         return Run(events=tuple(self._events))
 
     def _wait_for_a_message(self) -> None:
-        waiting = [process for process in self._processes.values() if not process.finished]
-        arrivals = [process.inbox[0][0] for process in waiting if process.inbox]
-        assert arrivals or not waiting, "deadlock: nobody can run and no message is on its way"
+        awaited = [process.inboxes[process.pending.peer] for process in self._processes if process.pending]
+        arrivals = [inbox[0][0] for inbox in awaited if inbox]
+        assert arrivals or not awaited, "deadlock: nobody can run and no message is on its way"
         self._now = max(self._now, min(arrivals, default=0))
 
-    def _step(self, role: Role) -> None:
-        process = self._processes[role]
+    def _step(self, process: _Process) -> None:
         self._now += 1
-        effect = process.pending
+        effect: Effect | None = process.pending
         if effect is None:
             try:
                 effect = process.program.send(process.answer)
             except StopIteration:
                 process.finished = True
                 return
-        message_waiting = process.has_message(self._now)
-        process.pending = effect if isinstance(effect, Receive) and not message_waiting else None
+        message_waiting = any(process.has_message(peer, self._now) for peer in range(len(process.inboxes)))
+        blocked = isinstance(effect, Receive) and not process.has_message(effect.peer, self._now)
+        process.pending = effect if isinstance(effect, Receive) and blocked else None
         if process.pending is None:
-            process.answer, paths = self._perform(role, effect)
+            process.answer, paths = self._perform(process, effect)
             event = Event(
-                role=role,
+                role=process.role,
                 effect=effect,
                 answer=process.answer,
                 message_waiting=message_waiting,
@@ -175,8 +176,8 @@ class _Driver:
             )
             self._events.append(event)
 
-    def _perform(self, role: Role, effect: Effect) -> tuple[Any, Sequence[Path]]:
-        process, caches = self._processes[role], self._caches
+    def _perform(self, process: _Process, effect: Effect) -> tuple[Any, Sequence[Path]]:
+        caches = process.caches
         match effect:
             case Prefill(model, tokens):
                 caches[model].prefill(tokens)
@@ -186,11 +187,11 @@ class _Driver:
                 return tuple(map(self._target, paths)), paths
             case TargetExit(rows, num_candidates):
                 assert self._draft is not None
-                self._halfway = rows
+                process.halfway = rows
                 paths = caches[Role.TARGET].paths(rows)
                 return tuple(self._draft(path, num_candidates) for path in paths), paths
             case TargetFinish():
-                rows, self._halfway = self._halfway, ()
+                rows, process.halfway = process.halfway, ()
                 paths = caches[Role.TARGET].forward(rows)
                 return tuple(map(self._target, paths)), paths
             case DraftForward(rows, num_candidates):
@@ -199,26 +200,52 @@ class _Driver:
                 return tuple(self._draft(path, num_candidates) for path in paths), paths
             case KeepKV(model, slots, num_verified):
                 caches[model].keep(slots, num_verified, process.known)
-            case Send(message):
-                self._deliver(role, message)
-            case Receive() | Poll():
-                return self._received(process), ()
+            case Send(message, peer):
+                self._deliver(process, message, peer)
+            case Receive(peer) | Poll(peer):
+                return self._received(process, peer), ()
             case Commit(tokens):
                 process.known += tokens
         return None, ()
 
-    def _deliver(self, sender: Role, message: Message) -> None:
-        inbox = self._processes[Role.DRAFT if sender is Role.TARGET else Role.TARGET].inbox
+    def _deliver(self, sender: _Process, message: Message, peer: int) -> None:
+        others = [process for process in self._processes if process.role is not sender.role]
+        inbox = others[peer].inboxes[sender.rank]
         arrival = self._now + next(self._delays)
         inbox.append((max(arrival, inbox[-1][0]) if inbox else arrival, message))
 
-    def _received(self, process: _Process) -> Message | None:
-        if not process.has_message(self._now):
+    def _received(self, process: _Process, peer: int) -> Message | None:
+        if not process.has_message(peer, self._now):
             return None
-        _, message = process.inbox.popleft()
-        if isinstance(message, Verdict):
+        _, message = process.inboxes[peer].popleft()
+        if isinstance(message, Verdict) and process.role is Role.DRAFT and len(process.inboxes) == 1:
             process.known += message.tokens
+        elif isinstance(message, Subtree) and process.role is Role.TARGET and len(self._processes) > 2:
+            # One of several targets: what it may keep is what the chain says it has in common with the last.
+            seen = process.caches[Role.TARGET]
+            process.known = tuple(slot.path[-1] for slot in (*seen.prefix, *seen.tree))[: message.position]
+            process.known += message.tokens[:1]
         return message
+
+
+def _processes(policy: Policy, request: Request, *, forgetful: bool) -> Iterator[_Process]:
+    """The processes of one request, the targets first."""
+    groups = policy.target_groups
+
+    def cache(role: Role) -> FakeCache:
+        return FakeCache(policy.target_rows if role is Role.TARGET else policy.draft_rows, forgetful=forgetful)
+
+    def start(role: Role, held: Iterable[Role], *, rank: int, num_peers: int) -> _Process:
+        program = policy.programs(request)[role]
+        caches = {model: cache(model) for model in held}
+        return _Process(role, program, request.prompt, caches, rank=rank, num_peers=num_peers)
+
+    if policy.layout is not Layout.DISAGGREGATED:
+        yield start(Role.TARGET, Role, rank=0, num_peers=0)
+        return
+    for rank in range(groups):
+        yield start(Role.TARGET, (Role.TARGET,), rank=rank, num_peers=1)
+    yield start(Role.DRAFT, (Role.DRAFT,), rank=0, num_peers=groups)
 
 
 def run_alone(

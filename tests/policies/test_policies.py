@@ -17,6 +17,7 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "pearl",
         "specbranch",
         "amusd",
+        "dsi",
         "ssd",
         "mirror",
         "swiftspec",

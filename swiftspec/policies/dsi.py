@@ -1,0 +1,202 @@
+"""Distributed speculative inference, DSI (ICLR 2025, arXiv 2405.14105): several verifications in flight at once.
+
+The draft decodes on its own and never waits while there is room. Every `num_draft_tokens` tokens, and at once after a
+rejection, it hands all that is unverified to a free target group; so verifications of successive blocks overlap, each
+beginning where the group's cache ends. Draft to target: a chain. Target to draft: the target's token after each of its
+rows. The draft follows these tokens; where they differ from what it drafted, everything after is thrown away.
+
+The paper cancels verifications of what was thrown away. Here a group finishes them, and nobody listens; with a group
+per block that is drafted during a verification, the group that brought the rejection is free, and the next one is by
+the time there is a block for it. Their target also decodes on its own beside all this, so as never to be slower than
+without a draft; that is what handing the bare root over after a rejection does.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.effects import (
+    Commit,
+    KeepKV,
+    PeerError,
+    Program,
+    Role,
+    Send,
+    Step,
+    Stop,
+    Subtree,
+    Verdict,
+    poll,
+    prefill,
+    receive,
+    target_forward,
+)
+from swiftspec.policies.verification import Request, expand
+from swiftspec.tree import TokenTree
+
+__all__ = ["Dsi"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dsi(Shape):
+    """Parameters of the overlapping verifications.
+
+    Parameters
+    ----------
+    num_draft_tokens : int
+        Draft tokens from one verification to the next.
+    target_groups : int
+        Groups that verify, each with a copy of the target.
+    verify_rows : int
+        Most rows of a verification: what a group's cache lacks, and what is unverified.
+    """
+
+    name: ClassVar[str] = "dsi"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+
+    num_draft_tokens: int = 2
+    target_groups: int = 2
+    verify_rows: int = 32
+
+    def __post_init__(self) -> None:
+        check_shape(self, num_draft_tokens=1, target_groups=2, verify_rows=2)
+
+    @property
+    def target_rows(self) -> int:
+        return self.verify_rows
+
+    @property
+    def draft_rows(self) -> int:
+        return self.verify_rows
+
+    @property
+    def least_target_rows(self) -> int:
+        return 1
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: _serve(request), Role.DRAFT: _Chain(request, self).run()}
+
+    @classmethod
+    def search_space(cls) -> Iterator["Dsi"]:
+        for target_groups in (2, 3, 4, 5, 6, 7):
+            for num_draft_tokens in (1, 2, 3, 4, 6, 8):
+                yield cls(num_draft_tokens=num_draft_tokens, target_groups=target_groups)
+
+
+def _serve(request: Request) -> Program:
+    """One group: a forward over every chain that comes, behind what of the last one the draft's chains still share."""
+    yield from prefill(Role.TARGET, request.prompt[:-1])
+    prefix_length = request.root_position
+    while True:
+        chain = yield from receive()
+        if isinstance(chain, Stop):
+            return
+        if not isinstance(chain, Subtree):
+            raise PeerError(f"expected a chain, got {chain!r}")
+        num_kept = chain.position - prefix_length
+        yield KeepKV(Role.TARGET, tuple(range(num_kept)), num_kept)
+        prefix_length = chain.position
+        choices = yield from target_forward(chain.rows())
+        yield Send(Verdict(choices))
+
+
+class _Group:
+    """What the draft knows of a target group: the last chain it was given, and whether that is still unanswered."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position  # of the chain's first token; the text before it is in the group's prefix
+        self.chain: tuple[int, ...] = ()
+        self.busy = False
+
+    def has_seen(self, text: Sequence[int]) -> int:
+        """How many tokens of `text`, its last one excluded, the group has in its cache."""
+        num_seen = self.position
+        for token, seen in zip(text[self.position : -1], self.chain, strict=False):
+            if token != seen:
+                break
+            num_seen += 1
+        return num_seen
+
+    def covers(self, text: Sequence[int]) -> bool:
+        """Whether the chain holds the end of `text`, so that its answers say what comes next."""
+        rest = tuple(text[self.position :])
+        return self.chain[: len(rest)] == rest
+
+
+class _Chain:
+    """The draft's side: one chain, drafted, handed over and followed. `text`: the prompt and all verified tokens."""
+
+    def __init__(self, request: Request, shape: Dsi) -> None:
+        self._request = request
+        self._shape = shape
+        self._text = list(request.prompt)
+        self._tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+        self._groups = [_Group(request.root_position) for _ in range(shape.target_groups)]
+        self._in_flight: list[int] = []  # busy groups, in the order in which they will answer
+        self._handed_over = request.root_position  # tokens that some group has, is at, or has rejected
+
+    def run(self) -> Program:
+        yield from prefill(Role.DRAFT, self._request.prompt[:-1])
+        finished = False
+        while not finished:
+            yield from self._hand_over()
+            number, choices = yield from self._listen()
+            if choices:
+                finished = yield from self._follow(self._groups[number], choices)
+            elif self._tree.can_grow:
+                yield from expand(self._tree, 1, 1)
+        for number in range(len(self._groups)):
+            yield Send(Stop(), number)
+
+    def _hand_over(self) -> Step[None]:
+        """Give what is unverified to the free group that has seen most, if a block is full or nobody is at its root."""
+        free = [number for number, group in enumerate(self._groups) if not group.busy]
+        drafted = self._tree.best(self._shape.verify_rows).tokens[1:]
+        new = len(self._text) + len(drafted) - self._handed_over
+        covered = any(self._groups[number].covers(self._text) for number in self._in_flight)
+        if not free or (covered and new < self._shape.num_draft_tokens):
+            return
+        number = max(free, key=lambda number: self._groups[number].has_seen(self._text))
+        group = self._groups[number]
+        group.position = group.has_seen(self._text)
+        group.chain = (*self._text[group.position :], *drafted)[: self._shape.verify_rows]
+        group.busy = True
+        self._in_flight.append(number)
+        self._handed_over = max(self._handed_over, group.position + len(group.chain))
+        yield Send(Subtree(group.position, group.chain, tuple(range(-1, len(group.chain) - 1))), number)
+
+    def _listen(self) -> Step[tuple[int, tuple[int, ...]]]:
+        """A group and its answers, none if there are none; waits for the oldest where there is no room to draft."""
+        for number in self._in_flight:
+            message = yield from poll(number) if self._tree.can_grow else receive(number)
+            if message is not None:
+                group = self._groups[number]
+                self._in_flight.remove(number)
+                group.busy = False
+                if not isinstance(message, Verdict) or len(message.tokens) != len(group.chain):
+                    raise PeerError(f"expected {len(group.chain)} tokens of group {number}, got {message!r}")
+                return number, message.tokens
+        return -1, ()
+
+    def _follow(self, group: _Group, choices: tuple[int, ...]) -> Step[bool]:
+        """Verify along a group's answers, unless they are about something that was thrown away; whether that is all."""
+        text = self._text
+        if not group.covers(text):
+            return False
+        row = len(text) - 1 - group.position
+        verified = [choices[row]]
+        for token in group.chain[row + 1 :]:
+            if token != verified[-1]:
+                break
+            row += 1
+            verified.append(choices[row])
+        tokens, finished = self._request.clip(verified, num_generated=len(text) - len(self._request.prompt))
+        yield Commit(tokens)
+        if finished:
+            return True
+        text += tokens
+        if not self._tree.advance(tokens):
+            self._handed_over = len(text) - 1
+        yield KeepKV(Role.DRAFT, *self._tree.compact())
+        return False
