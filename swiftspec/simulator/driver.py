@@ -148,10 +148,11 @@ class _Process:
     def __init__(self, env: simpy.Environment, role: Role, *, oracle: TraceOracle, meter: Meter) -> None:
         self.role = role
         self.peer: _Process | None = None
-        self.inbox = simpy.Store(env)
         self.spans: list[Span] = []
         self.blocked = False
         self.finished = False
+        self._inbox: deque[Message] = deque()
+        self._awaited: simpy.Event | None = None  # by a receive that found nothing
         self._coming: deque[Message] = deque()
         self._arrival_s = 0.0  # of the last of those
         self._env = env
@@ -231,20 +232,24 @@ class _Process:
 
     def _deliver(self, _: simpy.Event) -> None:
         # The oldest message, whoever's arrival this is: rounding may swap two that are due at once.
-        self.inbox.put(self._coming.popleft())
+        self._inbox.append(self._coming.popleft())
+        if self._awaited is not None:
+            self._awaited.succeed()
+            self._awaited = None
 
     def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message]:  # noqa: ARG002 - it carries nothing
         start_s = self._env.now
-        self.blocked = True
-        message: Message = yield self.inbox.get()
-        self.blocked = False
-        self.spans.append(Span(self.role, Phase.WAIT, self.role, 0, 0, start_s, self._env.now))
-        return message
+        if not self._inbox:
+            self.blocked = True
+            self._awaited = self._env.event()
+            yield self._awaited
+            self.blocked = False
+        return self._take(start_s)
 
     def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:  # noqa: ARG002 - it carries nothing
-        if not self.inbox.items:
-            return None
-        now = self._env.now
-        message: Message = yield self.inbox.get()
-        self.spans.append(Span(self.role, Phase.WAIT, self.role, 0, 0, now, now))
-        return message
+        yield from ()
+        return self._take(self._env.now) if self._inbox else None
+
+    def _take(self, start_s: float) -> Message:
+        self.spans.append(Span(self.role, Phase.WAIT, self.role, 0, 0, start_s, self._env.now))
+        return self._inbox.popleft()
