@@ -48,13 +48,19 @@ class Candidate(Facts):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        roles = {Role.TARGET, Role.DRAFT} if self.build().layout is Layout.DISAGGREGATED else {Role.TARGET}
+        policy = self.build()
+        roles = {Role.TARGET, Role.DRAFT} if policy.layout is Layout.DISAGGREGATED else {Role.TARGET}
         if set(self.groups) != roles:
             found = ", ".join(sorted(self.groups)) or "nobody"
             raise ValueError(f"groups are of {found}; {self.policy} needs those of {', '.join(sorted(roles))}")
         devices = [device for group in self.groups.values() for device in group]
         if len(set(devices)) < len(devices) or not all(self.groups.values()):
             raise ValueError(f"groups are {list(self.groups.values())}; expected non-empty and disjoint ones")
+        if len(self.groups[Role.TARGET]) % policy.target_groups:
+            raise ValueError(
+                f"groups has {len(self.groups[Role.TARGET])} devices of the target; "
+                f"{self.policy} splits them into {policy.target_groups} equal groups"
+            )
         return self
 
     def build(self) -> Policy:

@@ -16,7 +16,6 @@ from matplotlib.patches import Patch
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.documents import write_atomically
 from swiftspec.plan import Candidate
-from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.report import PolicyReport, Report
 from swiftspec.timeline import Phase, Timeline
@@ -79,9 +78,9 @@ def acceptance_by_rank(trace: AcceptanceTrace, *, num_ranks: int = 16) -> Figure
 
 
 def step_latency(profile: Profile) -> Figure:
-    """Median latency of a forward over its rows, 5 % to 95 % shaded; a line per phase, degree and peer state."""
+    """Median latency of a whole forward over its rows, 5 % to 95 % shaded; a line per phase, degree and peer state."""
     figure, axes = _figure()
-    steps = [step for step in profile.steps if step.phase is not Phase.PREFILL]
+    steps = [step for step in profile.steps if step.phase in (Phase.EXPAND, Phase.VERIFY)]
     contexts = sorted({step.context for step in steps})
     context = contexts[len(contexts) // 2] if contexts else 0
     steps = sorted((step for step in steps if step.context == context), key=lambda step: (_line(step), step.rows))
@@ -159,14 +158,17 @@ def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10)
     start_s, end_s = (window[0], window[-1]) if starts_s else (timeline.start_s, window[-1])
     figure = Figure(figsize=(12, 3), layout="constrained")
     axes = figure.subplots()
-    roles = [role for role in Role if timeline.of(role)]
+    processes = timeline.processes
     for span in timeline.spans:
         if span.end_s > start_s and span.start_s < end_s:
             left_s, right_s = max(span.start_s, start_s), min(span.end_s, end_s)
             bar = [((left_s - start_s) * 1e3, (right_s - left_s) * 1e3)]
             height = 0.5 if span.phase is Phase.WAIT else 0.8
             axes.broken_barh(
-                bar, (roles.index(span.role) - height / 2, height), facecolors=_PHASE_COLOURS[span.phase], linewidth=0
+                bar,
+                (processes.index((span.role, span.rank)) - height / 2, height),
+                facecolors=_PHASE_COLOURS[span.phase],
+                linewidth=0,
             )
     present = {span.phase for span in timeline.spans if span.end_s > start_s and span.start_s < end_s}
     handles = [Patch(color=colour, label=phase.value) for phase, colour in _PHASE_COLOURS.items() if phase in present]
@@ -174,8 +176,8 @@ def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10)
     axes.set(
         xlabel="time (ms)",
         xlim=(0, (end_s - start_s) * 1e3),
-        yticks=range(len(roles)),
-        yticklabels=[role.value for role in roles],
+        yticks=range(len(processes)),
+        yticklabels=[f"{role} {rank}" if (role, 1) in processes else role.value for role, rank in processes],
         title=f"{min(num_rounds, len(starts_s))} rounds of {timeline.request}",
     )
     axes.invert_yaxis()

@@ -35,7 +35,10 @@ COMPUTING = frozenset({Phase.PREFILL, *_DRAFTING, *_VERIFYING})
 
 
 class Span(NamedTuple):
-    """One phase of one process, `role`. `model` is whose forward or cache it was: a co-located process has both."""
+    """One phase of one process, `role`. `model` is whose forward or cache it was: a co-located process has both.
+
+    `rank` tells several target groups apart.
+    """
 
     role: Role
     phase: Phase
@@ -44,6 +47,7 @@ class Span(NamedTuple):
     tokens: int
     start_s: float
     end_s: float
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +61,7 @@ class Timeline:
     start_s : float
         When the request was handed to the roles; the clock is shared by all of them.
     spans : tuple of Span
-        Spans of one role do not overlap and come in order of time.
+        Spans of one process do not overlap and come in order of time.
     """
 
     request: str
@@ -65,8 +69,14 @@ class Timeline:
     spans: tuple[Span, ...]
 
     def of(self, role: Role) -> list[Span]:
-        """Spans of the process that runs this role."""
+        """Spans of the processes that run this role."""
         return [span for span in self.spans if span.role is role]
+
+    @property
+    def processes(self) -> list[tuple[Role, int]]:
+        """Role and rank of every process, targets first."""
+        present = {(span.role, span.rank) for span in self.spans}
+        return sorted(present, key=lambda process: (list(Role).index(process[0]), process[1]))
 
     def phase(self, *phases: Phase) -> list[Span]:
         """All spans of some phases, in order of time."""
@@ -132,8 +142,8 @@ class Metrics(Facts):
     serial tail of a round: verdict received to next subtree sent, at the draft, where that took no further forward;
     hit_fraction is the share of such rounds, the one that starts when the target has finished its prefill included.
     verify_s and mean_round_s are means. target_busy and draft_busy are the shares of the time from request to last
-    token in which that model computed. wasted_draft is the share of the draft's rows beyond one per output token:
-    rejected, or computed again; None without a draft.
+    token in which that model computed, the mean over target groups where there are several. wasted_draft is the share
+    of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
     """
 
     figures: Figures
@@ -201,7 +211,8 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
 def _busy_share(timelines: Sequence[Timeline], model: Role) -> float:
     spans = (span for timeline in timelines for span in timeline.spans if span.model is model)
     busy_s = _seconds(span for span in spans if span.phase in COMPUTING)
-    return busy_s / sum(timeline.e2e_s for timeline in timelines)
+    num_groups = max(sum(role is model for role, _ in timeline.processes) for timeline in timelines)
+    return busy_s / max(1, num_groups) / sum(timeline.e2e_s for timeline in timelines)
 
 
 def _seconds(spans: Iterable[Span]) -> float:
@@ -234,15 +245,26 @@ def _turnarounds(timeline: Timeline) -> Iterator[tuple[float, int]]:
 
 
 def _overlap(timeline: Timeline) -> tuple[float, float]:
-    """(seconds in which both processes computed, seconds in which the target did)."""
+    """(seconds in which the draft's process computed while a target's did, seconds in which the targets' did)."""
     busy = COMPUTING | {Phase.COMPACT}
-    target, draft = ([span for span in timeline.of(role) if span.phase in busy] for role in (Role.TARGET, Role.DRAFT))
-    both_s, index = 0.0, 0
-    for span in target:
-        while index < len(draft) and draft[index].end_s <= span.start_s:
+    draft = [span for span in timeline.of(Role.DRAFT) if span.phase in busy]
+    both_s = target_s = 0.0
+    for process in timeline.processes:
+        if process[0] is Role.TARGET:
+            target = [span for span in timeline.spans if (span.role, span.rank) == process and span.phase in busy]
+            both_s += _shared_s(target, draft)
+            target_s += _seconds(target)
+    return both_s, target_s
+
+
+def _shared_s(spans: Sequence[Span], others: Sequence[Span]) -> float:
+    """Seconds in which both of two processes were in one of these spans."""
+    shared_s, index = 0.0, 0
+    for span in spans:
+        while index < len(others) and others[index].end_s <= span.start_s:
             index += 1
-        for other in draft[index:]:
+        for other in others[index:]:
             if other.start_s >= span.end_s:
                 break
-            both_s += min(span.end_s, other.end_s) - max(span.start_s, other.start_s)
-    return both_s, _seconds(target)
+            shared_s += min(span.end_s, other.end_s) - max(span.start_s, other.start_s)
+    return shared_s

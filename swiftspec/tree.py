@@ -1,6 +1,7 @@
 """Token tree: the draft's unverified continuations of the prefix. Pure Python; no torch, no clock, no randomness."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from math import exp, log
 from typing import NamedTuple
@@ -223,11 +224,13 @@ class TokenTree:
         """Nodes for the best bare leaves."""
         frontier, first_slot = self._frontier, len(self._nodes)
         leaves: list[_Node] = []
-        while frontier and len(leaves) < num_rows:
+        for leaf_slot in range(first_slot, first_slot + num_rows):
+            if not frontier:
+                break
             negative, slot, parent = frontier[0]
             rank = len(parent.children)
             ancestors = parent.ancestors | 1 << slot
-            leaf = _Node(parent.tokens[rank], parent.position + 1, -negative, first_slot + len(leaves), slot, ancestors)
+            leaf = _Node(parent.tokens[rank], parent.position + 1, -negative, leaf_slot, slot, ancestors)
             parent.children.append(leaf)
             leaves.append(leaf)
             if rank + 1 < len(parent.tokens):
@@ -237,6 +240,7 @@ class TokenTree:
         return leaves
 
 
+@lru_cache(maxsize=1 << 14)  # a replayed trace repeats its candidates
 def at_temperature(logprobs: tuple[float, ...], temperature: float) -> tuple[float, ...]:
     """Log-probs among these candidates at another temperature; what the others had is negligible below 1."""
     if temperature == 1.0:

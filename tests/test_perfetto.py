@@ -54,7 +54,7 @@ def test_commit_says_how_many_tokens() -> None:
 
 
 def test_each_process_has_a_track_and_a_name() -> None:
-    names = {Role.TARGET: "target (pid 7)"}
+    names = {(Role.TARGET, 0): "target (pid 7)"}
     events = to_events([parallel_timeline()], names=names)
     named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert named == {1: "target (pid 7)", 2: "draft"}

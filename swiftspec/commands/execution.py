@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from swiftspec.plan import Candidate, Plan
 from swiftspec.policies import Layout, Request
-from swiftspec.policies.effects import Role
 from swiftspec.prompts import Prompt
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.tokenizer import Tokenizer
@@ -50,7 +49,8 @@ def check_devices(candidates: Iterable[Candidate], *, source: Path) -> None:
     for candidate in candidates:
         needed = max(candidate.devices) + 1
         if needed > available:
-            why = " in two disjoint groups" if candidate.build().layout is Layout.DISAGGREGATED else ""
+            num_groups = candidate.build().target_groups + 1
+            why = f" in {num_groups} disjoint groups" if candidate.build().layout is Layout.DISAGGREGATED else ""
             raise ValueError(
                 f"{source}: {candidate.describe()} needs {needed} devices{why}; this machine offers {available}"
             )
@@ -107,6 +107,7 @@ def open_engines(
             groups=group[0].groups,
             layout=layout,
             max_context=max_context,
+            target_groups=group[0].build().target_groups,
         )
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}
@@ -130,8 +131,9 @@ def generate_greedily(engine: "Engine", candidate: Candidate, task: Task) -> "Ge
 
 
 def _sharing(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Candidates by the devices they use."""
-    shared: dict[tuple[tuple[Role, tuple[int, ...]], ...], list[Candidate]] = {}
+    """Candidates by the devices they use, and how."""
+    shared: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in candidates:
-        shared.setdefault(tuple(sorted(candidate.groups.items())), []).append(candidate)
+        key = (candidate.build().target_groups, *sorted(candidate.groups.items()))
+        shared.setdefault(key, []).append(candidate)
     return list(shared.values())

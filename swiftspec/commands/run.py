@@ -133,7 +133,7 @@ def _save_timelines(
 ) -> None:
     timelines = [output.timeline for output in outputs]
     if timeline is not None:
-        names = {process.role: f"{process.role} (pid {process.pid})" for process in processes}
+        names = {(process.role, process.rank): f"{process.role} (pid {process.pid})" for process in processes}
         save_timelines(timeline, timelines, names=names)
     if plot is not None and timelines[0].commits:
         from swiftspec.plotting import save_figure, timeline_rounds

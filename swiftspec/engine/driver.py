@@ -1,7 +1,7 @@
 """The engine's driver: executes a role program's effects with real models and a real channel, and times each."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.engine.channel import Channel
@@ -66,12 +66,12 @@ class Driver:
 
     Parameters
     ----------
-    role : Role
-        Whose program this process runs; spans carry it.
+    role, rank : Role, int
+        Whose program this process runs, and for which of several target groups; spans carry both.
     models : mapping
         The models of this process, by role.
-    channel : Channel or None
-        To the peer role; None where the program never talks to one.
+    channels : sequence of Channel
+        To every peer.
     commit : callable
         Takes committed tokens.
     interrupted : callable
@@ -84,15 +84,17 @@ class Driver:
         self,
         *,
         role: Role,
+        rank: int = 0,
         models: Mapping[Role, Model],
-        channel: Channel | None,
+        channels: Sequence[Channel],
         commit: Callable[[tuple[int, ...]], None],
         interrupted: Callable[[], bool],
         sampler: Sampler,
     ) -> None:
         self._role = role
+        self._rank = rank
         self._models = models
-        self._channel = channel
+        self._channels = channels
         self._commit = commit
         self._interrupted = interrupted
         self._sampler = sampler
@@ -115,7 +117,7 @@ class Driver:
         for held in self._models.values():
             held.reset()
         spans: list[Span] = []
-        clock, perform, role = time.perf_counter, self._perform, self._role
+        clock, perform, role, rank = time.perf_counter, self._perform, self._role, self._rank
         answer: Any = None
         try:
             while True:
@@ -123,7 +125,7 @@ class Driver:
                 start_s = clock()
                 answer, phase, model, rows, tokens = perform[type(effect)](effect)
                 if phase is not None:
-                    spans.append(Span(role, phase, model, rows, tokens, start_s, clock()))
+                    spans.append(Span(role, phase, model, rows, tokens, start_s, clock(), rank))
                     if phase is Phase.COMMIT and self._interrupted():
                         return spans
         except (StopIteration, InterruptedError):
@@ -162,24 +164,19 @@ class Driver:
         return _Done(None, Phase.COMPACT, effect.role, rows=len(effect.slots))
 
     def _send(self, effect: Send) -> _Done:
-        self._peer.send(effect.message)
+        self._channels[effect.peer].send(effect.message)
         return _Done(None, Phase.SEND, self._role)
 
-    def _receive(self, _: Receive) -> _Done:
-        return _Done(self._peer.receive(), Phase.WAIT, self._role)
+    def _receive(self, effect: Receive) -> _Done:
+        return _Done(self._channels[effect.peer].receive(), Phase.WAIT, self._role)
 
-    def _poll(self, _: Poll) -> _Done:
-        message: Message | None = self._peer.poll()
+    def _poll(self, effect: Poll) -> _Done:
+        message: Message | None = self._channels[effect.peer].poll()
         return _Done(message, None if message is None else Phase.WAIT, self._role)
 
     def _commit_tokens(self, effect: Commit) -> _Done:
         self._commit(effect.tokens)
         return _Done(None, Phase.COMMIT, self._role, tokens=len(effect.tokens))
-
-    @property
-    def _peer(self) -> Channel:
-        assert self._channel is not None, "a program that talks to a peer needs a channel"
-        return self._channel
 
 
 def _best(logits: Any, num_candidates: int) -> tuple[Candidates, ...]:

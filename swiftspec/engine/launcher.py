@@ -52,7 +52,7 @@ class _Worker:
     """A started process and the connection to it."""
 
     def __init__(self, setup: Setup) -> None:
-        self.role = setup.role
+        self.role, self.rank = setup.role, setup.rank
         self.connection, theirs = Pipe()
         threads = str(len(setup.cores))
         # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
@@ -100,6 +100,8 @@ class Engine:
         target's group alone, for both models.
     layout : Layout
         What the policies to come need; a co-located engine also decodes without its draft.
+    target_groups : int
+        Equal groups that the target's devices are split into, each with a copy of the target.
     max_context : int
         Prompt and output tokens of the longest request.
 
@@ -117,14 +119,22 @@ class Engine:
         groups: Mapping[Role, tuple[int, ...]],
         layout: Layout,
         max_context: int,
+        target_groups: int = 1,
     ) -> None:
         self._layout = layout
+        self._target_groups = target_groups
         self._max_context = max_context
         self._number = 0
         cores = _cores(groups)
         with ExitStack() as stack:
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
-            setups = _setups(models, cores, layout, max_context, stack)
+            common = {"max_context": max_context, "tree_slots": TREE_SLOTS}
+            if layout is Layout.DISAGGREGATED:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-")))
+                setups = _disaggregated(models, cores, target_groups, folder, common)
+            else:
+                held = models if layout is Layout.COLOCATED else {Role.TARGET: target}
+                setups = [Setup(role=Role.TARGET, rank=0, models=held, cores=cores[Role.TARGET], channels=(), **common)]
             self._workers = []
             for setup in setups:
                 worker = _Worker(setup)
@@ -175,6 +185,10 @@ class Engine:
         runs = {self._layout, Layout.TARGET_ONLY} if self._layout is Layout.COLOCATED else {self._layout}
         if policy.layout not in runs:
             raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is laid out {self._layout}")
+        if policy.target_groups != self._target_groups:
+            raise ValueError(
+                f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self._target_groups}"
+            )
         if max(policy.draft_rows, policy.target_rows) > TREE_SLOTS:
             rows = max(policy.draft_rows, policy.target_rows)
             raise ValueError(f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {TREE_SLOTS}")
@@ -231,28 +245,40 @@ def _cores(groups: Mapping[Role, tuple[int, ...]]) -> dict[Role, tuple[int, ...]
     return {role: tuple(available[device] for device in devices) for role, devices in groups.items()}
 
 
-def _setups(
+def _disaggregated(
     models: Mapping[Role, ModelRef],
     cores: Mapping[Role, tuple[int, ...]],
-    layout: Layout,
-    max_context: int,
-    stack: ExitStack,
+    target_groups: int,
+    folder: Path,
+    common: Mapping[str, int],
 ) -> list[Setup]:
-    common = {"max_context": max_context, "tree_slots": TREE_SLOTS}
-    if layout is not Layout.DISAGGREGATED:
-        held = models if layout is Layout.COLOCATED else {Role.TARGET: models[Role.TARGET]}
-        return [Setup(role=Role.TARGET, models=held, cores=cores[Role.TARGET], channel=None, **common)]
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))
-    address = f"ipc://{Path(folder) / 'channel'}"
-    return [
-        Setup(role=role, models={role: models[role]}, cores=cores[role], channel=address, **common) for role in Role
+    """A process per target group, and one of the draft, with a channel to each of them."""
+    size, rest = divmod(len(cores[Role.TARGET]), target_groups)
+    if rest:
+        raise ValueError(
+            f"target is placed on {len(cores[Role.TARGET])} devices; expected {target_groups} equal groups"
+        )
+    channels = tuple(f"ipc://{folder / f'channel-{rank}'}" for rank in range(target_groups))
+    targets = [
+        Setup(
+            role=Role.TARGET,
+            rank=rank,
+            models={Role.TARGET: models[Role.TARGET]},
+            cores=cores[Role.TARGET][rank * size : (rank + 1) * size],
+            channels=(channel,),
+            **common,
+        )
+        for rank, channel in enumerate(channels)
     ]
+    held = {Role.DRAFT: models[Role.DRAFT]}
+    draft = Setup(role=Role.DRAFT, rank=0, models=held, cores=cores[Role.DRAFT], channels=channels, **common)
+    return [*targets, draft]
 
 
 def _await_ready(worker: _Worker) -> ProcessInfo:
     ready = worker.receive()
     assert isinstance(ready, Ready), "the first message is Ready or Failed"
-    return ProcessInfo(role=worker.role, rank=0, pid=ready.pid, cores=ready.cores)
+    return ProcessInfo(role=worker.role, rank=worker.rank, pid=ready.pid, cores=ready.cores)
 
 
 @contextmanager

@@ -14,12 +14,16 @@ __all__ = ["Committed", "Failed", "Finished", "Generate", "Ready", "Setup"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a process is: whose program it runs, which models it holds, on which cores. No channel, no peer."""
+    """What a process is: whose program it runs, which models it holds, on which cores; a channel to every peer.
+
+    `rank` tells several target groups apart.
+    """
 
     role: Role
+    rank: int
     models: Mapping[Role, ModelRef]
     cores: tuple[int, ...]
-    channel: str | None
+    channels: tuple[str, ...]
     max_context: int
     tree_slots: int
 

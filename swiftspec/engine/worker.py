@@ -58,21 +58,22 @@ def _serve(connection: Connection, setup: Setup) -> None:
     gc.disable()  # a collection in the middle of a round would be its longest part
     gc.freeze()
     with ExitStack() as stack:
-        channel = None
-        if setup.channel is not None:
-            bind = setup.role is Role.TARGET
-            channel = stack.enter_context(Channel(setup.channel, bind=bind, interrupted=interrupted))
+        bind = setup.role is Role.TARGET
+        channels = [
+            stack.enter_context(Channel(address, bind=bind, interrupted=interrupted)) for address in setup.channels
+        ]
         connection.send(Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0)))))
         while True:
             command = connection.recv()
             if not isinstance(command, Generate):
                 continue  # a stop that came after the end
-            if channel is not None:
+            for channel in channels:
                 channel.request = command.number
             driver = Driver(
                 role=setup.role,
+                rank=setup.rank,
                 models=models,
-                channel=channel,
+                channels=channels,
                 commit=lambda tokens: connection.send(Committed(tokens)),
                 interrupted=interrupted,
                 sampler=command.sampler,

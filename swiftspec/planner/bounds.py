@@ -63,7 +63,7 @@ class ClosedForms:
 
     def _forward_s(self, option: Option, role: Role, rows: int) -> float:
         may_be_busy = option.policy.layout is Layout.DISAGGREGATED
-        return self._mean_s(role, option.degrees[role], rows, may_be_busy)
+        return self._mean_s(role, option.degree(role), rows, may_be_busy)
 
     def _lowest_mean_s(self, role: Role, degree: int, rows: int, may_be_busy: bool) -> float:
         phase = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND

@@ -28,9 +28,13 @@ class Option:
 
     @property
     def degrees(self) -> dict[Role, int]:
-        """Devices that each role's forwards run on; a co-located draft has the target's."""
+        """Devices of each role; a co-located draft has the target's."""
         sizes = {role: len(devices) for role, devices in self.groups.items()}
         return sizes if self.policy.layout is Layout.DISAGGREGATED else dict.fromkeys(Role, sizes[Role.TARGET])
+
+    def degree(self, role: Role) -> int:
+        """Devices that one forward of a role runs on."""
+        return self.degrees[role] // (self.policy.target_groups if role is Role.TARGET else 1)
 
     @property
     def key(self) -> tuple[Policy, tuple[int, ...]]:
@@ -53,10 +57,10 @@ def feasible_options(
     rejected: Counter[str] = Counter()
     fit = Fit(trace)
     for policy_class in POLICIES.values():
-        placements = list(_placements(policy_class.layout, num_devices))
         for policy in map(fit, policy_class.search_space()):
+            placements = list(_placements(policy, num_devices))
             if not placements:
-                rejected[f"{policy.name}: needs 2 devices, and there is {num_devices}"] += 1
+                rejected[_too_few(policy, num_devices)] += 1
             for groups in placements:
                 option = Option(policy=policy, groups=groups)
                 reason = _objection(option, profile, trace)
@@ -67,10 +71,17 @@ def feasible_options(
     return feasible, rejected
 
 
-def _placements(layout: Layout, num_devices: int) -> Iterator[dict[Role, tuple[int, ...]]]:
+def _too_few(policy: Policy, num_devices: int) -> str:
+    groups = policy.target_groups
+    what = f" for {groups} target groups and a draft" if groups > 1 else ""
+    are = "is" if num_devices == 1 else "are"
+    return f"{policy.name}: needs {groups + 1} devices{what}, and there {are} {num_devices}"
+
+
+def _placements(policy: Policy, num_devices: int) -> Iterator[dict[Role, tuple[int, ...]]]:
     """Device numbers by role: the target's first, then the draft's."""
-    for target in range(1, num_devices + 1):
-        if layout is not Layout.DISAGGREGATED:
+    for target in range(policy.target_groups, num_devices + 1, policy.target_groups):
+        if policy.layout is not Layout.DISAGGREGATED:
             yield {Role.TARGET: tuple(range(target))}
             continue
         for draft in range(1, num_devices - target + 1):
@@ -84,7 +95,7 @@ def _objection(option: Option, profile: Profile, trace: AcceptanceTrace) -> str 
         return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses"
     longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
     for role, forward, most_rows in _forwards(policy):
-        degree = option.degrees[role]
+        degree = option.degree(role)
         for phase in (Phase.PREFILL, forward):
             if degree not in profile.degrees(phase, role=role):
                 return f"{policy.name}: the {role}'s {phase} steps were not measured on {_devices(degree)}"

@@ -5,7 +5,6 @@ that starts while the peer role is not blocked in a receive is priced as beside 
 messages arrive one hop after they were sent, in order, whatever the receiver is doing.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import simpy
 
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -35,6 +34,7 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.profile import Profile, Provenance
 from swiftspec.simulator.latency import Meter, PriceList
+from swiftspec.simulator.link import Link
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
 from swiftspec.timeline import Phase, Span, Timeline
 
@@ -110,56 +110,73 @@ class Simulator:
             if not 0 <= index < len(self._prompts):
                 raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self._prompts)}")
             meter.seed(seed, index)
-            rng = np.random.default_rng([seed, index, 0])
-            oracle = TraceOracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
             env = simpy.Environment(initial_time=clock_s)
-            programs = policy.programs(oracle.request(max_new_tokens))
-            spans = _run_request(env, programs, oracle=oracle, meter=meter)
+            processes = self._processes(env, policy, meter, seed=seed, index=index)
+            request = processes[0].oracle.request(max_new_tokens)
+            spans = _run_request(env, processes, policy, request)
             timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds)
+
+    def _processes(
+        self, env: simpy.Environment, policy: Policy, meter: Meter, *, seed: int, index: int
+    ) -> list["_Process"]:
+        """A process per device group, the target's first; each has an oracle, since each has caches of its own."""
+
+        def start(role: Role, *stream: int, rank: int = 0) -> _Process:
+            rng = np.random.default_rng([seed, index, *stream])
+            oracle = TraceOracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
+            return _Process(env, role, oracle=oracle, meter=meter, rank=rank)
+
+        if policy.layout is not Layout.DISAGGREGATED:
+            return [start(Role.TARGET, 0)]
+        draft = start(Role.DRAFT, 0)
+        targets = [start(Role.TARGET, 0, rank + 1, rank=rank) for rank in range(policy.target_groups)]
+        for target in targets:
+            target.connect(draft)
+        return [*targets, draft]
 
 
 def _complete(degrees: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]:
     needed = set(Role) if policy.layout is Layout.DISAGGREGATED else {Role.TARGET}
     if missing := sorted(needed - set(degrees)):
         raise ValueError(f"degrees has no {missing[0]}; {policy.name} is {policy.layout}")
-    return {Role.DRAFT: degrees[Role.TARGET], **degrees}
+    num_targets, groups = degrees[Role.TARGET], policy.target_groups
+    if num_targets % groups:
+        raise ValueError(f"degrees has {num_targets} of the target; {policy.name} needs {groups} equal groups")
+    return {Role.DRAFT: num_targets, **degrees, Role.TARGET: num_targets // groups}
 
 
 def _run_request(
-    env: simpy.Environment, programs: Mapping[Role, Program], *, oracle: TraceOracle, meter: Meter
+    env: simpy.Environment, processes: Sequence["_Process"], policy: Policy, request: Request
 ) -> tuple[Span, ...]:
     """Run the programs to their ends; every span in order of its start."""
-    processes = {role: _Process(env, role, oracle=oracle, meter=meter) for role in programs}
-    if len(processes) == 2:
-        target, draft = processes[Role.TARGET], processes[Role.DRAFT]
-        target.peer, draft.peer = draft, target
-    for role, program in programs.items():
-        env.process(processes[role].run(program))
+    programs = policy.programs(request)
+    for process in processes:
+        again = programs if process.rank == 0 else policy.programs(request)
+        env.process(process.run(again[process.role]))
     env.run()
-    blocked = [process.role for process in processes.values() if not process.finished]
+    blocked = [process.role for process in processes if not process.finished]
     if blocked:
         raise RuntimeError(f"deadlock: {' and '.join(blocked)} wait for a message that nobody sends")
-    spans = [span for process in processes.values() for span in process.spans]
-    return tuple(sorted(spans, key=lambda span: span.start_s))
+    return tuple(sorted((span for process in processes for span in process.spans), key=lambda span: span.start_s))
 
 
 class _Process:
-    """One role program and its end of the channel."""
+    """One role program and its ends of the channels."""
 
-    def __init__(self, env: simpy.Environment, role: Role, *, oracle: TraceOracle, meter: Meter) -> None:
+    def __init__(self, env: simpy.Environment, role: Role, *, oracle: TraceOracle, meter: Meter, rank: int = 0) -> None:
+        self.env = env
         self.role = role
-        self.peer: _Process | None = None
-        self.inbox = simpy.Store(env)
+        self.rank = rank
+        self.oracle = oracle
         self.spans: list[Span] = []
         self.blocked = False
         self.finished = False
-        self._coming: deque[Message] = deque()
-        self._arrival_s = 0.0  # of the last of those
+        self._peers: list[_Process] = []
+        self._from: list[Link] = []
+        self._to: list[Link] = []
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
-        self._env = env
-        self._oracle = oracle
         self._meter = meter
         self._perform: Mapping[type[Effect], Callable[[Any], _Events]] = {
             Prefill: self._prefill,
@@ -174,6 +191,14 @@ class _Process:
             Commit: self._commit,
         }
 
+    def connect(self, peer: "_Process") -> None:
+        """A channel between this process and another, the next peer of each."""
+        here, there = Link(self.env), Link(self.env)
+        for process, other, incoming, outgoing in ((self, peer, here, there), (peer, self, there, here)):
+            process._peers.append(other)
+            process._from.append(incoming)
+            process._to.append(outgoing)
+
     def run(self, program: Program) -> _Events:
         """The SimPy process: every effect the program yields, to its end."""
         perform = self._perform
@@ -187,39 +212,39 @@ class _Process:
         self.finished = self.blocked = True
 
     def _forward(self, phase: Phase, model: Role, rows: int) -> _Events:
-        env, meter = self._env, self._meter
+        env, meter = self.env, self._meter
         thinking_s = meter.host(phase, rows)
         if thinking_s:
             yield env.timeout(thinking_s)
-        peer_busy = self.peer is not None and not self.peer.blocked
+        peer_busy = any(not peer.blocked for peer in self._peers)
         start_s = env.now
-        context = self._oracle.context(model)
+        context = self.oracle.context(model)
         yield env.timeout(meter.forward(model, phase, peer_busy=peer_busy, rows=rows, context=context))
-        self.spans.append(Span(self.role, phase, model, rows, 0, start_s, env.now))
+        self._note(phase, model, start_s, rows=rows)
 
     def _prefill(self, effect: Prefill) -> Generator[simpy.Event, Any, int | None]:
         yield from self._forward(Phase.PREFILL, effect.role, len(effect.tokens))
-        return self._oracle.prefill(effect.role, effect.tokens)
+        return self.oracle.prefill(effect.role, effect.tokens)
 
     def _draft_forward(self, effect: DraftForward) -> Generator[simpy.Event, Any, tuple[Candidates, ...]]:
         yield from self._forward(Phase.FUZZY if effect.fuzzy else Phase.EXPAND, Role.DRAFT, len(effect.rows))
-        return self._oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy)
+        return self.oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy)
 
     def _target_forward(self, effect: TargetForward) -> Generator[simpy.Event, Any, tuple[int, ...]]:
         yield from self._forward(Phase.VERIFY, Role.TARGET, len(effect.rows))
-        return self._oracle.target(effect.rows)
+        return self.oracle.target(effect.rows)
 
     def _target_exit(self, effect: TargetExit) -> Generator[simpy.Event, Any, tuple[Candidates, ...]]:
         yield from self._forward(Phase.EXIT, Role.TARGET, len(effect.rows))
         self._halfway = effect.rows
-        return self._oracle.exit(effect.rows, effect.num_candidates)
+        return self.oracle.exit(effect.rows, effect.num_candidates)
 
     def _target_finish(self, effect: TargetFinish) -> Generator[simpy.Event, Any, tuple[int, ...]]:  # noqa: ARG002 - it carries nothing
         yield from self._forward(Phase.FINISH, Role.TARGET, len(self._halfway))
-        return self._oracle.target(self._halfway)
+        return self.oracle.target(self._halfway)
 
     def _keep_kv(self, effect: KeepKV) -> _Events:
-        self._oracle.keep(effect.role, effect.slots, effect.num_verified)
+        self.oracle.keep(effect.role, effect.slots, effect.num_verified)
         yield from self._host(Phase.COMPACT, effect.role, rows=len(effect.slots))
 
     def _commit(self, effect: Commit) -> _Events:
@@ -227,39 +252,29 @@ class _Process:
 
     def _send(self, effect: Send) -> _Events:
         yield from self._host(Phase.SEND, self.role)
-        assert self.peer is not None, "a program that talks to a peer needs one"
-        self.peer.expect(effect.message, hop_s=self._meter.hop())
+        self._to[effect.peer].send(effect.message, hop_s=self._meter.hop())
+
+    def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message]:
+        start_s = self.env.now
+        self.blocked = True
+        message = yield from self._from[effect.peer].receive()
+        self.blocked = False
+        self._note(Phase.WAIT, self.role, start_s)
+        return message
+
+    def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:
+        yield from ()
+        message = self._from[effect.peer].poll()
+        if message is not None:
+            self._note(Phase.WAIT, self.role, self.env.now)
+        return message
 
     def _host(self, phase: Phase, model: Role, *, rows: int = 0, tokens: int = 0) -> _Events:
-        start_s = self._env.now
+        start_s = self.env.now
         host_s = self._meter.host(phase, rows)
         if host_s:
-            yield self._env.timeout(host_s)
-        self.spans.append(Span(self.role, phase, model, rows, tokens, start_s, self._env.now))
+            yield self.env.timeout(host_s)
+        self._note(phase, model, start_s, rows=rows, tokens=tokens)
 
-    def expect(self, message: Message, *, hop_s: float) -> None:
-        """A message sent now is here a hop later, though never before one sent earlier."""
-        self._coming.append(message)
-        self._arrival_s = max(self._arrival_s, self._env.now + hop_s)
-        arrival = self._env.timeout(self._arrival_s - self._env.now)
-        arrival.callbacks.append(self._deliver)
-
-    def _deliver(self, _: simpy.Event) -> None:
-        # The oldest message, whoever's arrival this is: rounding may swap two that are due at once.
-        self.inbox.put(self._coming.popleft())
-
-    def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message]:  # noqa: ARG002 - it carries nothing
-        start_s = self._env.now
-        self.blocked = True
-        message: Message = yield self.inbox.get()
-        self.blocked = False
-        self.spans.append(Span(self.role, Phase.WAIT, self.role, 0, 0, start_s, self._env.now))
-        return message
-
-    def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:  # noqa: ARG002 - it carries nothing
-        if not self.inbox.items:
-            return None
-        now = self._env.now
-        message: Message = yield self.inbox.get()
-        self.spans.append(Span(self.role, Phase.WAIT, self.role, 0, 0, now, now))
-        return message
+    def _note(self, phase: Phase, model: Role, start_s: float, *, rows: int = 0, tokens: int = 0) -> None:
+        self.spans.append(Span(self.role, phase, model, rows, tokens, start_s, self.env.now, self.rank))

@@ -9,10 +9,9 @@ thinking before it included, and is the span. Receiving costs nothing: the hop i
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Latency, Profile, Provenance
+from swiftspec.simulator.draws import uniforms
 from swiftspec.timeline import Phase
 
 __all__ = ["Cost", "Meter", "PriceList"]
@@ -84,9 +83,7 @@ class Meter:
 
     def seed(self, *entropy: int) -> None:
         """Start a request. Each phase has its own stream: policies under one seed meet much the same noise."""
-        self._draws = {
-            phase: np.random.default_rng([*entropy, number]).random for number, phase in enumerate(Phase, start=1)
-        }
+        self._draws = {phase: uniforms((*entropy, number)) for number, phase in enumerate(Phase, start=1)}
 
     def forward(self, role: Role, phase: Phase, *, peer_busy: bool, rows: int, context: int) -> float:
         """Seconds of one forward."""

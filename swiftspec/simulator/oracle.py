@@ -4,6 +4,7 @@ The oracle mirrors each role's cache to know which tree slots lie on the path. N
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.documents import ModelRef, Origin
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Candidates, Role, Row
+from swiftspec.simulator.draws import uniforms
 
 __all__ = ["CacheMirror", "CandidatePool", "TraceOracle", "synthesise_trace"]
 
@@ -26,14 +28,14 @@ class CandidatePool:
 
     def __init__(self, trace: AcceptanceTrace) -> None:
         self._prompts = trace.prompts
-        self._cut: dict[tuple[Guesser, int], list[list[Candidates]]] = {}
+        self._cut: dict[tuple[int, Guesser, int], list[Candidates]] = {}
 
     def of(self, prompt_index: int, num_candidates: int, guesser: Guesser = Guesser.DRAFT) -> list[Candidates]:
         """Candidates at every output position of a prompt, `num_candidates` at most. ValueError if there are none."""
-        key = (guesser, num_candidates)
+        key = (prompt_index, guesser, num_candidates)
         if key not in self._cut:
-            self._cut[key] = [_candidates(prompt, guesser, num_candidates) for prompt in self._prompts]
-        return self._cut[key][prompt_index]
+            self._cut[key] = _candidates(self._prompts[prompt_index], guesser, num_candidates)
+        return self._cut[key]
 
 
 def _candidates(prompt: TracedPrompt, guesser: Guesser, num_candidates: int) -> list[Candidates]:
@@ -74,19 +76,19 @@ class CacheMirror:
 
     def append(self, rows: Sequence[Row]) -> list[bool]:
         """Rows take the next tree slots; whether each lies on the path. ValueError for a row that has no such place."""
-        path, prefix_length = self._path, self.prefix_length
+        path, prefix_length, slots_on_path = self._path, self.prefix_length, self._slots_on_path
         answers: list[bool] = []
-        for token, position, ancestors in rows:
-            slot = self._num_slots
+        for slot, (token, position, ancestors) in enumerate(rows, start=self._num_slots):
             if ancestors >> slot or position != prefix_length + ancestors.bit_count():
                 raise ValueError(
                     f"a row for slot {slot} at position {position} has ancestors {ancestors:#b}; "
                     f"expected earlier slots, one for each position behind the prefix of {prefix_length}"
                 )
-            on_path = not ancestors & ~self._slots_on_path and position < len(path) and path[position] == token
-            self._slots_on_path |= on_path << slot
-            self._num_slots = slot + 1
+            on_path = not ancestors & ~slots_on_path and position < len(path) and path[position] == token
+            slots_on_path |= on_path << slot
             answers.append(on_path)
+        self._num_slots += len(answers)
+        self._slots_on_path = slots_on_path
         return answers
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
@@ -125,7 +127,7 @@ class TraceOracle:
         self._pool = pool
         self._prompt_index = prompt_index
         self._prompt_length = prompt.prompt_length
-        self._random = rng.random
+        self._random = uniforms(rng)
         self._path = [*prompt.prompt_tokens.tolist(), *prompt.target_tokens.tolist()]
         self._mirrors = {role: CacheMirror(self._path) for role in Role}
 
@@ -159,14 +161,13 @@ class TraceOracle:
         self, rows: Sequence[Row], on_path: Sequence[bool], num_candidates: int, guesser: Guesser
     ) -> tuple[Candidates, ...]:
         recorded = self._pool.of(self._prompt_index, num_candidates, guesser)
-        random, before = self._random, self._prompt_length - 1
+        random, before, windows = self._random, self._prompt_length - 1, _windows(len(recorded))
         answers: list[Candidates] = []
-        for row, follows in zip(rows, on_path, strict=True):
-            index = row.position - before
+        for (_, position, _), follows in zip(rows, on_path, strict=True):
+            index = position - before
             if not follows or not 0 <= index < len(recorded):
-                first = min(max(0, index - _NEARBY), len(recorded) - 1)
-                beyond = max(first + 1, min(len(recorded), index + _NEARBY))
-                index = first + int(random() * (beyond - first))
+                first, count = windows[max(0, min(index, len(windows) - 1))]
+                index = first + int(random() * count)
             answers.append(recorded[index])
         return tuple(answers)
 
@@ -184,6 +185,16 @@ class TraceOracle:
 
     def _next(self, position: int) -> int:
         return self._path[position + 1] if position + 1 < len(self._path) else _NO_TOKEN
+
+
+@cache
+def _windows(num_recorded: int) -> list[tuple[int, int]]:
+    """(first, number) of the positions that answer near each output position; the last entry holds beyond it too."""
+    windows = []
+    for index in range(num_recorded + _NEARBY):
+        first = max(0, min(index - _NEARBY, num_recorded - 1))
+        windows.append((first, min(num_recorded, index + _NEARBY) - first))
+    return windows
 
 
 def synthesise_trace(

@@ -198,7 +198,7 @@ def test_plan_for_more_devices_than_there_are(fails: Fails, plan_file: Path, pro
 def test_disaggregated_plan_on_one_core(fails: Fails, plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     sentence = fails("run", "--plan", plan_file, "--prompt", "x")
-    assert sentence.endswith("needs 2 devices in two disjoint groups; this machine offers 1")
+    assert sentence.endswith("needs 2 devices in 2 disjoint groups; this machine offers 1")
 
 
 def test_disaggregated_policy_for_one_device(fails: Fails, models: Models, plan_file: Path) -> None:

@@ -71,7 +71,7 @@ def run(
     driver = Driver(
         role=Role.TARGET,
         models=models,
-        channel=None,
+        channels=(),
         commit=committed.append,
         interrupted=interrupted,
         sampler=Sampler(),

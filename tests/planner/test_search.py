@@ -15,7 +15,7 @@ from swiftspec.timeline import measure
 from tests.simulator.builders import constant_profile, machine_profile
 
 BASIS = Basis(path="profile.json", sha256="0" * 64)
-TRACE = synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1)
+TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
 PROFILE = machine_profile(cost_ratio=15.0)
 
 

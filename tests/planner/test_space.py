@@ -13,9 +13,9 @@ from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import Phase
-from tests.simulator.builders import machine_profile
+from tests.simulator.builders import machine_profile, with_guesses
 
-TRACE = synthesise_trace((0.6, 0.2), prompt_lengths=(30,), num_tokens=20, seed=1)
+TRACE = with_guesses(synthesise_trace((0.6, 0.2), prompt_lengths=(30,), num_tokens=20, seed=1))
 
 
 def without(profile: Profile, drop: Callable[[StepPoint], bool]) -> Profile:

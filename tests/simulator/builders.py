@@ -1,16 +1,28 @@
 """Profiles for tests: latencies that can be added up in the head, or that look like a machine's."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from swiftspec.acceptance import AcceptanceTrace, Guesser
 from swiftspec.documents import ModelRef, Origin
 from swiftspec.policies.effects import Role
 from swiftspec.profile import HostPoint, Latency, Profile, Provenance, StepPoint
 from swiftspec.timeline import Phase
 
 MODEL = ModelRef(model="synthetic", dtype="float32")
-WHOSE = {Phase.EXPAND: Role.DRAFT, Phase.VERIFY: Role.TARGET}
+WHOSE = {
+    **dict.fromkeys((Phase.EXPAND, Phase.FUZZY), Role.DRAFT),
+    **dict.fromkeys((Phase.VERIFY, Phase.EXIT, Phase.FINISH), Role.TARGET),
+}
+
+
+def with_guesses(trace: AcceptanceTrace) -> AcceptanceTrace:
+    """Grouped layers lose nothing, and half of the target knows what the draft does."""
+    prompts = tuple(replace(prompt, guesses=dict.fromkeys(Guesser, prompt.draft)) for prompt in trace.prompts)
+    return replace(trace, prompts=prompts)
 
 
 def constant_profile(
@@ -28,10 +40,11 @@ def constant_profile(
         for degree in degrees:
             for busy in (False, True):
                 factor = busy_factor if busy else 1.0
-                for phase, seconds in ((Phase.EXPAND, expand_s), (Phase.VERIFY, verify_s)):
-                    yield step_point(
-                        WHOSE[phase], phase, [seconds * factor], degree=degree, busy=busy, rows=32, context=256
-                    )
+                for phase, whose in WHOSE.items():
+                    seconds = factor * (expand_s if whose is Role.DRAFT else verify_s)
+                    if phase in (Phase.EXIT, Phase.FINISH):
+                        seconds /= 2
+                    yield step_point(whose, phase, [seconds], degree=degree, busy=busy, rows=32, context=256)
                 for role in Role:
                     yield step_point(role, Phase.PREFILL, [prefill_s * factor], degree=degree, busy=busy, context=0)
 
@@ -49,16 +62,16 @@ def machine_profile(*, cost_ratio: float = 12.0, num_devices: int = 2, noise: fl
                 scale = 1e-3 * (1.08 if busy else 1.0) / degree**0.3
                 for context in (16, 256, 640):
                     stretch = scale * (1 + context / 4000)
+                    step = partial(step_point, degree=degree, busy=busy, context=context)
                     for rows in (1, 2, 4, 8, 12):
                         seconds = stretch * (1 + 0.06 * rows) * jitter(rng, noise)
-                        yield step_point(
-                            Role.DRAFT, Phase.EXPAND, seconds, degree=degree, busy=busy, rows=rows, context=context
-                        )
+                        yield step(Role.DRAFT, Phase.EXPAND, seconds, rows=rows)
+                        yield step(Role.DRAFT, Phase.FUZZY, 0.8 * seconds, rows=rows)
                     for rows in (1, 4, 8, 16, 32):
                         seconds = stretch * cost_ratio * (1 + 0.015 * rows) * jitter(rng, noise)
-                        yield step_point(
-                            Role.TARGET, Phase.VERIFY, seconds, degree=degree, busy=busy, rows=rows, context=context
-                        )
+                        yield step(Role.TARGET, Phase.VERIFY, seconds, rows=rows)
+                        yield step(Role.TARGET, Phase.EXIT, 0.55 * seconds, rows=rows)
+                        yield step(Role.TARGET, Phase.FINISH, 0.5 * seconds, rows=rows)
                 for role, factor in ((Role.DRAFT, 1.0), (Role.TARGET, cost_ratio)):
                     for rows in (16, 256):
                         seconds = scale * factor * (1 + 0.02 * rows) * jitter(rng, noise)

@@ -45,6 +45,10 @@ class Recorded:
     def layout(self) -> Layout:
         return self.policy.layout
 
+    @property
+    def target_groups(self) -> int:
+        return self.policy.target_groups
+
     def programs(self, request: Request) -> dict[Role, Program]:
         self.outputs.append([])
         return {role: self._listen(program) for role, program in self.policy.programs(request).items()}
