@@ -32,6 +32,8 @@ from swiftspec.tree import Candidates, Subtree
 
 __all__ = ["Mirror"]
 
+_MOST_BRANCHES = 24  # tried: more rows than that make a draft forward dear
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror(Shape):
@@ -77,7 +79,8 @@ class Mirror(Shape):
     def search_space(cls) -> Iterator["Mirror"]:
         for num_draft_tokens in (2, 3, 4, 5, 6, 7, 9):
             for guesses in (1, 2, 3, 4):
-                yield cls(num_draft_tokens=num_draft_tokens, guesses=guesses)
+                if (num_draft_tokens + 1) * guesses <= _MOST_BRANCHES:
+                    yield cls(num_draft_tokens=num_draft_tokens, guesses=guesses)
 
     def _verify(self, window: Subtree) -> Step[tuple[int, ...]]:
         answers = yield from target_exit(window.rows(), self.guesses + 1)

@@ -191,7 +191,7 @@ def test_plan_for_more_devices_than_there_are(fails: Fails, plan_file: Path, pro
     edit(plan_file, num_devices=4096, chosen=chosen | {"groups": {"target": [0], "draft": [4095]}})
     sentence = fails(verb, "--plan", plan_file, "--prompts", prompt_file)
     available = len(os.sched_getaffinity(0))
-    assert sentence.startswith(f"{plan_file}: swiftspec 1+1 (verify_rows=4, expand_rows=2) needs 4096 devices in two")
+    assert sentence.startswith(f"{plan_file}: swiftspec 1+1 (verify_rows=4, expand_rows=2) needs 4096 devices in 2 ")
     assert sentence.endswith(f"this machine offers {available}")
 
 

@@ -3,7 +3,8 @@
 import json
 import os
 from collections.abc import Iterator
-from functools import cache
+from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -81,31 +82,43 @@ def test_traced_and_validated_prompts_are_held_out_and_different() -> None:
         assert {prompt_id.rpartition("-")[0] for prompt_id in ids} == set(modules)
 
 
+Engines = dict[tuple[Layout, int], Engine]  # by layout and number of target groups
+
+
 @pytest.fixture(scope="module", params=[None, "layers=10,hidden=512"], ids=["plain", "inflated"])
-def engines(request: pytest.FixtureRequest) -> Iterator[dict[Layout, Engine]]:
-    target = ModelRef(model="demo/target", inflate=request.param, dtype="float32")
-    draft = ModelRef(model="demo/draft", dtype="float32")
-    with Engine(
-        target=target, draft=draft, groups={Role.TARGET: (0,)}, layout=Layout.COLOCATED, max_context=1024
-    ) as together:
-        engines = {Layout.TARGET_ONLY: together, Layout.COLOCATED: together}
-        if len(os.sched_getaffinity(0)) < 2:
-            yield engines
-            return
-        groups = {Role.TARGET: (0,), Role.DRAFT: (1,)}
-        with Engine(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=1024) as apart:
-            yield engines | {Layout.DISAGGREGATED: apart}
+def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
+    start = partial(
+        Engine,
+        target=ModelRef(model="demo/target", inflate=request.param, dtype="float32"),
+        draft=ModelRef(model="demo/draft", dtype="float32"),
+        max_context=1024,
+    )
+    with ExitStack() as stack:
+        together = start(groups={Role.TARGET: (0,)}, layout=Layout.COLOCATED)
+        stack.enter_context(together)
+        engines = {(Layout.TARGET_ONLY, 1): together, (Layout.COLOCATED, 1): together}
+        # Two target groups and the draft on two cores: slow, and none the less right.
+        for target_groups in (1, 2) if len(os.sched_getaffinity(0)) > 1 else ():
+            apart = start(
+                groups={Role.TARGET: (0, 1)[:target_groups], Role.DRAFT: (1,)},
+                layout=Layout.DISAGGREGATED,
+                target_groups=target_groups,
+            )
+            engines[Layout.DISAGGREGATED, target_groups] = stack.enter_context(apart)
+        yield engines
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != Autoregressive.name])
 @pytest.mark.parametrize("number", range(len(UNSEEN)))
-def test_output_is_the_autoregressive_one(engines: dict[Layout, Engine], name: str, number: int) -> None:
+def test_output_is_the_autoregressive_one(engines: Engines, name: str, number: int) -> None:
     policy = make_policy(name)
-    if policy.layout not in engines:
+    if (policy.layout, policy.target_groups) not in engines:
         pytest.skip("disaggregated policies need two cores")
     request = Request(prompt=prompts()[number], max_new_tokens=64, eos_token_ids=frozenset({0}))
     outputs = [
-        engines[chosen.layout].generate(chosen, request, request_id=name, sampler=Sampler()).tokens
+        engines[chosen.layout, chosen.target_groups]
+        .generate(chosen, request, request_id=name, sampler=Sampler())
+        .tokens
         for chosen in (Autoregressive(), policy)
     ]
     assert outputs[0] == outputs[1]

@@ -21,11 +21,15 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return ModelRef(model=str(target), dtype="float32"), ModelRef(model=str(draft), dtype="float32")
 
 
-def start_engine(pair: tuple[ModelRef, ModelRef], layout: Layout) -> Engine:
-    groups = {Role.TARGET: (0,)}
+def start_engine(pair: tuple[ModelRef, ModelRef], layout: Layout, *, target_groups: int = 1) -> Engine:
+    """A core a process; several target groups and the draft share two, since what they say does not depend on it."""
+    groups = {Role.TARGET: tuple(rank % 2 for rank in range(target_groups))}
     if layout is Layout.DISAGGREGATED:
         groups[Role.DRAFT] = (1,)
-    return Engine(target=pair[0], draft=pair[1], groups=groups, layout=layout, max_context=256)
+    target, draft = pair
+    return Engine(
+        target=target, draft=draft, groups=groups, layout=layout, max_context=256, target_groups=target_groups
+    )
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +41,12 @@ def colocated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def disaggregated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Engine]:
     with start_engine(pair, Layout.DISAGGREGATED) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def two_targets(pair: tuple[ModelRef, ModelRef]) -> Iterator[Engine]:
+    with start_engine(pair, Layout.DISAGGREGATED, target_groups=2) as engine:
         yield engine
 
 

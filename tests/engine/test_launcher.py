@@ -14,6 +14,7 @@ from swiftspec.engine.launcher import Engine, Generation
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
@@ -29,9 +30,15 @@ COLOCATED = (
     SerialTree(verify_rows=6, expand_rows=3, expansions=3),
 )
 DISAGGREGATED = (
-    *(policy for policy in AS_THEY_COME if policy.layout is Layout.DISAGGREGATED),
+    *(policy for policy in AS_THEY_COME if policy.layout is Layout.DISAGGREGATED and policy.target_groups == 1),
     SwiftSpec(verify_rows=2, expand_rows=1, num_candidates=1, tree_capacity=4),
     SwiftSpec(verify_rows=16, expand_rows=6, num_candidates=3, tree_capacity=64),
+)
+
+
+TWO_TARGETS = (
+    *(policy for policy in AS_THEY_COME if policy.target_groups == 2),
+    Dsi(num_draft_tokens=1, target_groups=2, verify_rows=6),
 )
 
 
@@ -56,11 +63,30 @@ def test_disaggregated_output_is_the_autoregressive_one(
 
 
 @two_cores
+@pytest.mark.parametrize("policy", TWO_TARGETS, ids=str)
+@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+def test_output_of_two_target_groups_is_the_autoregressive_one(
+    colocated: Engine, two_targets: Engine, policy: Policy, prompt: tuple[int, ...]
+) -> None:
+    generation = generate(two_targets, policy, prompt)
+    assert generation.tokens == generate(colocated, Autoregressive(), prompt).tokens
+    verifying = {span.rank for span in generation.timeline.phase(Phase.VERIFY)}
+    assert verifying == {0, 1} or len(generation.tokens) < 4
+    assert [process.rank for process in two_targets.processes] == [0, 1, 0]
+
+
+@two_cores
 @pytest.mark.parametrize("seed", range(4))
-def test_sampled_output_does_not_depend_on_the_policy(colocated: Engine, disaggregated: Engine, seed: int) -> None:
+def test_sampled_output_does_not_depend_on_the_policy(
+    colocated: Engine, disaggregated: Engine, two_targets: Engine, seed: int
+) -> None:
     sampler = Sampler(temperature=0.8, top_p=0.95, seed=seed)
     expected = generate(colocated, Autoregressive(), PROMPTS[0], sampler).tokens
-    for engine, policies in ((colocated, COLOCATED), (disaggregated, DISAGGREGATED)):
+    for engine, policies in (
+        (colocated, COLOCATED),
+        (disaggregated, DISAGGREGATED),
+        (two_targets, TWO_TARGETS),
+    ):
         assert {generate(engine, policy, PROMPTS[0], sampler).tokens for policy in policies} == {expected}
 
 
@@ -100,6 +126,19 @@ def test_commits_arrive_in_order_while_it_runs(colocated: Engine) -> None:
 def test_a_policy_for_another_layout_is_refused(colocated: Engine) -> None:
     with pytest.raises(ValueError, match="swiftspec is disaggregated, but the engine is laid out co-located"):
         generate(colocated, SwiftSpec(), PROMPTS[0])
+
+
+@two_cores
+def test_a_policy_for_other_target_groups_is_refused(disaggregated: Engine) -> None:
+    with pytest.raises(ValueError, match="dsi needs 2 target groups; the engine has 1"):
+        generate(disaggregated, Dsi(target_groups=2), PROMPTS[0])
+
+
+def test_target_devices_that_cannot_be_split_are_refused(pair: tuple[ModelRef, ModelRef]) -> None:
+    target, draft = pair
+    groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
+    with pytest.raises(ValueError, match="target is placed on 1 devices; expected 2 equal groups"):
+        Engine(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=64, target_groups=2)
 
 
 def test_a_request_over_the_context_is_refused(colocated: Engine) -> None:

@@ -12,10 +12,11 @@ from swiftspec.profile import Profile, Provenance
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import measure
-from tests.simulator.builders import constant_profile, machine_profile
+from tests.simulator.builders import constant_profile, machine_profile, with_guesses
 
 BASIS = Basis(path="profile.json", sha256="0" * 64)
 TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
+ON_TWO_DEVICES = set(POLICIES) - {"dsi"}
 PROFILE = machine_profile(cost_ratio=15.0)
 
 
@@ -51,7 +52,7 @@ def made() -> tuple[Plan, list[tuple[int, int, str]]]:
 
 def test_plan_names_the_best_of_every_policy_best_first(made: tuple[Plan, object]) -> None:
     subject, _ = made
-    assert set(subject.candidates) == set(POLICIES)
+    assert set(subject.candidates) == ON_TWO_DEVICES
     speeds = [candidate.prediction.metrics.figures.tokens_per_s for candidate in subject.alternatives]
     assert speeds == sorted(speeds, reverse=True)
     chosen = subject.chosen.prediction.metrics.figures.tokens_per_s
@@ -92,8 +93,8 @@ def test_provenance_shares_add_up(made: tuple[Plan, object]) -> None:
 
 def test_every_option_is_simulated_or_rejected(made: tuple[Plan, object]) -> None:
     options, rejected = feasible_options(PROFILE, TRACE, num_devices=2)
-    assert not rejected
-    assert made[0].num_simulated + sum(made[0].rejected.values()) == len(options)
+    assert {reason.partition(":")[0] for reason in rejected} == {"dsi"}
+    assert made[0].num_simulated + sum(made[0].rejected.values()) == len(options) + sum(rejected.values())
 
 
 def test_progress_counts_up_to_its_total(made: tuple[Plan, list[tuple[int, int, str]]]) -> None:
@@ -116,7 +117,7 @@ def test_plan_does_not_depend_on_the_number_of_jobs(made: tuple[Plan, object]) -
 def test_a_given_policy_is_chosen_and_the_others_stay_alternatives(made: tuple[Plan, object]) -> None:
     subject = plan(policy="serial_chain")
     assert subject.chosen.policy == "serial_chain"
-    assert set(subject.candidates) == set(POLICIES)
+    assert set(subject.candidates) == ON_TWO_DEVICES
     assert subject.candidates["swiftspec"] == made[0].candidates["swiftspec"]
 
 
@@ -145,6 +146,7 @@ def test_one_device_plans_without_disaggregation_and_says_why() -> None:
         name for name, policy in POLICIES.items() if policy.layout is not Layout.DISAGGREGATED
     }
     assert "swiftspec: needs 2 devices, and there is 1" in subject.rejected
+    assert "dsi: needs 3 devices for 2 target groups and a draft, and there is 1" in subject.rejected
 
 
 def test_an_infeasible_policy_is_an_error_with_its_reasons() -> None:

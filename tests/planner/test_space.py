@@ -7,6 +7,7 @@ from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
+from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
@@ -16,6 +17,11 @@ from swiftspec.timeline import Phase
 from tests.simulator.builders import machine_profile, with_guesses
 
 TRACE = with_guesses(synthesise_trace((0.6, 0.2), prompt_lengths=(30,), num_tokens=20, seed=1))
+
+
+TOO_MANY_GROUPS = {
+    f"dsi: needs {groups + 1} devices for {groups} target groups and a draft, and there are 3" for groups in range(3, 8)
+}
 
 
 def without(profile: Profile, drop: Callable[[StepPoint], bool]) -> Profile:
@@ -29,12 +35,19 @@ def splits(options: list[Option], name: str) -> set[tuple[int, ...]]:
 def test_every_shape_is_on_every_placement() -> None:
     options, rejected = feasible_options(machine_profile(num_devices=3), TRACE, num_devices=3)
     num_shapes = {name: len(list(policy.search_space())) for name, policy in POLICIES.items()}
-    assert {name: sum(option.policy.name == name for option in options) for name in POLICIES} == {
-        name: 3 * count for name, count in num_shapes.items()
+    assert {name: sum(option.policy.name == name for option in options) for name in POLICIES if name != "dsi"} == {
+        name: 3 * count for name, count in num_shapes.items() if name != "dsi"
     }
     assert splits(options, "serial_tree") == {(1,), (2,), (3,)}
     assert splits(options, "swiftspec") == {(1, 1), (1, 2), (2, 1)}
-    assert not rejected
+    assert set(rejected) == TOO_MANY_GROUPS
+
+
+def test_several_target_groups_share_the_targets_devices_equally() -> None:
+    options, _ = feasible_options(machine_profile(num_devices=5), TRACE, num_devices=5)
+    pairs = [option for option in options if isinstance(option.policy, Dsi) and option.policy.target_groups == 2]
+    assert splits(pairs, "dsi") == {(2, 1), (2, 2), (2, 3), (4, 1)}
+    assert {option.degree(Role.TARGET) for option in pairs} == {1, 2}
 
 
 def test_trees_are_ordered_at_the_temperature_that_fits_the_trace() -> None:
@@ -55,11 +68,12 @@ def test_groups_are_disjoint_and_the_targets_devices_come_first() -> None:
 def test_one_device_rejects_disaggregated_policies_with_the_reason() -> None:
     options, rejected = feasible_options(machine_profile(), TRACE, num_devices=1)
     assert {option.policy.layout for option in options} == {Layout.TARGET_ONLY, Layout.COLOCATED}
-    assert rejected == {
+    assert {reason: count for reason, count in rejected.items() if not reason.startswith("dsi")} == {
         f"{name}: needs 2 devices, and there is 1": len(list(policy.search_space()))
         for name, policy in POLICIES.items()
-        if policy.layout is Layout.DISAGGREGATED
+        if policy.layout is Layout.DISAGGREGATED and name != "dsi"
     }
+    assert "dsi: needs 3 devices for 2 target groups and a draft, and there is 1" in rejected
 
 
 def test_unmeasured_degrees_are_rejected_with_the_reason() -> None:
