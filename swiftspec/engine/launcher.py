@@ -155,11 +155,12 @@ class Engine:
         Raises
         ------
         ValueError
-            If this engine is not laid out for the policy, or the request does not fit the context.
+            If this engine is not laid out for the policy, the policy cannot accept as the sampler says, or the request
+            does not fit the context.
         RuntimeError
             If a process died.
         """
-        self._check(policy, request)
+        self._check(policy, request, sampler)
         self._number += 1
         command = Generate(number=self._number, policy=policy, request=request, sampler=sampler)
         start_s = time.perf_counter()
@@ -171,10 +172,15 @@ class Engine:
         timeline = Timeline(request=request_id, start_s=start_s, spans=tuple(gathered.spans))
         return Generation(tokens=tuple(gathered.tokens), timeline=timeline, interrupted=interrupted.is_set())
 
-    def _check(self, policy: Policy, request: Request) -> None:
+    def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         runs = {self._layout, Layout.TARGET_ONLY} if self._layout is Layout.COLOCATED else {self._layout}
         if policy.layout not in runs:
             raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is laid out {self._layout}")
+        if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
+            raise ValueError(
+                f"acceptance is {sampler.acceptance} at temperature {sampler.temperature}, but policy {policy.name} is "
+                f"{policy.layout}: draft probabilities are not sent between processes"
+            )
         if max(policy.draft_rows, policy.target_rows) > TREE_SLOTS:
             rows = max(policy.draft_rows, policy.target_rows)
             raise ValueError(f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {TREE_SLOTS}")
