@@ -1,11 +1,12 @@
 """Flags that several verbs share, so that they read the same everywhere."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 __all__ = [
+    "AcceptanceMethod",
     "Draft",
     "Dtype",
     "Inflate",
@@ -17,6 +18,7 @@ __all__ = [
     "Plot",
     "ProfileDtype",
     "ProfileFile",
+    "PromptFile",
     "Prompts",
     "Repeats",
     "Seed",
@@ -34,6 +36,9 @@ Inflate = Annotated[
 Dtype = Annotated[str, typer.Option(help="auto (measures which is faster), float32 (fp32) or bfloat16 (bf16).")]
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
+PromptFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Many: JSON lines with `prompt`, or Spec-Bench `turns`.")
+]
 Timeline = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the timeline as JSON that ui.perfetto.dev opens.")
 ]
@@ -46,4 +51,11 @@ TraceFile = Annotated[Path, typer.Option(metavar="FILE", help="A trace of this p
 ProfileDtype = Annotated[str | None, typer.Option(help="The profile's if not given.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Repetitions; speeds are their medians.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most so many prompts, spread over the file.")]
+AcceptanceMethod = Annotated[
+    Literal["follow", "residual"],
+    typer.Option(
+        help="Accept a draft token if the target draws it too, or by both models' probabilities: more often at "
+        "temperatures above 0, in co-located policies."
+    ),
+]
 Jobs = Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")]

@@ -15,13 +15,14 @@ from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.wording import milliseconds, percent, speed
 from swiftspec.perfetto import save_timelines
 from swiftspec.plan import Candidate, Plan
+from swiftspec.policies import Layout
 from swiftspec.prompts import Prompt, read_prompts
 from swiftspec.timeline import Metrics, Timeline, measure
 from swiftspec.tokenizer import TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Engine, ProcessInfo
-    from swiftspec.engine.sampling import Sampler
+    from swiftspec.engine.sampling import AcceptanceMethod, Sampler
 
 __all__ = ["run"]
 
@@ -46,6 +47,7 @@ def run(
     top_p: float,
     top_k: int,
     seed: int,
+    acceptance_method: "AcceptanceMethod" = "follow",
     timeline: Path | None = None,
     plot: Path | None = None,
     json_path: Path | None = None,
@@ -60,7 +62,8 @@ def run(
     tasks = make_tasks(made, [candidate], encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
     from swiftspec.engine.sampling import Sampler
 
-    sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+    sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
+    _check_acceptance(sampler, candidate)
     with ExitStack() as stack:
         engine = open_engines(made, [candidate], tasks, stack)[candidate.policy]
         warm_up(engine, candidate, tasks[0])
@@ -81,6 +84,14 @@ def _prompts(prompt: str | None, prompts: Path | None) -> Sequence[Prompt]:
     if not prompt:
         raise ValueError("--prompt is empty; expected some text")
     return (Prompt(prompt_id="prompt", text=prompt),)
+
+
+def _check_acceptance(sampler: "Sampler", candidate: Candidate) -> None:
+    if sampler.needs_draft_probabilities and candidate.build().layout is Layout.DISAGGREGATED:
+        raise ValueError(
+            f"--acceptance-method is {sampler.acceptance} at temperature {sampler.temperature}; {candidate.policy} is "
+            f"{Layout.DISAGGREGATED}, and draft probabilities are not sent between processes: expected follow"
+        )
 
 
 def _generate(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.engine.channel import Channel
+from swiftspec.engine.residual import ResidualSampling
 from swiftspec.engine.sampling import Sampler, top_candidates
 from swiftspec.policies.effects import (
     Candidates,
@@ -77,7 +78,7 @@ class Driver:
     interrupted : callable
         Asked after each commit; when true the program ends there.
     sampler : Sampler
-        Draws the target's choices.
+        Draws the target's choices, and the draft's candidates where it needs their probabilities.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Driver:
         self._interrupted = interrupted
         self._sampler = sampler
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
+        self._residual = ResidualSampling(sampler) if sampler.needs_draft_probabilities else None
         self._perform: dict[type[Effect], Callable[[Any], _Done]] = {
             Prefill: self._prefill,
             DraftForward: self._draft_forward,
@@ -133,6 +135,8 @@ class Driver:
 
     def _prefill(self, effect: Prefill) -> _Done:
         logits = self._models[effect.role].prefill(effect.tokens)
+        if self._residual:
+            self._residual.prefill(effect.role, effect.tokens)
         choice = None
         if effect.role is Role.TARGET:
             choice = self._sampler.choose(logits.unsqueeze(0), [len(effect.tokens) - 1])[0]
@@ -140,12 +144,19 @@ class Driver:
 
     def _draft_forward(self, effect: DraftForward) -> _Done:
         logits = self._models[Role.DRAFT].forward(effect.rows, fuzzy=effect.fuzzy)
+        if self._residual:
+            candidates = self._residual.propose(effect.rows, logits, effect.num_candidates)
+        else:
+            candidates = _best(logits, effect.num_candidates)
         phase = Phase.FUZZY if effect.fuzzy else Phase.EXPAND
-        return _Done(_best(logits, effect.num_candidates), phase, Role.DRAFT, rows=len(effect.rows))
+        return _Done(candidates, phase, Role.DRAFT, rows=len(effect.rows))
 
     def _target_forward(self, effect: TargetForward) -> _Done:
         logits = self._models[Role.TARGET].forward(effect.rows)
-        choices = tuple(self._sampler.choose(logits, [row.position for row in effect.rows]))
+        if self._residual:
+            choices = self._residual.choose(effect.rows, logits)
+        else:
+            choices = tuple(self._sampler.choose(logits, [row.position for row in effect.rows]))
         return _Done(choices, Phase.VERIFY, Role.TARGET, rows=len(effect.rows))
 
     def _target_exit(self, effect: TargetExit) -> _Done:
@@ -161,6 +172,8 @@ class Driver:
 
     def _keep_kv(self, effect: KeepKV) -> _Done:
         self._models[effect.role].keep(effect.slots, effect.num_verified)
+        if self._residual:
+            self._residual.keep(effect.role, effect.slots, effect.num_verified)
         return _Done(None, Phase.COMPACT, effect.role, rows=len(effect.slots))
 
     def _send(self, effect: Send) -> _Done:

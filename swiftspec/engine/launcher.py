@@ -2,13 +2,12 @@
 
 import math
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
@@ -16,6 +15,7 @@ from threading import Event
 from types import TracebackType
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.interrupts import interrupts_held, interrupts_noted
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Policy, Request
@@ -57,7 +57,7 @@ class _Worker:
         threads = str(len(setup.cores))
         # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
         tuning = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        with _interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
+        with interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "swiftspec.engine.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -165,29 +165,35 @@ class Engine:
         Raises
         ------
         ValueError
-            If this engine is not laid out for the policy, or the request does not fit the context.
+            If this engine is not laid out for the policy, the policy cannot accept as the sampler says, or the request
+            does not fit the context.
         RuntimeError
             If a process died.
         """
-        self._check(policy, request)
+        self._check(policy, request, sampler)
         self._number += 1
         command = Generate(number=self._number, policy=policy, request=request, sampler=sampler)
         start_s = time.perf_counter()
         for worker in self._workers:
             worker.connection.send(command)
         gathered = _Gathered(self._workers, on_commit)
-        with _interrupts_noted() as interrupted:
+        with interrupts_noted() as interrupted:
             gathered.until_done(interrupted)
         timeline = Timeline(request=request_id, start_s=start_s, spans=tuple(gathered.spans))
         return Generation(tokens=tuple(gathered.tokens), timeline=timeline, interrupted=interrupted.is_set())
 
-    def _check(self, policy: Policy, request: Request) -> None:
+    def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         runs = {self._layout, Layout.TARGET_ONLY} if self._layout is Layout.COLOCATED else {self._layout}
         if policy.layout not in runs:
             raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is laid out {self._layout}")
         if policy.target_groups != self._target_groups:
             raise ValueError(
                 f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self._target_groups}"
+            )
+        if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
+            raise ValueError(
+                f"acceptance is {sampler.acceptance} at temperature {sampler.temperature}, but policy {policy.name} is "
+                f"{policy.layout}: draft probabilities are not sent between processes"
             )
         if max(policy.draft_rows, policy.target_rows) > TREE_SLOTS:
             rows = max(policy.draft_rows, policy.target_rows)
@@ -279,28 +285,3 @@ def _await_ready(worker: _Worker) -> ProcessInfo:
     ready = worker.receive()
     assert isinstance(ready, Ready), "the first message is Ready or Failed"
     return ProcessInfo(role=worker.role, rank=worker.rank, pid=ready.pid, cores=ready.cores)
-
-
-@contextmanager
-def _interrupts_noted() -> Iterator[Event]:
-    """Ctrl-C sets the event instead of cutting in between a message received and its tokens counted."""
-    noted = Event()
-    try:
-        previous = signal.signal(signal.SIGINT, lambda *_: noted.set())
-    except ValueError:  # not the main thread, which alone may say so, and alone is interrupted
-        yield noted
-        return
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the end. A process started meanwhile never hears of it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

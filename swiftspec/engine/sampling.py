@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Sampler", "top_candidates"]
+__all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "stream", "top_candidates"]
 
 _NUCLEUS_GUESS = 256
 
+AcceptanceMethod = Literal["follow", "residual"]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -38,12 +39,16 @@ class Sampler:
         Keep the `top_k` likeliest tokens and what ties with the last of them (0 = all). Applied before `top_p`.
     seed : int
         0 or more.
+    acceptance : "follow" or "residual"
+        Whether a draft token is accepted when the target draws the same, or by both models' probabilities (see
+        `residual`). The same thing at temperature 0.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    acceptance: AcceptanceMethod = "follow"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
@@ -54,28 +59,29 @@ class Sampler:
             raise ValueError(f"top_k is {self.top_k}; expected 0 (all tokens) or a positive integer")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed is {self.seed}; expected 0 to 2**64 - 1")
+        if self.acceptance not in get_args(AcceptanceMethod):
+            raise ValueError(f"acceptance is {self.acceptance!r}; expected {' or '.join(get_args(AcceptanceMethod))}")
+
+    @property
+    def needs_draft_probabilities(self) -> bool:
+        """Whether the target's choice depends on how likely the draft was to propose what it did."""
+        return self.acceptance == "residual" and self.temperature > 0.0
 
     def choose(self, logits: Tensor, positions: Sequence[int]) -> list[int]:
         """Token of each row, given logits [R, V] in fp32 and the position of each row."""
         if logits.shape[0] != len(positions):
             raise ValueError(f"positions are {len(positions)}; expected one for each of {logits.shape[0]} rows")
-        scores: Floats = logits.numpy()
-        if self.temperature > 0.0:
-            vocab_size = logits.shape[1]
-            noise = {position: self._noise(position, vocab_size) for position in set(positions)}
-            scores = self._filtered(logits / self.temperature).numpy()
-            scores = scores + np.stack([noise[position] for position in positions])
-        # numpy's argmax: torch's is not vectorised and takes nine times as long.
-        chosen: list[int] = scores.argmax(axis=-1).tolist()
-        return chosen
+        return self.draw(self.scores(logits), positions) if self.temperature > 0.0 else _likeliest(logits.numpy())
 
-    def _noise(self, position: int, vocab_size: int) -> Floats:
-        """Standard Gumbel noise for every token, from a counter-based generator keyed by seed and position."""
-        generator = np.random.Generator(np.random.Philox(key=np.array([self.seed, position], dtype=np.uint64)))
-        exponential = generator.standard_exponential(vocab_size, dtype=np.float32)
-        # The smallest positive float stands for a zero that underflowed.
-        noise: Floats = -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))
-        return noise
+    def scores(self, logits: Tensor) -> Tensor:
+        """Log-probs [R, V], up to a constant per row, of what a positive temperature draws from."""
+        return self._filtered(logits / self.temperature)
+
+    def draw(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
+        """A token of each row by its scores [R, V] and the noise of its position."""
+        vocab_size = scores.shape[1]
+        noise = {position: gumbel(stream(self.seed, position), (vocab_size,)) for position in set(positions)}
+        return _likeliest(scores.numpy() + np.stack([noise[position] for position in positions]))
 
     def _filtered(self, scores: Tensor) -> Tensor:
         """Scores with the tokens that top-k and then top-p exclude at minus infinity."""
@@ -86,6 +92,26 @@ class Sampler:
             shares = scores.softmax(dim=-1)
             scores = scores.masked_fill(shares < _smallest_kept_share(shares, self.top_p), -torch.inf)
         return scores
+
+
+def stream(seed: int, position: int, *, use: int = 0) -> np.random.Generator:
+    """A counter-based generator keyed by seed and position; different uses of the same key never meet."""
+    key, counter = np.array([seed, position], dtype=np.uint64), np.array([0, 0, 0, use], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def gumbel(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Standard Gumbel noise."""
+    exponential = generator.standard_exponential(shape, dtype=np.float32)
+    # The smallest positive float stands for a zero that underflowed.
+    noise: Floats = -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))
+    return noise
+
+
+def _likeliest(scores: Floats) -> list[int]:
+    # numpy's argmax: torch's is not vectorised and takes nine times as long.
+    chosen: list[int] = scores.argmax(axis=-1).tolist()
+    return chosen
 
 
 def _smallest_kept_share(shares: Tensor, top_p: float) -> Tensor:

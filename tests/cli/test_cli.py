@@ -53,6 +53,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan"], "Missing option '--target'."),
         (["run", "--plan", "p", "--promt", "x"], "No such option: --promt (Possible options: "),
         (["run", "--plan", "p", "--seed", "x"], "Invalid value for '--seed': "),
+        (["run", "--plan", "p", "--acceptance-method", "x"], "Invalid value for '--acceptance-method': "),
         (["validate", "--plan", "p", "--prompts", "f", "--repeats", "0"], "Invalid value for '--repeats': "),
     ],
 )

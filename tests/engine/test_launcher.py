@@ -141,6 +141,19 @@ def test_target_devices_that_cannot_be_split_are_refused(pair: tuple[ModelRef, M
         Engine(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=64, target_groups=2)
 
 
+def test_residual_sampling_needs_both_models_in_one_process(colocated: Engine) -> None:
+    sampler = Sampler(temperature=1.0, acceptance="residual")
+    output = generate(colocated, SerialTree(), PROMPTS[0], sampler).tokens
+    assert output == generate(colocated, SerialTree(), PROMPTS[0], sampler).tokens
+    assert output != generate(colocated, SerialTree(), PROMPTS[0], Sampler(temperature=1.0)).tokens
+
+
+@two_cores
+def test_residual_sampling_without_the_drafts_probabilities_is_refused(disaggregated: Engine) -> None:
+    with pytest.raises(ValueError, match=r"acceptance is residual at temperature 0.8, but policy swiftspec is disagg"):
+        generate(disaggregated, SwiftSpec(), PROMPTS[0], Sampler(temperature=0.8, acceptance="residual"))
+
+
 def test_a_request_over_the_context_is_refused(colocated: Engine) -> None:
     with pytest.raises(ValueError, match=r"prompt has 250 tokens; with max_new_tokens 48 .* over the context of 256"):
         generate(colocated, Autoregressive(), (1,) * 250)

@@ -103,6 +103,7 @@ def test_flat_distribution_larger_than_the_first_guess_is_filtered_exactly() -> 
         ({"top_k": -1}, "top_k is -1"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
+        ({"acceptance": "never"}, "acceptance is 'never'; expected follow or residual"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, float], message: str) -> None:

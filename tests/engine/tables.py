@@ -1,0 +1,87 @@
+"""Models that are a table, run by the engine's driver in this process."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from swiftspec.engine.driver import Driver
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import Policy, Request
+from swiftspec.policies.effects import Role, Row
+from swiftspec.timeline import Span
+
+
+class TableModel:
+    """Logits [V, V, V] of the next token by the last two; the cache is the paths of its slots."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+        self.reset()
+
+    def reset(self) -> None:
+        self.prefix: tuple[int, ...] = ()
+        self.tree: list[tuple[int, ...]] = []
+
+    def after(self, path: tuple[int, ...]) -> Tensor:
+        """Logits behind at least two tokens."""
+        return self.table[path[-2], path[-1]]
+
+    def prefill(self, tokens: tuple[int, ...]) -> Tensor:
+        self.prefix = (0, *tokens)
+        return self.after(self.prefix)
+
+    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Tensor:
+        first = len(self.tree)
+        for row in rows:
+            above = self.tree[row.ancestors.bit_length() - 1] if row.ancestors else self.prefix
+            self.tree.append((*above, row.token))
+        return torch.stack([self.after(path) for path in self.tree[first:]])
+
+    def exit(self, rows: tuple[Row, ...]) -> Tensor:
+        raise NotImplementedError("policies on one group do not ask for it")
+
+    def finish(self) -> Tensor:
+        raise NotImplementedError("policies on one group do not ask for it")
+
+    def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
+        kept = [self.tree[slot] for slot in slots]
+        self.prefix = kept[num_verified - 1] if num_verified else self.prefix
+        self.tree = kept[num_verified:]
+
+
+def random_table(vocab_size: int, *, seed: int, spread: float) -> Tensor:
+    """Normal logits."""
+    generator = torch.Generator().manual_seed(seed)
+    return spread * torch.randn(vocab_size, vocab_size, vocab_size, generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A target and a draft."""
+
+    target: TableModel
+    draft: TableModel
+
+    def generate(
+        self, policy: Policy, request: Request, sampler: Sampler
+    ) -> tuple[tuple[int, ...], list[tuple[int, ...]], list[Span]]:
+        """Output, what each round committed of it, and the spans."""
+        commits: list[tuple[int, ...]] = []
+        driver = Driver(
+            role=Role.TARGET,
+            models={Role.TARGET: self.target, Role.DRAFT: self.draft},
+            channels=(),
+            commit=commits.append,
+            interrupted=lambda: False,
+            sampler=sampler,
+        )
+        spans = driver.run(policy.programs(request)[Role.TARGET])
+        return sum(commits, ()), commits, spans
+
+
+def random_pair(vocab_size: int, *, spread: float = 1.0, disagreement: float = 1.0, seed: int = 0) -> Pair:
+    """A target and a draft whose logits are the target's with noise."""
+    target = random_table(vocab_size, seed=seed, spread=spread)
+    noise = random_table(vocab_size, seed=seed + 1, spread=disagreement)
+    return Pair(target=TableModel(target), draft=TableModel(target + noise))
