@@ -114,4 +114,5 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effor
 
 def _whole_s(timeline: Timeline, num_tokens: int) -> float:
     """Request to last token, had all `num_tokens` been simulated."""
-    return timeline.e2e_s + (num_tokens - timeline.num_tokens) * timeline.tpot_s
+    missing = num_tokens - timeline.num_tokens
+    return timeline.e2e_s + missing * timeline.tpot_s if missing else timeline.e2e_s

@@ -7,7 +7,7 @@ stage: the best of each survives, because a plan names what it was better than.
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,11 +24,10 @@ from swiftspec.profile import Profile
 
 __all__ = ["make_plan"]
 
-# Share of prompts and of each output that a stage simulates; a stage keeps this share of a policy's options.
-_STAGES = ((0.15, 0.25), (0.25, 0.5), (0.5, 1.0))
-_KEPT = 0.25
-_LEAST_KEPT = 2
-_LEAST_PROMPTS = 2
+# Share of prompts and of each output that a stage simulates, and how many of a policy's options it keeps at least.
+_STAGES = ((0.05, 0.25, 8), (0.05, 0.5, 4), (0.25, 1.0, 2))
+_KEPT = 0.25  # share of a policy's options that a stage keeps
+_LEAST_PROMPTS = 12
 _LEAST_TOKENS = 16
 # The last stage repeats a short trace under several seeds; in a long one the prompts are repetition enough.
 _MOST_SEEDS = 3
@@ -81,7 +80,7 @@ def make_plan(
         report=progress,
         rejected=rejected,
     )
-    contenders = search.prune(options, ClosedForms(profile, trace))
+    contenders = search.prune(options, profile)
     chosen, alternatives, ties = search.decide(search.halve(contenders), policy)
     return Plan(
         origin=Origin.here(),
@@ -120,11 +119,17 @@ class _Search:
     rejected: Counter[str]
     num_done: int = 0
 
-    def prune(self, options: list[Option], closed: ClosedForms) -> list[Option]:
-        """Drop what cannot reach, even at its bound, the speed simulated for its policy's most plausible option."""
+    def prune(self, options: list[Option], profile: Profile) -> list[Option]:
+        """Drop what cannot reach, even at its bound, the speed simulated for its policy's most plausible option.
+
+        Both over the first stage's prompts, their outputs whole: a bound holds for no part of an output.
+        """
+        effort = self._effort(_STAGES[0][0], 1.0)
+        prompts = tuple(self.trace.prompts[index] for index in effort.prompt_indices)
+        closed = ClosedForms(profile, replace(self.trace, prompts=prompts))
         most_plausible = [max(group, key=closed.estimate) for group in _by_policy(options)]
         ahead = len(most_plausible) + _num_ahead(options)
-        outcomes = self._run(most_plausible, self._effort(1.0, 1.0), "bounds", ahead=ahead)
+        outcomes = self._run(most_plausible, effort, "bounds", ahead=ahead)
         reached = {outcome.option.policy.name: outcome.tokens_per_s for outcome in outcomes}
         kept = []
         for option in options:
@@ -137,7 +142,7 @@ class _Search:
 
     def halve(self, options: list[Option]) -> list[Option]:
         """The best options of every policy, by ever longer simulations."""
-        for number, (prompts, tokens) in enumerate(_STAGES):
+        for number, (prompts, tokens, least_kept) in enumerate(_STAGES):
             what = f"stage {number + 1} of {len(_STAGES)}"
             ahead = _num_ahead(options, stage=number)
             outcomes = self._run(options, self._effort(prompts, tokens), what, ahead=ahead)
@@ -145,7 +150,7 @@ class _Search:
             options = [
                 option
                 for group in _by_policy(options)
-                for option in sorted(group, key=lambda option: -speed[option.key])[: _num_kept(len(group))]
+                for option in sorted(group, key=lambda option: -speed[option.key])[: _num_kept(len(group), least_kept)]
             ]
         return options
 
@@ -210,15 +215,15 @@ def _by_policy(options: Sequence[Option]) -> list[list[Option]]:
     return list(groups.values())
 
 
-def _num_kept(count: int) -> int:
-    return min(count, max(_LEAST_KEPT, math.ceil(_KEPT * count)))
+def _num_kept(count: int, least: int) -> int:
+    return min(count, max(least, math.ceil(_KEPT * count)))
 
 
 def _num_ahead(options: Sequence[Option], *, stage: int = 0) -> int:
     """Simulations from a stage on, the last one included."""
     counts = [len(group) for group in _by_policy(options)]
     ahead = 0
-    for _ in range(stage, len(_STAGES)):
+    for _, _, least_kept in _STAGES[stage:]:
         ahead += sum(counts)
-        counts = [_num_kept(count) for count in counts]
+        counts = [_num_kept(count, least_kept) for count in counts]
     return ahead + sum(counts)
