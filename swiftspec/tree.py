@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
-from math import exp, log
+from math import exp, inf, log
 from typing import NamedTuple
 
 __all__ = ["Candidates", "Kept", "Row", "Subtree", "TokenTree", "at_temperature"]
@@ -149,16 +149,25 @@ class TokenTree:
                 heappush(self._frontier, (-node.score - node.logprobs[0], node.slot, node))
         self._picked = []
 
-    def best(self, num_rows: int) -> Subtree:
-        """The `num_rows` best nodes, expanded or not, root included, parents first; all of them if there are fewer."""
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing is known below the root yet."""
+        return not self._root.tokens
+
+    def best(self, num_rows: int, *, least_probability: float = 0.0) -> Subtree:
+        """The `num_rows` best nodes, expanded or not, root included, parents first; all of them if there are fewer.
+
+        Nodes that the draft finds less likely to be accepted than `least_probability` are left out.
+        """
         root = self._root
+        worst = inf if least_probability <= 0 else -root.score - log(least_probability)
         tokens, parents = [root.token], [-1]
         # (-score, index of the parent in the message, the parent, which of its candidates): a parent's best unseen
         # candidate stands for the rest.
         heap: list[tuple[float, int, _Node, int]] = []
         if root.tokens:
             heap.append((-root.score - root.logprobs[0], 0, root, 0))
-        while heap and len(tokens) < num_rows:
+        while heap and len(tokens) < num_rows and heap[0][0] <= worst:
             _, index, parent, rank = heap[0]
             if rank + 1 < len(parent.tokens):
                 heapreplace(heap, (-parent.score - parent.logprobs[rank + 1], index, parent, rank + 1))

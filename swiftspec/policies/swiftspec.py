@@ -6,11 +6,13 @@ re-roots the tree, and nothing that survives is computed again; only what lies o
 
 Beyond the paper: expansions stop as soon as the verdict is there instead of after a fixed count; the next subtree
 leaves before the caches are compacted, so that on a hit nothing but the walk lies between two verifications; the draft
-grows its first tree while the target is still at its prefill.
+grows its first tree while the target is still at its prefill. Two options say what a verification is worth: rows that
+are unlikely to be accepted stay out of it, round by round, and after a miss the tree may grow deeper before it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
@@ -22,6 +24,7 @@ from swiftspec.policies.effects import (
     Send,
     Step,
     Stop,
+    Subtree,
     as_verdict,
     poll,
     prefill,
@@ -40,7 +43,11 @@ class SwiftSpec(Shape):
     Parameters
     ----------
     verify_rows : int
-        Rows of a verification, the root included.
+        Most rows of a verification, the root included.
+    least_probability : float
+        Of being accepted, below which a node is not worth its row; with 0 every verification has `verify_rows` rows.
+    miss_expansions : int
+        Draft forwards, at least, between a miss and the next verification.
     expand_rows : int
         Leaves forwarded per expansion.
     num_candidates : int
@@ -55,13 +62,17 @@ class SwiftSpec(Shape):
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
     verify_rows: int = 8
+    least_probability: float = 0.0
+    miss_expansions: int = 1
     expand_rows: int = 4
     num_candidates: int = 8
     tree_capacity: int = 160
     draft_temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        check_shape(self, verify_rows=2, expand_rows=1, num_candidates=1)
+        check_shape(self, verify_rows=2, miss_expansions=1, expand_rows=1, num_candidates=1)
+        if not 0 <= self.least_probability < 1:
+            raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
         if self.tree_capacity < self.verify_rows:
             raise ValueError(
                 f"tree_capacity is {self.tree_capacity}; expected at least verify_rows ({self.verify_rows})"
@@ -72,18 +83,40 @@ class SwiftSpec(Shape):
         return self.verify_rows
 
     @property
+    def least_target_rows(self) -> int:
+        return 1 if self.least_probability else self.verify_rows
+
+    @property
     def draft_rows(self) -> int:
         return self.tree_capacity
+
+    def best(self, tree: TokenTree) -> Subtree:
+        """What to verify."""
+        return tree.best(self.verify_rows, least_probability=self.least_probability)
+
+    def is_worth_sending(self, subtree: Subtree, tree: TokenTree) -> bool:
+        """Whether growing the tree would add nothing to a subtree, or nothing that is worth a row."""
+        enough = self.least_probability > 0 and not tree.is_bare
+        return enough or len(subtree.tokens) == self.verify_rows
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: verify_rounds(request, max_rows=self.verify_rows), Role.DRAFT: _draft(request, self)}
 
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpec"]:
-        for verify_rows in (4, 6, 8, 10, 12, 16, 24):
+        for verify_rows in (4, 6, 8, 10, 12, 16):
             for expand_rows in (2, 4, 8, 12):
-                for num_candidates in sorted({8, max(8, verify_rows - 1)}):
-                    yield cls(verify_rows=verify_rows, expand_rows=expand_rows, num_candidates=num_candidates)
+                yield cls(verify_rows=verify_rows, expand_rows=expand_rows, num_candidates=max(8, verify_rows - 1))
+        # Where unlikely rows stay out, more may be likely, and a tree may be worth a second expansion after a miss.
+        for verify_rows, expand_rows in product((8, 12, 16, 24), (4, 8, 12)):
+            for least_probability, miss_expansions in product((0.05, 0.15), (1, 2)):
+                yield cls(
+                    verify_rows=verify_rows,
+                    least_probability=least_probability,
+                    miss_expansions=miss_expansions,
+                    expand_rows=expand_rows,
+                    num_candidates=max(8, verify_rows - 1),
+                )
 
 
 def _draft(request: Request, shape: SwiftSpec) -> Program:
@@ -99,8 +132,8 @@ def _draft(request: Request, shape: SwiftSpec) -> Program:
         if isinstance(verdict, Stop):
             return
         tree.advance(verdict.tokens)
-        subtree = tree.best(shape.verify_rows)
-        if ready := len(subtree.tokens) == shape.verify_rows:
+        subtree = shape.best(tree)
+        if ready := shape.is_worth_sending(subtree, tree):
             yield Send(subtree)
         yield KeepKV(Role.DRAFT, *tree.compact())
         if not ready:
@@ -119,6 +152,10 @@ def _grow_until_verdict(tree: TokenTree, shape: SwiftSpec) -> Step[Message]:
 
 def _regrow(tree: TokenTree, shape: SwiftSpec) -> Step[None]:
     """After a miss, or a hit on a bare leaf: expand until there is enough to verify, as far as the tree can."""
-    while len((subtree := tree.best(shape.verify_rows)).tokens) < shape.verify_rows and tree.can_grow:
+    num_expansions = 0
+    while tree.can_grow:
         yield from expand(tree, shape.expand_rows, shape.num_candidates)
-    yield Send(subtree)
+        num_expansions += 1
+        if num_expansions >= shape.miss_expansions and shape.is_worth_sending(shape.best(tree), tree):
+            break
+    yield Send(shape.best(tree))

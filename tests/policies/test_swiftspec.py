@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
+from math import exp
 
 import pytest
 from hypothesis import given, settings
@@ -52,6 +53,13 @@ def shapes(draw: st.DrawFn) -> SwiftSpec:
     )
 
 
+@st.composite
+def choosy_shapes(draw: st.DrawFn) -> SwiftSpec:
+    """Those that leave unlikely rows out, and those that grow deeper after a miss."""
+    least_probability = draw(st.sampled_from((0.0, 0.01, 0.1, 0.4, 0.9)))
+    return replace(draw(shapes()), least_probability=least_probability, miss_expansions=draw(st.integers(1, 4)))
+
+
 def rounds(run: Run) -> Iterator[tuple[Event[Effect], list[Event[Effect]]]]:
     """The draft's rounds: the event that brought a verdict, and all events after it up to the next subtree's Send."""
     verdict, since = None, list[Event[Effect]]()
@@ -71,7 +79,7 @@ def forwards_before(run: Run, event: Event[Effect]) -> list[Event[DraftForward]]
 
 
 @settings(max_examples=400, deadline=None)
-@given(shape=shapes(), request=requests(), draft=drafts(), schedule=schedules())
+@given(shape=shapes() | choosy_shapes(), request=requests(), draft=drafts(), schedule=schedules())
 def test_output_is_the_targets_own_under_any_acceptance_and_delays(
     shape: SwiftSpec, request: Request, draft: FakeDraft, schedule: Schedule
 ) -> None:
@@ -111,6 +119,39 @@ def test_next_subtree_takes_no_forward_if_enough_nodes_survive_and_one_after_a_m
         else:
             assert len(kinds) >= 3
             assert kinds == [KeepKV, *[DraftForward] * (len(kinds) - 2), Send]
+
+
+@settings(max_examples=100, deadline=None)
+@given(shape=choosy_shapes(), request=requests(), draft=drafts(), schedule=schedules())
+def test_unlikely_nodes_are_not_sent_and_likely_ones_are(
+    shape: SwiftSpec, request: Request, draft: FakeDraft, schedule: Schedule
+) -> None:
+    run = drive(shape, request, target=draft.target, draft=draft, schedule=schedule)
+    for verdict, since in rounds(run):
+        sent = since[-1].effect
+        assert isinstance(sent, Send)
+        paths = subtree_paths(sent.message, verdict.known)
+        scores = scores_below(verdict.known, forwards_before(run, since[-1]))
+        likely = [score for score in scores.values() if score == 0.0 or exp(score) > shape.least_probability + 1e-9]
+        assert_best(paths, scores, num_rows=len(paths))
+        assert len(paths) >= min(shape.verify_rows, len(likely))
+        assert all(exp(scores[path]) >= shape.least_probability - 1e-9 for path in paths)
+
+
+@settings(max_examples=100, deadline=None)
+@given(shape=choosy_shapes(), request=requests(), draft=drafts(), schedule=schedules())
+def test_a_miss_takes_the_forwards_it_may(
+    shape: SwiftSpec, request: Request, draft: FakeDraft, schedule: Schedule
+) -> None:
+    shape = replace(shape, tree_capacity=200)  # never in the way
+    run = drive(shape, request, target=draft.target, draft=draft, schedule=schedule)
+    for verdict, since in rounds(run):
+        survivors = scores_below(verdict.known, forwards_before(run, verdict))
+        num_forwards = sum(isinstance(event.effect, DraftForward) for event in since)
+        if len(survivors) == 1:
+            assert num_forwards >= shape.miss_expansions
+        elif shape.least_probability:
+            assert num_forwards == 0
 
 
 @settings(max_examples=100, deadline=None)
