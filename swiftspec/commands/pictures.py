@@ -8,6 +8,8 @@ from pathlib import Path
 
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.plan import Plan
+from swiftspec.policies import POLICIES
+from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 
 __all__ = ["draw"]
@@ -18,19 +20,22 @@ NUM_ROUNDS = 5
 
 
 def draw(directory: Path) -> None:
-    """A picture for each policy of the recorded plan, `<policy>.svg`."""
+    """A picture for each policy, `<policy>.svg`."""
     from swiftspec.plotting import save_figure, timeline_rounds
     from swiftspec.simulator.driver import simulate
 
     plan = Plan.load(RECORDED / "plan.json")
     profile, trace = Profile.load(RECORDED / plan.profile.path), AcceptanceTrace.load(RECORDED / plan.trace.path)
-    for name, candidate in plan.candidates.items():
-        degrees = {role: len(devices) for role, devices in candidate.groups.items()}
-        (timeline,) = simulate(
-            candidate.build(), degrees=degrees, profile=profile, trace=trace, prompt_indices=[PROMPT_INDEX]
-        )
+    for name, cls in POLICIES.items():
+        if candidate := plan.candidates.get(name):
+            policy, title = candidate.build(), candidate.describe()
+            degrees = {role: len(devices) for role, devices in candidate.groups.items()}
+        else:  # one core each, more than were recorded
+            policy, title = cls(), f"{name} {cls().target_groups}+1"
+            degrees = {Role.TARGET: policy.target_groups, Role.DRAFT: 1}
+        (timeline,) = simulate(policy, degrees=degrees, profile=profile, trace=trace, prompt_indices=[PROMPT_INDEX])
         figure = timeline_rounds(timeline, num_rounds=NUM_ROUNDS)
-        figure.axes[0].set_title(candidate.describe(), fontsize="medium")
+        figure.axes[0].set_title(title, fontsize="medium")
         save_figure(directory / f"{name}.svg", figure)
 
 

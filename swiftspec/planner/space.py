@@ -72,10 +72,9 @@ def feasible_options(
 
 
 def _too_few(policy: Policy, num_devices: int) -> str:
-    groups = policy.target_groups
-    what = f" for {groups} target groups and a draft" if groups > 1 else ""
-    are = "is" if num_devices == 1 else "are"
-    return f"{policy.name}: needs {groups + 1} devices{what}, and there {are} {num_devices}"
+    several = policy.target_groups > 1
+    needed = "one device for the draft and one for each target group, two or more" if several else "2 devices"
+    return f"{policy.name}: needs {needed}, and there {'is' if num_devices == 1 else 'are'} {num_devices}"
 
 
 def _placements(policy: Policy, num_devices: int) -> Iterator[dict[Role, tuple[int, ...]]]:

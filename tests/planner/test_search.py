@@ -146,7 +146,6 @@ def test_one_device_plans_without_disaggregation_and_says_why() -> None:
         name for name, policy in POLICIES.items() if policy.layout is not Layout.DISAGGREGATED
     }
     assert "swiftspec: needs 2 devices, and there is 1" in subject.rejected
-    assert "dsi: needs 3 devices for 2 target groups and a draft, and there is 1" in subject.rejected
 
 
 def test_an_infeasible_policy_is_an_error_with_its_reasons() -> None:
