@@ -86,7 +86,8 @@ class StepPoint(_Measured):
     """One whole forward of a role's model, from launch to the answer on the host.
 
     degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
-    meanwhile. rows: tokens in the forward, a prefill's prompt length included; context: prefix length, tree excluded.
+    meanwhile. rows: tokens in the forward, a prefill's prompt length included; context: slots of the cache in use
+    before it, measured as a prefix of that length.
     """
 
     role: Role

@@ -24,7 +24,7 @@ from swiftspec.timeline import COMPUTING, Phase, Timeline
 __all__ = ["host_points", "measure_profile", "step_points"]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
-DRAFT_ROWS = (1, 2, 4, 8, 12)
+DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
 HALVES_ROWS = (2, 4, 6, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
 # Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.

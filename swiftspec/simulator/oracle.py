@@ -63,6 +63,11 @@ class CacheMirror:
         self._num_slots = 0
         self._slots_on_path = 0  # bit per slot
 
+    @property
+    def length(self) -> int:
+        """Slots in use."""
+        return self.prefix_length + self._num_slots
+
     def prefill(self, num_tokens: int) -> None:
         """Tokens of the prompt join the prefix."""
         self.prefix_length += num_tokens
@@ -138,8 +143,8 @@ class TraceOracle:
         return Request(prompt=tuple(self._path[: self._prompt_length]), max_new_tokens=limit)
 
     def context(self, role: Role) -> int:
-        """Length of a role's prefix."""
-        return self._mirrors[role].prefix_length
+        """Slots in use in a role's cache, which the next forward attends to: its prefix and its tree."""
+        return self._mirrors[role].length
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> int | None:
         """The target's choice after the last of `tokens`; None for a draft."""
