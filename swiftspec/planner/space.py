@@ -73,7 +73,7 @@ def feasible_options(
 
 def _too_few(policy: Policy, num_devices: int) -> str:
     several = policy.target_groups > 1
-    needed = "one device for the draft and one for each target group, two or more" if several else "2 devices"
+    needed = "a device for the draft and one for each of two or more target groups" if several else "2 devices"
     return f"{policy.name}: needs {needed}, and there {'is' if num_devices == 1 else 'are'} {num_devices}"
 
 
@@ -91,7 +91,7 @@ def _objection(option: Option, profile: Profile, trace: AcceptanceTrace) -> str 
     """Why an option cannot be priced; None if it can."""
     policy = option.policy
     if missing := _guessers(policy) - trace.guessers:
-        return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses"
+        return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it anew"
     longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
     for role, forward, most_rows in _forwards(policy):
         degree = option.degree(role)

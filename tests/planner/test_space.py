@@ -1,7 +1,9 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from swiftspec.acceptance import Guesser
 from swiftspec.planner.fit import fitted_temperature
 from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES, Layout
@@ -9,6 +11,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
+from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profile import Profile, StepPoint
@@ -19,7 +22,7 @@ from tests.simulator.builders import machine_profile, with_guesses
 TRACE = with_guesses(synthesise_trace((0.6, 0.2), prompt_lengths=(30,), num_tokens=20, seed=1))
 
 
-TOO_FEW = "dsi: needs one device for the draft and one for each target group, two or more, and there"
+TOO_FEW = "dsi: needs a device for the draft and one for each of two or more target groups, and there"
 
 
 def without(profile: Profile, drop: Callable[[StepPoint], bool]) -> Profile:
@@ -127,4 +130,29 @@ def test_shapes_hold_numbers_and_tables_of_them_only(name: str) -> None:
         isinstance(value, int | float) or (type(value) is tuple and all(type(item) is float for item in value))
         for policy in POLICIES[name].search_space()
         for value in shape_of(policy).values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("guesser", "reason"),
+    [
+        (Guesser.FUZZY, "easyspec: the trace does not say what a draft with its layers in groups guesses"),
+        (Guesser.EXIT, "mirror: the trace does not say what the first half of the target guesses"),
+    ],
+)
+def test_a_trace_that_did_not_ask_whom_a_policy_asks_is_named(guesser: Guesser, reason: str) -> None:
+    prompts = tuple(
+        replace(prompt, guesses={other: prompt.draft for other in Guesser if other is not guesser})
+        for prompt in TRACE.prompts
+    )
+    options, rejected = feasible_options(machine_profile(), replace(TRACE, prompts=prompts), num_devices=2)
+    assert f"{reason}; record it anew" in rejected
+    assert reason.partition(":")[0] not in {option.policy.name for option in options}
+
+
+def test_a_profile_without_halves_is_named() -> None:
+    profile = without(machine_profile(), lambda step: step.phase is Phase.FINISH)
+    _, rejected = feasible_options(profile, TRACE, num_devices=2)
+    assert rejected["mirror: the target's finish steps were not measured on 1 device"] == len(
+        list(Mirror.search_space())
     )
