@@ -80,7 +80,7 @@ def amusd_speedup(acceptance: float, lookahead: int, *, cost_ratio: float) -> fl
 
 
 def dsi_speedup(acceptance: float, num_draft_tokens: int, *, cost_ratio: float, last_row: bool = True) -> float:
-    """DSI (arXiv 2405.14105) over autoregressive decoding: groups without number, a whole `cost_ratio` above a block.
+    """DSI (arXiv 2405.14105) over autoregressive decoding: unlimited groups, a whole `cost_ratio` of a block or more.
 
     An error costs a verification, and the drafting of every block since the last error that had to be verified to find
     it. With `last_row` the row of a block's last token says what comes next, as in any verification: a/(1 - a^k) blocks
