@@ -26,12 +26,13 @@ from swiftspec.policies.effects import (
     Stop,
     Verdict,
     as_verdict,
+    draft_forward,
     poll,
     prefill,
     receive,
     target_forward,
 )
-from swiftspec.policies.verification import Request, expand, follow
+from swiftspec.policies.verification import Request, follow
 from swiftspec.tree import Subtree, TokenTree
 
 __all__ = ["Amusd"]
@@ -122,9 +123,10 @@ def _draft(request: Request, shape: Amusd) -> Program:
     while True:
         message = yield from poll() if tree.can_grow else receive()
         if message is None:
-            yield from expand(tree, 1, 1)
-            chain = tree.best(shape.draft_rows + 1)
-            yield Send(Subtree(chain.position + len(chain.tokens) - 2, chain.tokens[-2:], (-1, 0)))
+            rows = tree.pick(1)
+            candidates = yield from draft_forward(rows, 1)
+            tree.grow(candidates)
+            yield Send(Subtree(rows[-1].position, (rows[-1].token, *candidates[-1].tokens), (-1, 0)))
             continue
         verdict = as_verdict(message)
         if isinstance(verdict, Stop):

@@ -152,10 +152,12 @@ class _Chain:
     def _hand_over(self) -> Step[None]:
         """Give what is unverified to the free group that has seen most, if a block is full or nobody is at its root."""
         free = [number for number, group in enumerate(self._groups) if not group.busy]
+        if not free:
+            return
         drafted = self._tree.best(self._shape.verify_rows).tokens[1:]
         new = len(self._text) + len(drafted) - self._handed_over
         covered = any(self._groups[number].covers(self._text) for number in self._in_flight)
-        if not free or (covered and new < self._shape.num_draft_tokens):
+        if covered and new < self._shape.num_draft_tokens:
             return
         number = max(free, key=lambda number: self._groups[number].has_seen(self._text))
         group = self._groups[number]

@@ -12,6 +12,7 @@ How many tokens each k gets is the paper's Theorem 12 under a budget of branches
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
@@ -75,6 +76,7 @@ class Ssd(Shape):
                     yield cls(num_draft_tokens=num_draft_tokens, branches=branches)
 
 
+@cache
 def fan_out(num_draft_tokens: int, branches: int, acceptance: float) -> tuple[int, ...]:
     """How many tokens to prepare after 0, 1, ... K accepted ones; at least one each, `branches` in all."""
     power = 1 / (1 + _MISS_EXPONENT)

@@ -31,10 +31,12 @@ def constant_profile(
     verify_s: float,
     prefill_s: float = 1.0,
     busy_factor: float = 1.0,
+    exit_share: float = 0.5,
     host_s: Mapping[Phase, float] | None = None,
     degrees: Sequence[int] = (1, 2),
 ) -> Profile:
     """Every forward of a phase takes the same time; beside a busy peer, `busy_factor` as long."""
+    shares = {Phase.EXIT: exit_share, Phase.FINISH: 1 - exit_share}
 
     def steps() -> Iterator[StepPoint]:
         for degree in degrees:
@@ -42,8 +44,7 @@ def constant_profile(
                 factor = busy_factor if busy else 1.0
                 for phase, whose in WHOSE.items():
                     seconds = factor * (expand_s if whose is Role.DRAFT else verify_s)
-                    if phase in (Phase.EXIT, Phase.FINISH):
-                        seconds /= 2
+                    seconds *= shares.get(phase, 1.0)
                     yield step_point(whose, phase, [seconds], degree=degree, busy=busy, rows=32, context=256)
                 for role in Role:
                     yield step_point(role, Phase.PREFILL, [prefill_s * factor], degree=degree, busy=busy, context=0)
