@@ -195,7 +195,7 @@ class Decoder:
     def _begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> _Step:
         """The embeddings of R rows, and where each layer finds its keys and values."""
         work = self._workspace(len(tokens))
-        num_slots = work.attention.prepare(visible, prefix_length=cache.prefix_length, capacity=cache.capacity)
+        num_slots = work.attention.prepare(visible, prefix_length=cache.prefix_length)
         return _Step(
             work=work,
             turns=self._rotations_at(positions, cache.capacity),

@@ -17,7 +17,7 @@ class ClosedForms:
     """Tokens/s of speculative options over a trace's prompts. Prefill, host work and messages count as free.
 
     Both speeds use the shortest round: a verification at the shortest context, and behind all of its expansions where
-    nothing overlaps; mean latencies, the lower of idle and busy peers.
+    nothing overlaps; mean latencies, the lower of idle and busy peers. Several target groups verify at once.
     """
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
@@ -33,11 +33,11 @@ class ClosedForms:
     def bound(self, option: Option) -> float:
         """No option is faster: the fewest rounds that the trace allows, each the shortest possible.
 
-        Infinite without a draft; such options are few and quick to simulate.
+        Infinite without a draft, or with a fuzzy one, whose ranks are not recorded; such options are quick to simulate.
         """
-        if option.policy.layout is Layout.TARGET_ONLY:
-            return float("inf")
         policy = option.policy
+        if policy.layout is Layout.TARGET_ONLY or policy.fuzzy:
+            return float("inf")
         rounds = self._fewest_rounds(policy.target_rows, self._num_candidates(policy))
         return self._num_tokens / (rounds * self._round_s(option, rows=policy.least_target_rows))
 
@@ -55,18 +55,20 @@ class ClosedForms:
         return min(self._num_recorded, policy.num_candidates)
 
     def _round_s(self, option: Option, *, rows: int) -> float:
-        verify_s = self._forward_s(option, Role.TARGET, rows)
-        if not option.policy.serial_forwards:
+        policy = option.policy
+        halves = (Phase.EXIT, Phase.FINISH) if policy.exits else (Phase.VERIFY,)
+        verify_s = sum(self._forward_s(option, phase, Role.TARGET, rows) for phase in halves) / policy.target_groups
+        if not policy.serial_forwards:
             return verify_s
-        expand_s = self._forward_s(option, Role.DRAFT, 1)
-        return serial_round_s(expansions=option.policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
+        kinds = (Phase.EXPAND, Phase.FUZZY) if policy.fuzzy else (Phase.EXPAND,)
+        expand_s = min(self._forward_s(option, phase, Role.DRAFT, 1) for phase in kinds)
+        return serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
 
-    def _forward_s(self, option: Option, role: Role, rows: int) -> float:
+    def _forward_s(self, option: Option, phase: Phase, role: Role, rows: int) -> float:
         may_be_busy = option.policy.layout is Layout.DISAGGREGATED
-        return self._mean_s(role, option.degree(role), rows, may_be_busy)
+        return self._mean_s(phase, role, option.degree(role), rows, may_be_busy)
 
-    def _lowest_mean_s(self, role: Role, degree: int, rows: int, may_be_busy: bool) -> float:
-        phase = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND
+    def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, rows: int, may_be_busy: bool) -> float:
         latencies = [
             self._profile.step(phase, role=role, degree=degree, peer_busy=busy, rows=rows, context=self._context)
             for busy in ((False, True) if may_be_busy else (False,))

@@ -67,13 +67,15 @@ class AlternatingSweep(_Sweep):
     def _both(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
+        num_grids = 0
         for _ in range(self.repeats):
             for rows in self.target_rows_grid:
                 yield from _verify(request, rows)
-                for draft_rows in self.draft_rows_grid:
-                    yield from _expand(request, draft_rows)
-            for draft_rows in self.draft_rows_grid:
-                yield from _expand(request, draft_rows, fuzzy=True)
+                # The first forward after the target's finds its weights evicted: every row count is it in turn.
+                first = num_grids // 2 % len(self.draft_rows_grid)
+                for draft_rows in (*self.draft_rows_grid[first:], *self.draft_rows_grid[:first]):
+                    yield from _expand(request, draft_rows, fuzzy=num_grids % 2 == 1)
+                num_grids += 1
         yield Commit((0,))
 
 

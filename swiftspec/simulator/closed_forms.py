@@ -85,7 +85,7 @@ def dsi_speedup(acceptance: float, num_draft_tokens: int, *, cost_ratio: float, 
     An error costs a verification, and the drafting of every block since the last error that had to be verified to find
     it. With `last_row` the row of a block's last token says what comes next, as in any verification: a/(1 - a^k) blocks
     of k tokens. Without, a block answers for its own tokens alone, and only the very first one is known without its
-    block: a^k/(1 - a^k) + a blocks, which is what the authors' simulator comes to.
+    block: a^k/(1 - a^k) + a blocks.
     """
     passes = acceptance**num_draft_tokens
     blocks = acceptance / (1 - passes) if last_row else passes / (1 - passes) + acceptance

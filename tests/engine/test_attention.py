@@ -3,7 +3,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine import attention
 from swiftspec.engine.attention import TreeAttention, causal_visibility, tree_visibility
 from tests.engine.shapes import small_spec
 
@@ -26,18 +25,8 @@ def reference(queries_GRJD: Tensor, keys_GND: Tensor, values_GND: Tensor, visibl
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=str)
-@pytest.mark.parametrize("unfused_from", [0, 1 << 60], ids=["unfused", "fused"])
 @pytest.mark.parametrize(("num_rows", "prefix", "tree"), [(1, 5, 0), (1, 0, 3), (7, 123, 2), (3, 0, 0)])
-def test_matches_reference(
-    num_rows: int,
-    prefix: int,
-    tree: int,
-    unfused_from: int,
-    dtype: torch.dtype,
-    tolerance: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(attention, "_UNFUSED_MULTIPLICATIONS", unfused_from)
+def test_matches_reference(num_rows: int, prefix: int, tree: int, dtype: torch.dtype, tolerance: float) -> None:
     generator = torch.Generator().manual_seed(0)
     capacity, length = 150, prefix + tree + num_rows
     attend = TreeAttention(small_spec(), num_rows=num_rows, dtype=dtype)
@@ -45,8 +34,8 @@ def test_matches_reference(
     keys, values = (torch.randn(1, G, capacity, D, generator=generator).to(dtype) for _ in range(2))
     bits = np.random.default_rng(0).integers(1 << tree, size=num_rows).tolist()
     visible = tree_visibility(bits, tree)
-    num_slots = attend.prepare(visible, prefix_length=prefix, capacity=capacity)
-    assert length <= num_slots <= capacity
+    num_slots = attend.prepare(visible, prefix_length=prefix)
+    assert num_slots == length
     mixed = attend(keys[:, :, :num_slots], values[:, :, :num_slots])
     visible_RN = torch.cat([torch.ones(num_rows, prefix, dtype=torch.bool), torch.from_numpy(visible).bool()], dim=1)
     expected = reference(attend.queries_GRJD, keys[0, :, :length], values[0, :, :length], visible_RN)

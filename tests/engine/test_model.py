@@ -73,7 +73,6 @@ def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
     assert_close(stepped, expected[140:])
 
 
-# The longer one is past the limit from which bf16 attention is two products instead of one kernel.
 @pytest.mark.parametrize("num_tokens", [60, 500])
 def test_bf16_logits_are_close_to_fp32(num_tokens: int, directory: Path, decoder: Decoder) -> None:
     tokens = random_tokens(num_tokens)

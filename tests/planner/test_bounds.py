@@ -3,13 +3,16 @@ import pytest
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.space import Option
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.dsi import Dsi
+from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import Role
+from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import measure
-from tests.simulator.builders import constant_profile, machine_profile
+from tests.simulator.builders import constant_profile, machine_profile, with_guesses
 
 ONE = {Role.TARGET: (0,)}
 SPLIT = {Role.TARGET: (0,), Role.DRAFT: (1,)}
@@ -19,13 +22,17 @@ RANKS = (0.6, 0.2, 0.1, 0.05)
 @pytest.mark.parametrize("cost_ratio", [3.0, 12.0, 40.0])
 @pytest.mark.parametrize("ranks", [(0.3, 0.2), RANKS, (0.95, 0.03)])
 def test_no_simulation_is_faster_than_its_bound(ranks: tuple[float, ...], cost_ratio: float) -> None:
-    trace = synthesise_trace(ranks, prompt_lengths=(8, 20), num_tokens=100, seed=1)
+    trace = with_guesses(synthesise_trace(ranks, prompt_lengths=(8, 20), num_tokens=100, seed=1))
     profile = machine_profile(cost_ratio=cost_ratio)
     closed, simulator = ClosedForms(profile, trace), Simulator(profile, trace)
     options = [
         *(Option(policy=SerialChain(num_draft_tokens=n), groups=ONE) for n in (1, 4, 10)),
         *(Option(policy=SerialTree(verify_rows=n, expand_rows=2, expansions=3), groups=ONE) for n in (4, 12)),
         *(Option(policy=SwiftSpec(verify_rows=n, expand_rows=4), groups=SPLIT) for n in (4, 8, 24)),
+        Option(policy=SwiftSpec(verify_rows=12, least_probability=0.1), groups=SPLIT),
+        Option(policy=Mirror(num_draft_tokens=4, guesses=1), groups=SPLIT),
+        Option(policy=EasySpec(verify_rows=8, top_k=2, depth=3), groups=ONE),
+        *(Option(policy=Dsi(num_draft_tokens=n), groups={**SPLIT, Role.TARGET: (0, 2)}) for n in (1, 4)),
     ]
     for option in options:
         metrics = measure(simulator.run(option.policy, degrees=option.degrees).timelines)
