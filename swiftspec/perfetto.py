@@ -23,13 +23,13 @@ def to_events(timelines: Sequence[Timeline], *, names: Mapping[Process, str] | N
     Parameters
     ----------
     names : mapping, optional
-        What to call a process; its role if absent.
+        What to call a process; its role if absent, with the rank of a further target group.
     """
     tracks = {process: number for number, process in enumerate(_processes(timelines), start=1)}
     events = [
         event
         for process, number in tracks.items()
-        for event in _metadata(number, process[0], (names or {}).get(process, process[0].value))
+        for event in _metadata(number, process[0], (names or {}).get(process, _name(process)))
     ]
     origin_s = timelines[0].start_s if timelines else 0.0
     ends_s: dict[Process, float] = {}
@@ -50,6 +50,11 @@ def save_timelines(path: Path, timelines: Sequence[Timeline], *, names: Mapping[
     """Write `to_events` whole or not at all."""
     content = {"displayTimeUnit": "ms", "traceEvents": to_events(timelines, names=names)}
     write_atomically(path, json.dumps(content, allow_nan=False).encode() + b"\n")
+
+
+def _name(process: Process) -> str:
+    role, rank = process
+    return f"{role} {rank}" if rank else role.value
 
 
 def _processes(timelines: Sequence[Timeline]) -> list[Process]:

@@ -77,6 +77,11 @@ class ModelSpec:
         """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
         return _Config.read(Path(directory)).spec()
 
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any], *, source: str) -> ModelSpec:
+        """The shape that the values of a config.json say; `source` is what to blame in errors."""
+        return _Config(Path(source), values).spec()
+
     @property
     def query_size(self) -> int:
         """Width of all query heads together."""
@@ -93,12 +98,17 @@ class ModelSpec:
         return self.num_heads // self.num_kv_heads
 
     @property
+    def layer_matrix_parameters(self) -> int:
+        """Weights of one layer's projections: attention and feed-forward, without biases and norms."""
+        attention = self.hidden_size * 2 * (self.query_size + self.kv_size)
+        return attention + 3 * self.hidden_size * self.intermediate_size
+
+    @property
     def num_parameters(self) -> int:
         """Weights of the whole model; a tied head counts once."""
-        attention = self.hidden_size * 2 * (self.query_size + self.kv_size)
         biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.output_bias * self.hidden_size
         norms = 2 * self.hidden_size + self.qk_norm * 2 * self.head_dim
-        layer = attention + biases + norms + 3 * self.hidden_size * self.intermediate_size
+        layer = self.layer_matrix_parameters + biases + norms
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_layers * layer + embeddings + self.hidden_size
 

@@ -15,7 +15,10 @@ LINKS = ("simulator", "kernels", "profiles")
 MAX_LINES = 400
 
 CONTRACTS = frozenset(
-    {"specs", "profile", "acceptance", "plan", "timeline", "report", "tree", "policies", "documents", "errors"}
+    {
+        *("specs", "registry", "profile", "acceptance", "plan", "timeline", "report"),
+        *("tree", "policies", "documents", "errors"),
+    }
 )
 # Layer -> what its modules may import beside the standard library: other layers and third-party packages.
 # A layer is a first-level module or folder of swiftspec; the contracts are one layer, swiftspec/__init__.py is "root".

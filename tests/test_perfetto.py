@@ -53,6 +53,15 @@ def test_commit_says_how_many_tokens() -> None:
     assert commit["args"]["tokens"] == 3
 
 
+def test_target_groups_have_tracks_of_their_own() -> None:
+    spans = tuple(Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 2, 0, 0.1, 0.2, rank) for rank in (0, 1))
+    events = to_events([Timeline(request="a", start_s=0.0, spans=spans)])
+    named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert named == {1: "target", 2: "target 1"}
+    assert len(slices(events)) == 2
+    assert not overlaps(events)
+
+
 def test_each_process_has_a_track_and_a_name() -> None:
     names = {(Role.TARGET, 0): "target (pid 7)"}
     events = to_events([parallel_timeline()], names=names)

@@ -142,6 +142,31 @@ def test_one_draft_span_may_overlap_several_target_spans() -> None:
     assert measure([long]).overlap_fraction == pytest.approx(3 / 5)
 
 
+def test_several_target_groups_are_busy_on_their_own() -> None:
+    first = [span(TARGET, Phase.VERIFY, 0.0, 4.0), span(TARGET, Phase.VERIFY, 4.0, 8.0)]
+    second = span(TARGET, Phase.VERIFY, 2.0, 6.0)._replace(rank=1)
+    draft = [span(DRAFT, Phase.EXPAND, 0.0, 3.0), span(DRAFT, Phase.COMMIT, 8.0, 8.0, tokens=6)]
+    subject = timeline(*first, second, *draft)
+    metrics = measure([subject])
+    assert subject.processes == [(TARGET, 0), (TARGET, 1), (DRAFT, 0)]
+    assert metrics.target_busy == pytest.approx((8.0 + 4.0) / 2 / 8.0)
+    assert metrics.overlap_fraction == pytest.approx((3.0 + 1.0) / 12.0)
+    assert metrics.rounds == 3
+    assert metrics.verify_s == pytest.approx(4.0)
+
+
+def test_halves_of_a_verification_are_one_round() -> None:
+    halves = (
+        span(TARGET, Phase.EXIT, 0.0, 2.0, rows=3),
+        span(TARGET, Phase.FINISH, 2.5, 4.0, rows=3),
+        span(TARGET, Phase.COMMIT, 4.0, 4.0, tokens=2),
+    )
+    metrics = measure([timeline(*halves)])
+    assert (metrics.rounds, metrics.figures.tokens_per_round) == (1, 2.0)
+    assert metrics.verify_s == pytest.approx(3.5)
+    assert metrics.mean_round_s == pytest.approx(4.0)
+
+
 def test_colocated_process_overlaps_nothing() -> None:
     serial = timeline(
         span(TARGET, Phase.EXPAND, 0.0, 1.0, model=DRAFT),

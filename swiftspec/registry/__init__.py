@@ -1,0 +1,18 @@
+"""Facts about models and devices that need not be at hand: what a plan for another machine starts from."""
+
+from swiftspec.registry.devices import DEVICES, ClusterSpec, DeviceSpec, named_device
+from swiftspec.registry.models import NamedModel, known_model, model_names
+from swiftspec.registry.weights import QUANTISATIONS, Quantisation, weight_bytes
+
+__all__ = [
+    "DEVICES",
+    "QUANTISATIONS",
+    "ClusterSpec",
+    "DeviceSpec",
+    "NamedModel",
+    "Quantisation",
+    "known_model",
+    "model_names",
+    "named_device",
+    "weight_bytes",
+]

@@ -1,0 +1,48 @@
+"""Models by name: shapes as their config.json states them, for planning without the files.
+
+`models.json` holds what sizes and costs depend on (nothing of rotary embeddings or norms' eps), the repository the
+shape is that of, how many parameters that has, and the vocabulary: drafts need their target's.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from swiftspec.registry.names import unknown
+from swiftspec.specs import ModelSpec
+
+__all__ = ["NamedModel", "known_model", "model_names"]
+
+_TABLE = Path(__file__).with_name("models.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model of the table. `source`: its repository on the Hugging Face hub."""
+
+    name: str
+    spec: ModelSpec
+    vocabulary: str
+    source: str
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    table: dict[str, dict[str, Any]] = json.loads(_TABLE.read_text(encoding="utf-8"))
+    return table
+
+
+def model_names() -> list[str]:
+    """Every name in the table."""
+    return list(_table())
+
+
+def known_model(name: str) -> NamedModel:
+    """ValueError with the closest names if there is none of this one."""
+    if name not in _table():
+        raise unknown("model", name, _table())
+    entry = _table()[name]
+    spec = ModelSpec.from_config(entry["config"], source=name)
+    return NamedModel(name=name, spec=spec, vocabulary=entry["vocabulary"], source=entry["source"])

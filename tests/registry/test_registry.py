@@ -1,0 +1,77 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import swiftspec.registry as registry
+from swiftspec.registry import DEVICES, ClusterSpec, known_model, model_names, named_device, weight_bytes
+
+# Sizes of the safetensors files' tensors, as the models' cards state them.
+PARAMETERS = {
+    name: entry["num_parameters"]
+    for name, entry in json.loads((Path(registry.__file__).parent / "models.json").read_text()).items()
+}
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_shape_has_the_parameters_of_the_model(name: str) -> None:
+    assert known_model(name).spec.num_parameters == PARAMETERS[name]
+
+
+def test_pairs_of_the_papers_share_a_vocabulary() -> None:
+    for target, draft in (
+        ("llama-3-70b", "llama-3.2-3b"),
+        ("llama-3.1-70b", "llama-3.2-1b"),
+        ("llama-2-70b", "llama-2-7b"),
+        ("qwen2-72b", "qwen2-1.5b"),
+        ("deepseek-coder-33b", "deepseek-coder-1.3b"),
+        ("r1-distill-qwen-32b", "r1-distill-qwen-1.5b"),
+    ):
+        assert known_model(target).vocabulary == known_model(draft).vocabulary
+    assert known_model("llama-3-70b").vocabulary != known_model("llama-2-7b").vocabulary
+
+
+def test_int4_is_the_layers_matrices_in_groups_and_the_rest_in_bf16() -> None:
+    spec = known_model("llama-3-70b").spec
+    embeddings = 2 * 128256 * 8192
+    norms = 80 * 2 * 8192 + 8192
+    matrices = spec.num_parameters - embeddings - norms
+    assert weight_bytes(spec, "bf16") == 2 * spec.num_parameters
+    assert weight_bytes(spec, "int4") == round(matrices * (4 + 20 / 128) / 8) + 2 * (embeddings + norms)
+    assert weight_bytes(spec, "fp8") == matrices + 2 * (embeddings + norms)
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_devices_are_plausible_and_say_where_figures_are_from(device: registry.DeviceSpec) -> None:
+    assert device.source
+    assert 20e9 < device.memory_bytes < 300e9
+    # Decoding is bound by memory: a weight is read long before it could be used a hundred times.
+    assert device.peak_flops["bf16"] / device.memory_bandwidth_Bps > 100
+    assert device.link_bandwidth_Bps < device.memory_bandwidth_Bps
+
+
+def test_h800_is_an_h100_with_slower_links() -> None:
+    slow, fast = named_device("h800-sxm"), named_device("h100-sxm")
+    assert slow.memory_bandwidth_Bps == fast.memory_bandwidth_Bps
+    assert slow.link_bandwidth_Bps < fast.link_bandwidth_Bps
+
+
+def test_unknown_names_bring_the_closest_ones() -> None:
+    with pytest.raises(ValueError, match=r"device is 'h100'; did you mean h100-sxm"):
+        named_device("h100")
+    with pytest.raises(ValueError, match=r"model is 'Llama3-70B'; did you mean .*llama-3-70b"):
+        known_model("Llama3-70B")
+    with pytest.raises(ValueError, match="device is 'abacus'; expected one of h100-sxm, "):
+        named_device("abacus")
+    with pytest.raises(ValueError, match="quant is 'int3'; did you mean int"):
+        weight_bytes(known_model("llama-2-7b").spec, "int3")
+
+
+def test_nodes_are_filled_and_need_a_link_between_them() -> None:
+    device = named_device("h200-sxm")
+    assert ClusterSpec(device=device, num_devices=8).num_nodes == 1
+    assert ClusterSpec(device=device, num_devices=9, node_bandwidth_Bps=50e9).num_nodes == 2
+    with pytest.raises(ValueError, match=r"node_bandwidth_Bps is 0.0; 16 h200-sxm are 2 nodes, which need a link"):
+        ClusterSpec(device=device, num_devices=16)
+    with pytest.raises(ValueError, match="num_devices is 0; expected at least 1"):
+        ClusterSpec(device=device, num_devices=0)
