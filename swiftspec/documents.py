@@ -73,7 +73,11 @@ class Document(Facts):
 
     def save(self, path: Path) -> None:
         """Write the whole document, or leave what was there."""
-        write_atomically(path, self.to_json().encode() + b"\n")
+        write_atomically(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """What a saved file holds."""
+        return self.to_json().encode() + b"\n"
 
     def to_json(self) -> str:
         """The document as text, schema and version first."""

@@ -68,7 +68,7 @@ def compare(
     if measuring is not None:
         report, interrupted = measure_plan(
             made,
-            plan_sha256=hashlib.sha256(made.to_json().encode()).hexdigest(),
+            plan_sha256=hashlib.sha256(made.to_bytes()).hexdigest(),
             candidates=candidates,
             source=out or profile,
             prompts=measuring.prompts,
