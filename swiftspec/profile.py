@@ -1,7 +1,7 @@
 """Profile: measured latencies of one machine and one model pair, with their provenance. No torch here."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +15,7 @@ from swiftspec.documents import Document, Facts, ModelRef
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import COMPUTING, Phase
 
-__all__ = ["NUM_QUANTILES", "HostPoint", "Latency", "Profile", "Provenance", "StepPoint", "weakest"]
+__all__ = ["NUM_QUANTILES", "HostPoint", "Latency", "Profile", "Provenance", "StepPoint", "StepTable", "weakest"]
 
 NUM_QUANTILES = 20
 
@@ -82,6 +82,15 @@ class _Measured(Facts):
         return Latency(self.quantiles_s, self.provenance)
 
 
+class StepTable(NamedTuple):
+    """Steps of one kind, over rows and context."""
+
+    role: Role
+    phase: Phase
+    degree: int
+    peer_busy: bool
+
+
 class StepPoint(_Measured):
     """One whole forward of a role's model, from launch to the answer on the host.
 
@@ -103,6 +112,10 @@ class StepPoint(_Measured):
         if phase not in COMPUTING:
             raise ValueError(f"expected a forward: {', '.join(sorted(COMPUTING))}")
         return phase
+
+    @property
+    def table(self) -> StepTable:
+        return StepTable(self.role, self.phase, self.degree, self.peer_busy)
 
 
 class HostPoint(_Measured):
@@ -171,6 +184,21 @@ class Profile(Document):
         exact = [point.provenance for point in points if point.rows == rows]
         provenance = weakest(exact or [Provenance.INTERPOLATED, *[point.provenance for point in points]])
         return Latency(tuple(quantiles.tolist()), provenance)
+
+    def retimed(self, factors: Mapping[StepTable, float]) -> Self:
+        """The same profile with the steps of these tables so many times as long.
+
+        A table without a factor has that of its counterpart with the peer in the other state, if there is one.
+        """
+
+        def factor(table: StepTable) -> float:
+            return factors.get(table) or factors.get(table._replace(peer_busy=not table.peer_busy), 1.0)
+
+        steps = tuple(
+            step.model_copy(update={"quantiles_s": tuple(value * factor(step.table) for value in step.quantiles_s)})
+            for step in self.steps
+        )
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | {"steps": steps})
 
     def degrees(self, phase: Phase, *, role: Role) -> list[int]:
         """Degrees at which a role's steps of a phase are known, ascending."""

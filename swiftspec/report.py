@@ -1,5 +1,6 @@
 """Report: predicted beside measured, policy by policy. No torch here."""
 
+from collections.abc import Sequence
 from statistics import median
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ from scipy.stats import kendalltau
 from swiftspec.documents import Document, Facts, Spread
 from swiftspec.timeline import Figures, Metrics
 
-__all__ = ["PolicyReport", "Report", "relative_error"]
+__all__ = ["Drift", "PolicyReport", "Report", "relative_error"]
 
 
 class PolicyReport(Facts):
@@ -16,7 +17,8 @@ class PolicyReport(Facts):
 
     error: predicted / measured - 1, figure by figure. error_margin: half the 95 % confidence interval of the error in
     tokens_per_s, as far as it stems from which prompts were traced and which were measured; None for a single prompt.
-    repeats: tokens/s of each measured repetition.
+    repeats: tokens/s of each measured repetition. retimed: the prediction, had the profile been as the machine was
+    while this was measured; None where that was not looked at.
     """
 
     policy: str
@@ -28,10 +30,29 @@ class PolicyReport(Facts):
     measured_metrics: Metrics
     repeats: tuple[float, ...]
     identical_output: bool
+    retimed: Figures | None = None
+
+    @property
+    def retimed_error(self) -> float | None:
+        """Of tokens_per_s: what remains when the machine's change since it was profiled is taken out."""
+        return None if self.retimed is None else relative_error(self.retimed, self.measured).tokens_per_s
+
+
+class Drift(Facts):
+    """How many times as long forwards of one kind took while the policies were measured, against the profile."""
+
+    role: str
+    phase: str
+    degree: int
+    peer_busy: bool
+    factor: float
 
 
 class Report(Document):
-    """A validation. regret: best measured tokens_per_s over the chosen plan's measured tokens_per_s, minus 1."""
+    """A validation. regret: best measured tokens_per_s over the chosen plan's measured tokens_per_s, minus 1.
+
+    drift: what was re-timed between the measured requests, and how it had changed.
+    """
 
     schema_name: ClassVar[str] = "swiftspec.report"
     schema_version: ClassVar[int] = 1
@@ -41,18 +62,32 @@ class Report(Document):
     num_prompts: int
     policies: tuple[PolicyReport, ...]
     regret: float
+    drift: tuple[Drift, ...] = ()
 
     @property
     def rank_correlation(self) -> float:
         """Kendall's tau between the predicted and the measured order of policies; 1 for a single one."""
-        predicted = [policy.predicted.tokens_per_s for policy in self.policies]
-        measured = [policy.measured.tokens_per_s for policy in self.policies]
-        return float(kendalltau(predicted, measured).statistic) if len(measured) > 1 else 1.0
+        return self._rank_correlation([policy.predicted for policy in self.policies])
 
     @property
     def median_error(self) -> float:
         """Of tokens_per_s, over policies, without its sign."""
         return median(abs(policy.error.tokens_per_s) for policy in self.policies)
+
+    @property
+    def retimed_agreement(self) -> tuple[float, float] | None:
+        """Kendall's tau and median error of the retimed predictions; None unless all policies have one."""
+        retimed = [policy.retimed for policy in self.policies if policy.retimed is not None]
+        errors = [abs(error) for policy in self.policies if (error := policy.retimed_error) is not None]
+        if len(retimed) < len(self.policies):
+            return None
+        return self._rank_correlation(retimed), median(errors)
+
+    def _rank_correlation(self, predicted: Sequence[Figures]) -> float:
+        measured = [policy.measured.tokens_per_s for policy in self.policies]
+        if len(measured) < 2:
+            return 1.0
+        return float(kendalltau([figures.tokens_per_s for figures in predicted], measured).statistic)
 
 
 def relative_error(predicted: Figures, measured: Figures) -> Figures:

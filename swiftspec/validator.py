@@ -2,12 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftspec.documents import Origin
 from swiftspec.plan import Candidate, Plan, Prediction
-from swiftspec.report import PolicyReport, Report, relative_error
+from swiftspec.report import Drift, PolicyReport, Report, relative_error
 from swiftspec.timeline import Figures, Metrics, Timeline, measure
 
 __all__ = ["Measurement", "make_report"]
@@ -39,11 +39,20 @@ class Measurement:
             raise ValueError(f"repeats of {self.policy} do not all hold the {len(self.outputs)} prompts of outputs")
 
 
-def make_report(plan: Plan, *, plan_sha256: str, measurements: Sequence[Measurement], origin: Origin) -> Report:
+def make_report(
+    plan: Plan,
+    *,
+    plan_sha256: str,
+    measurements: Sequence[Measurement],
+    origin: Origin,
+    retimed: Mapping[str, Figures] | None = None,
+    drift: Sequence[Drift] = (),
+) -> Report:
     """Predicted beside measured, in the plan's order.
 
     tokens_per_s is the median over repetitions; round_s and tokens_per_round are of all repetitions together. Outputs
-    are compared with those of autoregressive decoding, or of the first policy where that was not measured.
+    are compared with those of autoregressive decoding, or of the first policy where that was not measured. `retimed`:
+    by policy, what would have been predicted from the machine as it was meanwhile; `drift` says how that was.
 
     Raises
     ------
@@ -58,7 +67,7 @@ def make_report(plan: Plan, *, plan_sha256: str, measurements: Sequence[Measurem
         raise ValueError(f"measurements lack the chosen policy, {plan.chosen.policy}")
     reference = by_policy.get("autoregressive", measurements[0]).outputs
     policies = tuple(
-        _policy_report(candidate, by_policy[policy], reference)
+        _policy_report(candidate, by_policy[policy], reference, (retimed or {}).get(policy))
         for policy, candidate in plan.candidates.items()
         if policy in by_policy
     )
@@ -70,11 +79,12 @@ def make_report(plan: Plan, *, plan_sha256: str, measurements: Sequence[Measurem
         num_prompts=len(reference),
         policies=policies,
         regret=max(speeds.values()) / speeds[plan.chosen.policy] - 1,
+        drift=tuple(drift),
     )
 
 
 def _policy_report(
-    candidate: Candidate, measurement: Measurement, reference: tuple[tuple[int, ...], ...]
+    candidate: Candidate, measurement: Measurement, reference: tuple[tuple[int, ...], ...], retimed: Figures | None
 ) -> PolicyReport:
     repeats = tuple(measure(timelines).figures.tokens_per_s for timelines in measurement.repeats)
     metrics = _over_repeats(measure([t for timelines in measurement.repeats for t in timelines]), repeats)
@@ -89,6 +99,7 @@ def _policy_report(
         measured_metrics=metrics,
         repeats=repeats,
         identical_output=measurement.outputs == reference,
+        retimed=retimed,
     )
 
 

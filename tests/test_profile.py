@@ -198,7 +198,7 @@ def test_saved_profile_loads_as_it_was(tmp_path: Path) -> None:
         ("quantiles_s", [1.0], r"steps\[0\].quantiles_s is \[1.0\]; tuple should have at least 20 items"),
         ("rows", 0, r"steps\[0\].rows is 0; input should be greater than or equal to 1"),
         ("context", -1, r"steps\[0\].context is -1; input should be greater than or equal to 0"),
-        ("phase", "send", r"steps\[0\].phase is 'send'; input should be"),
+        ("phase", "send", r"steps\[0\].phase is 'send'; expected a forward: exit"),
         ("provenance", "guessed", r"steps\[0\].provenance is 'guessed'; input should be"),
         ("provenance", None, r"steps\[0\].provenance is None"),
     ],
@@ -221,3 +221,15 @@ def test_step_measured_twice_is_refused() -> None:
         profile([step(4, 64, 3.0), step(4, 64, 3.5), step(4, 128, 3.0)])
     with pytest.raises(ValueError, match=r"host holds 2 entries of \(send, 1\)"):
         profile([step(4, 64, 3.0)], [host(Phase.SEND, 1, 1.0), host(Phase.SEND, 1, 2.0)])
+
+
+def test_retimed_profile_has_longer_steps_and_nothing_else() -> None:
+    idle, busy, prefill = step(1, 0, 2.0), step(1, 0, 3.0, peer_busy=True), step(8, 0, 5.0, phase=Phase.PREFILL)
+    subject = profile([idle, busy, prefill], [host(Phase.SEND, 1, 0.1)])
+    assert at(subject, 1, 0).mean_s == pytest.approx(1.5)  # looked up before, so that nothing stale is kept
+    slower = subject.retimed({busy.table: 2.0})
+    # What was not timed has changed as its counterpart has, or not at all.
+    assert [one.quantiles_s[-1] for one in slower.steps] == pytest.approx([4.0, 6.0, 5.0])
+    assert at(slower, 1, 0).mean_s == pytest.approx(3.0)
+    assert slower.host == subject.host
+    assert subject.retimed({}).steps == subject.steps

@@ -1,5 +1,6 @@
 import pytest
 
+from swiftspec.report import Drift
 from swiftspec.timeline import Timeline
 from swiftspec.validator import Measurement, make_report
 from tests.cli.samples import ORIGIN, parallel_timeline, plan, serial_timeline
@@ -109,3 +110,26 @@ def test_measurement_needs_whole_repetitions() -> None:
         Measurement(policy="swiftspec", repeats=(), outputs=OUTPUT)
     with pytest.raises(ValueError, match="repeats of swiftspec do not all hold the 1 prompts"):
         Measurement(policy="swiftspec", repeats=((serial_timeline(),), ()), outputs=OUTPUT)
+
+
+def test_retimed_predictions_leave_the_error_of_the_model() -> None:
+    timeline = parallel_timeline()
+    (policy,) = make_report(
+        plan(), plan_sha256="0", measurements=[measurement("swiftspec", timeline)], origin=ORIGIN
+    ).policies
+    assert policy.retimed_error is None
+    slower = policy.predicted.model_copy(update={"tokens_per_s": 1.1 * policy.measured.tokens_per_s})
+    drift = Drift(role="target", phase="verify", degree=1, peer_busy=True, factor=1.25)
+    report = make_report(
+        plan(),
+        plan_sha256="0",
+        measurements=[measurement("swiftspec", timeline)],
+        origin=ORIGIN,
+        retimed={"swiftspec": slower},
+        drift=[drift],
+    )
+    assert report.policies[0].retimed_error == pytest.approx(0.1)
+    assert report.policies[0].error == policy.error
+    assert report.retimed_agreement is not None
+    assert report.retimed_agreement == pytest.approx((1.0, 0.1))
+    assert report.drift == (drift,)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftspec import console
+from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.plan import search
+from swiftspec.commands.retiming import say_drift
 from swiftspec.commands.validate import measure_plan
 from swiftspec.commands.wording import percent, signed_percent, speed
 from swiftspec.plan import Candidate, Plan
@@ -75,6 +77,7 @@ def compare(
             repeats=measuring.repeats,
             limit=measuring.limit,
             max_new_tokens=None,
+            basis=(Profile.load(profile), AcceptanceTrace.load(trace)),
         )
     _show(made, candidates, report, names)
     if plot is not None:
@@ -96,7 +99,7 @@ def _names(policies: str) -> set[str]:
 def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str]) -> None:
     columns = ["policy", "split, shape", "tokens/s", "tokens/round", "target busy", "draft busy", "draft wasted"]
     if report is not None:
-        columns[3:3] = ["measured", "error"]
+        columns[3:3] = ["measured", "error", "re-timed"] if report.drift else ["measured", "error"]
     console.table(
         "Every policy at its best, fastest first", columns, [_row(c, report) for c in candidates], num_text_columns=2
     )
@@ -109,6 +112,9 @@ def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, na
             f"policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
             f"{report.rank_correlation:.2f}; regret of the choice, {report.chosen}, {percent(report.regret)}"
         )
+        say_drift(report)
+        if agreement := report.retimed_agreement:
+            console.say(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
 
 
 def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
@@ -119,6 +125,8 @@ def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
         (policy,) = (policy for policy in report.policies if policy.policy == candidate.policy)
         metrics = policy.measured_metrics
         measured = (speed(metrics.figures.tokens_per_s), signed_percent(policy.error.tokens_per_s))
+        if report.drift:
+            measured += ("" if policy.retimed_error is None else signed_percent(policy.retimed_error),)
     return (
         name,
         rest,
@@ -145,4 +153,6 @@ def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None)
         ]
         return content | {"policies": policies}
     agreement = {"kendall_tau": report.rank_correlation, "median_error": report.median_error}
+    if again := report.retimed_agreement:
+        agreement |= {"retimed_kendall_tau": again[0], "retimed_median_error": again[1]}
     return content | report.model_dump(mode="json") | agreement

@@ -3,11 +3,13 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec import console
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.commands.basis import read_profile, read_trace
 from swiftspec.commands.execution import (
     Task,
     check_devices,
@@ -19,18 +21,22 @@ from swiftspec.commands.execution import (
 )
 from swiftspec.commands.files import check_outputs
 from swiftspec.commands.models import target_tokenizer
+from swiftspec.commands.retiming import gauge, list_drift, retimed_figures, say_drift
 from swiftspec.commands.wording import milliseconds, percent, signed_percent, speed
 from swiftspec.documents import Origin, file_sha256
 from swiftspec.plan import Candidate, Plan
+from swiftspec.profile import Profile
 from swiftspec.prompts import Prompt, read_prompts
 from swiftspec.report import PolicyReport, Report
 from swiftspec.validator import Measurement, make_report
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation
+    from swiftspec.profiler.drift import DriftGauge
 
 __all__ = ["measure_plan", "show_report", "validate"]
 
+_GAUGE_EVERY = 4  # prompts; a sweep takes as long as a request or two
 _DRIFT = 0.05  # profiles of one quiet machine agree better than that
 
 
@@ -57,6 +63,7 @@ def validate(
         repeats=repeats,
         limit=limit,
         max_new_tokens=max_new_tokens,
+        basis=_basis(made, plan),
     )
     show_report(report, made)
     _save(report, plot=plot, json_path=json_path)
@@ -75,20 +82,42 @@ def measure_plan(
     repeats: int,
     limit: int | None,
     max_new_tokens: int | None,
+    basis: tuple[Profile, AcceptanceTrace] | None,
 ) -> tuple[Report, bool]:
     """Run some of a plan's candidates, the chosen one among them; the report, and whether Ctrl-C cut it short.
 
-    `source` is the file to blame where they need more devices than there are. KeyboardInterrupt if no repetition was
+    `source` is the file to blame where they need more devices than there are. With `basis`, what the plan was computed
+    from, forwards are timed between the requests, and predictions made again. KeyboardInterrupt if no repetition was
     whole.
     """
     check_devices(candidates, source=source)
     encoded = encode(target_tokenizer(made), _spread(read_prompts(prompts), limit))
     tasks = make_tasks(made, candidates, encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
-    runs, interrupted = _measure(made, candidates, tasks, repeats)
+    runs, interrupted, drift = _measure(made, candidates, tasks, repeats)
     if not runs:
         raise KeyboardInterrupt
-    measurements = [_measurement(candidate, runs[candidate.policy]) for candidate in candidates]
-    return make_report(made, plan_sha256=plan_sha256, measurements=measurements, origin=Origin.here()), interrupted
+    factors = drift.factors(basis[0]) if basis and drift else {}
+    retimed = {}
+    if basis and factors and not interrupted:
+        retimed = retimed_figures(made, candidates, profile=basis[0], trace=basis[1], factors=factors)
+    report = make_report(
+        made,
+        plan_sha256=plan_sha256,
+        measurements=[_measurement(candidate, runs[candidate.policy]) for candidate in candidates],
+        origin=Origin.here(),
+        retimed=retimed,
+        drift=list_drift(factors),
+    )
+    return report, interrupted
+
+
+def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | None:
+    """What the plan was computed from; None, and a word about it, where that is gone."""
+    try:
+        return read_profile(made, plan_path), read_trace(made, plan_path)
+    except ValueError as error:
+        console.note(f"Predictions are not re-timed: {error}")
+        return None
 
 
 def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:
@@ -110,13 +139,16 @@ def _spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
 Runs = Mapping[str, Sequence[Sequence["Generation"]]]
 
 
-def _measure(made: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task], repeats: int) -> tuple[Runs, bool]:
-    """Whole repetitions by policy, and whether Ctrl-C cut them short.
+def _measure(
+    made: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task], repeats: int
+) -> tuple[Runs, bool, "DriftGauge | None"]:
+    """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile.
 
     Within a repetition every prompt goes through all policies before the next one, so that a machine that speeds up
     or slows down does so for all of them.
     """
     runs: dict[str, list[list[Generation]]] = defaultdict(list)
+    drift = None
     with ExitStack() as stack, console.progress("validate") as progress:
         total = len(candidates) * (1 + repeats * len(tasks))
         step = count()
@@ -126,16 +158,21 @@ def _measure(made: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task],
             for candidate in candidates:
                 progress(next(step), total, f"{candidate.policy}: warming up")
                 warm_up(engines[candidate.policy], candidate, tasks[0])
+            drift = gauge(made, candidates, engines)
+            drift.warm_up()
             for repeat in range(1, repeats + 1):
                 done: dict[str, list[Generation]] = defaultdict(list)
-                for task, candidate in product(tasks, candidates):
-                    progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
-                    done[candidate.policy].append(generate_greedily(engines[candidate.policy], candidate, task))
+                for number, task in enumerate(tasks):
+                    if number % _GAUGE_EVERY == 0:
+                        drift.sweep()
+                    for candidate in candidates:
+                        progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
+                        done[candidate.policy].append(generate_greedily(engines[candidate.policy], candidate, task))
                 for policy, generations in done.items():
                     runs[policy].append(generations)
         except KeyboardInterrupt:
-            return runs, True
-    return runs, False
+            return runs, True, drift
+    return runs, False, drift
 
 
 def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -> Measurement:
@@ -166,7 +203,8 @@ def show_report(report: Report, made: Plan) -> None:
         f"\n{report.num_prompts} prompts, {len(chosen.repeats)} repetitions each, for {made.target}; predicted from "
         f"{made.trace.path}. ± is what another choice of prompts, traced and measured, changes an error by (95 %)."
     )
-    _say_drift(report)
+    say_drift(report)
+    _say_plain_drift(report)
     console.say(f"Regret of the choice, {chosen.candidate}: {percent(report.regret)}")
     _say_speedups(report, chosen)
     console.say(
@@ -185,7 +223,7 @@ def show_report(report: Report, made: Plan) -> None:
         console.say("Greedy output is the same for all policies, token for token")
 
 
-def _say_drift(report: Report) -> None:
+def _say_plain_drift(report: Report) -> None:
     """No acceptance enters autoregressive rounds: what they are off by is the machine, or its profile."""
     plain = next((policy for policy in report.policies if policy.policy == "autoregressive"), None)
     if plain is None or abs(plain.error.round_s.median) < _DRIFT:
@@ -208,6 +246,10 @@ def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
     predicted, measured, error = report.predicted, report.measured, report.error
     name, _, rest = report.candidate.partition(" ")
     margin = "" if report.error_margin is None else f" ± {percent(report.error_margin)}"
+    retimed: list[tuple[str, ...]] = []
+    if report.retimed is not None and report.retimed_error is not None:
+        again = speed(report.retimed.tokens_per_s)
+        retimed = [("", "", "re-timed", again, speed(measured.tokens_per_s), signed_percent(report.retimed_error))]
     return [
         (
             name,
@@ -217,6 +259,7 @@ def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
             speed(measured.tokens_per_s),
             signed_percent(error.tokens_per_s) + margin,
         ),
+        *retimed,
         (
             "",
             "",

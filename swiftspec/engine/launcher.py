@@ -121,8 +121,8 @@ class Engine:
         max_context: int,
         target_groups: int = 1,
     ) -> None:
-        self._layout = layout
-        self._target_groups = target_groups
+        self.layout = layout
+        self.target_groups = target_groups
         self._max_context = max_context
         self._number = 0
         cores = _cores(groups)
@@ -183,12 +183,12 @@ class Engine:
         return Generation(tokens=tuple(gathered.tokens), timeline=timeline, interrupted=interrupted.is_set())
 
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
-        runs = {self._layout, Layout.TARGET_ONLY} if self._layout is Layout.COLOCATED else {self._layout}
+        runs = {self.layout, Layout.TARGET_ONLY} if self.layout is Layout.COLOCATED else {self.layout}
         if policy.layout not in runs:
-            raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is laid out {self._layout}")
-        if policy.target_groups != self._target_groups:
+            raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is laid out {self.layout}")
+        if policy.target_groups != self.target_groups:
             raise ValueError(
-                f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self._target_groups}"
+                f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self.target_groups}"
             )
         if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
             raise ValueError(

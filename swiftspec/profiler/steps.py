@@ -1,7 +1,7 @@
 """Measures a Profile: steps on every device group a plan may name, alone and beside a busy peer, and host costs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -21,7 +21,7 @@ from swiftspec.profiler.programs import AlternatingSweep, OverlappedSweep
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.timeline import COMPUTING, Phase, Timeline
 
-__all__ = ["host_points", "measure_profile", "step_points"]
+__all__ = ["host_points", "measure_profile", "new_sweep", "step_points"]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
@@ -125,15 +125,9 @@ class _Measurement:
         self._rng = np.random.default_rng(0)
 
     def sweep(self, context: int) -> list[Timeline]:
-        sweep = OverlappedSweep if self._bench.layout is Layout.DISAGGREGATED else AlternatingSweep
         timelines = []
         for repeats in (1, *([REPEATS] * SWEEPS)):
-            policy = sweep(
-                target_rows_grid=TARGET_ROWS,
-                draft_rows_grid=DRAFT_ROWS,
-                halves_rows_grid=HALVES_ROWS,
-                repeats=repeats,
-            )
+            policy = new_sweep(self._bench.layout, repeats=repeats)
             timelines.append(self._run(policy, context, max_new_tokens=1))
         return timelines[1:]  # the first time at a context compiles its shapes
 
@@ -151,8 +145,16 @@ class _Measurement:
         return generation.timeline
 
 
+def new_sweep(layout: Layout, *, repeats: int) -> Policy:
+    """A measuring program over every row count of every kind of forward."""
+    sweep = OverlappedSweep if layout is Layout.DISAGGREGATED else AlternatingSweep
+    return sweep(
+        target_rows_grid=TARGET_ROWS, draft_rows_grid=DRAFT_ROWS, halves_rows_grid=HALVES_ROWS, repeats=repeats
+    )
+
+
 def step_points(
-    timelines: Sequence[Timeline], groups: dict[Role, tuple[int, ...]], layout: Layout
+    timelines: Sequence[Timeline], groups: Mapping[Role, tuple[int, ...]], layout: Layout
 ) -> Iterator[StepPoint]:
     """Forwards of the timelines, by phase, rows and context (the request's id)."""
     samples: dict[tuple[Role, Phase, int, int], list[float]] = defaultdict(list)

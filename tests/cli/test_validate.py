@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.commands.validate import show_report
-from swiftspec.report import Report
+from swiftspec.report import Drift, Report
 from swiftspec.validator import Measurement, make_report
 from tests.cli.samples import ORIGIN, plan, serial_timeline
 
@@ -35,3 +35,14 @@ def test_errors_come_with_their_margin(capsys: pytest.CaptureFixture[str]) -> No
     # The two prompts were equally fast, so that only the plan's own interval of 10 % is left.
     show_report(report(plain_round_s=0.02), plan())
     assert "% ± 10.0 %" in capsys.readouterr().out
+
+
+def test_what_the_machine_changed_by_stands_beside_the_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = report(plain_round_s=0.02)
+    first, *others = plain.policies
+    again = first.model_copy(update={"retimed": first.measured})
+    drift = tuple(Drift(role="target", phase="verify", degree=1, peer_busy=False, factor=f) for f in (0.9, 1.25))
+    show_report(plain.model_copy(update={"policies": (again, *others), "drift": drift}), plan())
+    printed = capsys.readouterr().out
+    assert "re-timed" in printed
+    assert "forwards took -10.0 % to +25.0 % against the profile" in printed

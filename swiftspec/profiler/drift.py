@@ -1,0 +1,87 @@
+"""How a machine has changed since it was profiled: brief sweeps on engines that are open for something else."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import count
+from statistics import median
+
+import numpy as np
+
+from swiftspec.engine.launcher import Engine
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import Layout, Request
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile, StepTable
+from swiftspec.profiler.steps import new_sweep, step_points
+from swiftspec.timeline import Timeline
+
+__all__ = ["DriftGauge"]
+
+_CONTEXTS = (64, 256)  # taken in turn; a change of the machine hardly depends on them
+
+
+class DriftGauge:
+    """Times the forwards of engines while these do other work.
+
+    Parameters
+    ----------
+    engines : sequence of (Engine, groups)
+        With the device numbers of each role. Those without a draft, or with several target groups, are not timed.
+    vocab_size, max_position : int
+        Of the target.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[tuple[Engine, Mapping[Role, tuple[int, ...]]]],
+        *,
+        vocab_size: int,
+        max_position: int,
+    ) -> None:
+        self._engines = [
+            (engine, dict(groups))
+            for engine, groups in engines
+            if engine.layout is not Layout.TARGET_ONLY and engine.target_groups == 1
+        ]
+        self._contexts = [context for context in _CONTEXTS if 2 * context <= max_position]
+        self._rng = np.random.default_rng(0)
+        self._vocab_size = vocab_size
+        self._number = count()
+        self._timelines: dict[int, list[Timeline]] = defaultdict(list)
+
+    def warm_up(self) -> None:
+        """A sweep at every context that does not count: the first of a shape takes longer."""
+        for _ in self._contexts:
+            self.sweep()
+        self._timelines.clear()
+
+    def sweep(self) -> None:
+        """Every row count of every kind of forward, once, on every engine."""
+        if not self._contexts:
+            return
+        context = self._contexts[next(self._number) % len(self._contexts)]
+        prompt = tuple(self._rng.integers(1, self._vocab_size, context).tolist())
+        request = Request(prompt=prompt, max_new_tokens=1)
+        for index, (engine, _) in enumerate(self._engines):
+            policy = new_sweep(engine.layout, repeats=1)
+            generation = engine.generate(policy, request, request_id=str(context), sampler=Sampler())
+            if generation.interrupted:
+                raise KeyboardInterrupt
+            self._timelines[index].append(generation.timeline)
+
+    def factors(self, profile: Profile) -> dict[StepTable, float]:
+        """Time now over time as profiled, for every table that was timed: the median over rows and contexts."""
+        ratios: dict[StepTable, list[float]] = defaultdict(list)
+        for index, (engine, groups) in enumerate(self._engines):
+            for point in step_points(self._timelines[index], groups, engine.layout):
+                if point.degree in profile.degrees(point.phase, role=point.role):
+                    before = profile.step(
+                        point.phase,
+                        role=point.role,
+                        degree=point.degree,
+                        peer_busy=point.peer_busy,
+                        rows=point.rows,
+                        context=point.context,
+                    )
+                    ratios[point.table].append(point.latency.mean_s / before.mean_s)
+        return {table: median(values) for table, values in ratios.items()}
