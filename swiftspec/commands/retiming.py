@@ -25,7 +25,7 @@ def gauge(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "En
 
     spec = ModelSpec.from_directory(model_directory(made.target.model))
     held = {id(engines[candidate.policy]): (engines[candidate.policy], candidate.groups) for candidate in candidates}
-    return DriftGauge(list(held.values()), vocab_size=spec.vocab_size, max_position=spec.max_position)
+    return DriftGauge(list(held.values()), vocab_size=spec.vocab_size)
 
 
 def retimed_figures(

@@ -123,7 +123,7 @@ class Engine:
     ) -> None:
         self.layout = layout
         self.target_groups = target_groups
-        self._max_context = max_context
+        self.max_context = max_context
         self._number = 0
         cores = _cores(groups)
         with ExitStack() as stack:
@@ -199,10 +199,10 @@ class Engine:
             rows = max(policy.draft_rows, policy.target_rows)
             raise ValueError(f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {TREE_SLOTS}")
         length = len(request.prompt) + request.max_new_tokens
-        if length > self._max_context:
+        if length > self.max_context:
             raise ValueError(
                 f"prompt has {len(request.prompt)} tokens; with max_new_tokens {request.max_new_tokens} "
-                f"that is over the context of {self._max_context}"
+                f"that is over the context of {self.max_context}"
             )
 
 

@@ -17,7 +17,7 @@ from swiftspec.timeline import Timeline
 
 __all__ = ["DriftGauge"]
 
-_CONTEXTS = (64, 256)  # taken in turn; a change of the machine hardly depends on them
+_CONTEXTS = (64, 256)  # taken in turn, as far as the engines have room
 
 
 class DriftGauge:
@@ -27,7 +27,7 @@ class DriftGauge:
     ----------
     engines : sequence of (Engine, groups)
         With the device numbers of each role. Those without a draft, or with several target groups, are not timed.
-    vocab_size, max_position : int
+    vocab_size : int
         Of the target.
     """
 
@@ -36,14 +36,14 @@ class DriftGauge:
         engines: Sequence[tuple[Engine, Mapping[Role, tuple[int, ...]]]],
         *,
         vocab_size: int,
-        max_position: int,
     ) -> None:
         self._engines = [
             (engine, dict(groups))
             for engine, groups in engines
             if engine.layout is not Layout.TARGET_ONLY and engine.target_groups == 1
         ]
-        self._contexts = [context for context in _CONTEXTS if 2 * context <= max_position]
+        room = min((engine.max_context - 1 for engine, _ in self._engines), default=0)
+        self._contexts = sorted({min(context, room) for context in _CONTEXTS if room > 0})
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
         self._number = count()

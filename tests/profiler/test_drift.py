@@ -27,7 +27,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 def swept(engine: Engine) -> tuple[DriftGauge, Profile]:
     """A gauge after two sweeps, and the profile that these would make."""
-    gauge = DriftGauge([(engine, GROUPS)], vocab_size=64, max_position=256)
+    gauge = DriftGauge([(engine, GROUPS)], vocab_size=64)
     gauge.warm_up()
     gauge.sweep()
     gauge.sweep()
@@ -58,6 +58,6 @@ def test_an_engine_without_a_draft_is_left_alone(engine: Engine) -> None:
     profile = swept(engine)[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "layout", Layout.TARGET_ONLY)
-        gauge = DriftGauge([(engine, GROUPS)], vocab_size=64, max_position=256)
+        gauge = DriftGauge([(engine, GROUPS)], vocab_size=64)
         gauge.sweep()
         assert gauge.factors(profile) == {}
