@@ -157,6 +157,7 @@ def test_tables_are_the_recorded_validation(document: str, policies: tuple[str, 
             f"{policy.predicted.tokens_per_s:.1f}",
             f"{policy.measured.tokens_per_s:.1f}",
             f"{policy.error.tokens_per_s:+.1%} ± {policy.error_margin:.1%}".replace("%", " %"),
+            f"{policy.retimed_error:+.1%}".replace("%", " %"),
             f"{policy.predicted.tokens_per_round:.2f}",
             f"{policy.measured.tokens_per_round:.2f}",
         ]

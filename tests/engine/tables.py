@@ -39,10 +39,10 @@ class TableModel:
         return torch.stack([self.after(path) for path in self.tree[first:]])
 
     def exit(self, rows: tuple[Row, ...]) -> Tensor:
-        raise NotImplementedError("policies on one group do not ask for it")
+        raise AssertionError("policies on one group do not ask for it")
 
     def finish(self) -> Tensor:
-        raise NotImplementedError("policies on one group do not ask for it")
+        raise AssertionError("policies on one group do not ask for it")
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
         kept = [self.tree[slot] for slot in slots]
