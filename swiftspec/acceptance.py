@@ -111,6 +111,10 @@ class AcceptanceTrace:
 
     def save(self, path: Path) -> None:
         """An .npz archive, written whole or not at all."""
+        write_atomically(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """What a saved file holds."""
         about = _About(
             origin=self.origin,
             source=self.source,
@@ -128,7 +132,7 @@ class AcceptanceTrace:
         arrays["prompt_tokens"] = np.concatenate([prompt.prompt_tokens for prompt in self.prompts])
         buffer = io.BytesIO()
         np.savez_compressed(buffer, about=np.array(about.to_json()), **arrays)
-        write_atomically(path, buffer.getvalue())
+        return buffer.getvalue()
 
     @classmethod
     def load(cls, path: Path) -> "AcceptanceTrace":

@@ -1,67 +1,28 @@
 """Profile: measured latencies of one machine and one model pair, with their provenance. No torch here."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from enum import StrEnum
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, Self
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
 from swiftspec.documents import Document, Facts, ModelRef
+from swiftspec.latency import NUM_QUANTILES, Latency, Part, Provenance
 from swiftspec.policies.effects import Role
+from swiftspec.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.timeline import COMPUTING, Phase
 
-__all__ = ["NUM_QUANTILES", "HostPoint", "Latency", "Profile", "Provenance", "StepPoint", "StepTable", "weakest"]
+__all__ = [
+    "Collective",
+    "HostPoint",
+    "Profile",
+    "StepPoint",
+    "StepTable",
+]
 
-NUM_QUANTILES = 20
-
-
-class Provenance(StrEnum):
-    """How a latency is known, best first. A sum is as weak as the weakest of its parts."""
-
-    MEASURED = "measured"
-    PUBLISHED = "published"
-    INTERPOLATED = "interpolated"
-    COMPOSED = "composed"
-    ROOFLINE = "roofline"
-    ASSUMED = "assumed"
-
-
-_STRENGTH = {provenance: strength for strength, provenance in enumerate(Provenance)}
-
-
-def weakest(provenances: Iterable[Provenance]) -> Provenance:
-    """The provenance of a sum."""
-    return max(provenances, key=_STRENGTH.__getitem__)
-
-
-class Latency(NamedTuple):
-    """A distribution in seconds: `quantiles_s[i]` is the (i + 0.5) / NUM_QUANTILES quantile. Their mean is the mean."""
-
-    quantiles_s: tuple[float, ...]
-    provenance: Provenance
-
-    @property
-    def mean_s(self) -> float:
-        return sum(self.quantiles_s) / len(self.quantiles_s)
-
-    @property
-    def median_s(self) -> float:
-        middle = len(self.quantiles_s) // 2
-        return (self.quantiles_s[middle - 1] + self.quantiles_s[middle]) / 2
-
-    @classmethod
-    def of_samples(cls, samples_s: Iterable[float], provenance: Provenance) -> "Latency":
-        """The distribution of measured seconds."""
-        levels = (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
-        return cls(tuple(np.quantile(np.fromiter(samples_s, float), levels).tolist()), provenance)
-
-
-_Array = npt.NDArray[np.float64]
 _Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -82,21 +43,12 @@ class _Measured(Facts):
         return Latency(self.quantiles_s, self.provenance)
 
 
-class StepTable(NamedTuple):
-    """Steps of one kind, over rows and context."""
-
-    role: Role
-    phase: Phase
-    degree: int
-    peer_busy: bool
-
-
 class StepPoint(_Measured):
     """One whole forward of a role's model, from launch to the answer on the host.
 
     degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
     meanwhile. rows: tokens in the forward, a prefill's prompt length included; context: slots of the cache in use
-    before it, measured as a prefix of that length.
+    before it, measured as a prefix of that length. parts: what a composed step consists of.
     """
 
     role: Role
@@ -105,6 +57,7 @@ class StepPoint(_Measured):
     peer_busy: bool
     rows: int = Field(ge=1)
     context: int = Field(ge=0)
+    parts: tuple[Part, ...] = ()
 
     @field_validator("phase")
     @classmethod
@@ -112,6 +65,13 @@ class StepPoint(_Measured):
         if phase not in COMPUTING:
             raise ValueError(f"expected a forward: {', '.join(sorted(COMPUTING))}")
         return phase
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        total_s, mean_s = sum(part.seconds for part in self.parts), self.latency.mean_s
+        if self.parts and not math.isclose(total_s, mean_s, rel_tol=1e-6):
+            raise ValueError(f"parts add up to {total_s} s; expected the mean of the quantiles, {mean_s} s")
+        return self
 
     @property
     def table(self) -> StepTable:
@@ -128,8 +88,31 @@ class HostPoint(_Measured):
     rows: int = Field(ge=1)
 
 
+class Collective(Facts):
+    """Which all-reduce a role's composed steps use at a degree, and what the other implementations would cost.
+
+    seconds: of one all-reduce of a verification's (an expansion's) activations, by implementation.
+    """
+
+    role: Role
+    degree: int = Field(ge=2)
+    implementation: str
+    seconds: dict[str, float]
+
+    @model_validator(mode="after")
+    def _among(self) -> Self:
+        if self.implementation not in self.seconds:
+            raise ValueError(f"implementation is {self.implementation!r}; expected one of {', '.join(self.seconds)}")
+        return self
+
+
 class Profile(Document):
-    """Latency tables of a model pair on a machine."""
+    """Latency tables of a model pair on a machine.
+
+    peers_interfere: whether a role's forwards may take longer while its peer computes, as on shared memory. Where they
+    do not, steps are those beside an idle peer. collectives: those of composed steps. sources: what these were composed
+    from, a phrase each, files with their SHA-256.
+    """
 
     schema_name: ClassVar[str] = "swiftspec.profile"
     schema_version: ClassVar[int] = 1
@@ -140,6 +123,9 @@ class Profile(Document):
     draft: ModelRef
     steps: tuple[StepPoint, ...] = Field(min_length=1)
     host: tuple[HostPoint, ...]
+    peers_interfere: bool = True
+    collectives: tuple[Collective, ...] = ()
+    sources: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:
@@ -157,33 +143,18 @@ class Profile(Document):
         """Latency of one whole forward; `role` says whose prefill, and follows from any other phase.
 
         Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last.
-        A table with a busy peer that was not measured is that of an idle one, and says `assumed`.
+        A table with a busy peer that was not measured is that of an idle one, and says `assumed` if peers interfere.
 
         Raises
         ------
         ValueError
             If nothing was measured for this phase and degree.
         """
-        role = role or (Role.DRAFT if phase in (Phase.EXPAND, Phase.FUZZY) else Role.TARGET)
-        table = self._tables.get((role, phase, degree, peer_busy))
-        assumed = table is None
-        table = table or self._tables.get((role, phase, degree, not peer_busy))
-        if table is None:
-            degrees = self.degrees(phase, role=role)
-            raise ValueError(f"degree is {degree}, but the {role}'s {phase} steps were measured at {degrees or 'none'}")
-        latency = table.at(rows, context)
-        return latency._replace(provenance=Provenance.ASSUMED) if assumed else latency
+        return self.latencies.step(phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context, role=role)
 
     def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
         """Host time of an effect, linear in rows between measurements; None where the profile has none."""
-        points = sorted((point for point in self.host if point.phase is phase), key=lambda point: point.rows)
-        if not points:
-            return None
-        grid = np.array([point.quantiles_s for point in points])
-        quantiles = _interpolate([point.rows for point in points], grid, rows)
-        exact = [point.provenance for point in points if point.rows == rows]
-        provenance = weakest(exact or [Provenance.INTERPOLATED, *[point.provenance for point in points]])
-        return Latency(tuple(quantiles.tolist()), provenance)
+        return self.latencies.host_latency(phase, rows=rows)
 
     def retimed(self, factors: Mapping[StepTable, float]) -> Self:
         """The same profile with the steps of these tables so many times as long.
@@ -194,64 +165,29 @@ class Profile(Document):
         def factor(table: StepTable) -> float:
             return factors.get(table) or factors.get(table._replace(peer_busy=not table.peer_busy), 1.0)
 
-        steps = tuple(
-            step.model_copy(update={"quantiles_s": tuple(value * factor(step.table) for value in step.quantiles_s)})
-            for step in self.steps
-        )
+        steps = tuple(_stretched(step, factor(step.table)) for step in self.steps)
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | {"steps": steps})
 
     def degrees(self, phase: Phase, *, role: Role) -> list[int]:
         """Degrees at which a role's steps of a phase are known, ascending."""
-        return sorted({step.degree for step in self.steps if (step.role, step.phase) == (role, phase)})
+        return self.latencies.degrees(phase, role=role)
 
     @cached_property
-    def _tables(self) -> dict[tuple[Role, Phase, int, bool], "_Table"]:
-        points: dict[tuple[Role, Phase, int, bool], list[StepPoint]] = {}
+    def latencies(self) -> Latencies:
+        """The times alone."""
+        steps: dict[StepTable, list[StepPoint]] = {}
         for step in self.steps:
-            points.setdefault((step.role, step.phase, step.degree, step.peer_busy), []).append(step)
-        return {key: _Table(steps) for key, steps in points.items()}
+            steps.setdefault(step.table, []).append(step)
+        host: dict[Phase, list[HostPoint]] = {}
+        for point in self.host:
+            host.setdefault(point.phase, []).append(point)
+        return Latencies(
+            steps={table: StepGrid(points) for table, points in steps.items()},
+            host={phase: HostGrid(points) for phase, points in host.items()},
+            peers_interfere=self.peers_interfere,
+        )
 
 
-class _Table:
-    """Steps of one phase, degree and peer state, over rows and context."""
-
-    def __init__(self, points: list[StepPoint]) -> None:
-        self._by_rows: dict[int, list[StepPoint]] = {}
-        for point in sorted(points, key=lambda point: (point.rows, point.context)):
-            self._by_rows.setdefault(point.rows, []).append(point)
-        self._cache: dict[tuple[int, int], Latency] = {}
-
-    def at(self, rows: int, context: int) -> Latency:
-        key = (rows, context)
-        if key not in self._cache:
-            self._cache[key] = self._interpolated(rows, context)
-        return self._cache[key]
-
-    def _interpolated(self, rows: int, context: int) -> Latency:
-        measured_rows = list(self._by_rows)
-        columns = np.array([self._at_context(points, context) for points in self._by_rows.values()])
-        quantiles = np.maximum.accumulate(_interpolate(measured_rows, columns, rows))
-        points = [point for column in self._by_rows.values() for point in column]
-        exact = [point.provenance for point in points if (point.rows, point.context) == (rows, context)]
-        provenance = weakest(exact or [Provenance.INTERPOLATED, *[point.provenance for point in points]])
-        return Latency(tuple(quantiles.tolist()), provenance)
-
-    def _at_context(self, points: list[StepPoint], context: int) -> _Array:
-        contexts = [point.context for point in points]
-        return _interpolate(contexts, np.array([p.quantiles_s for p in points]), min(context, contexts[-1]))
-
-
-def _interpolate(knots: list[int], values: _Array, at: int) -> _Array:
-    """Piecewise linear along axis 0: flat below the first knot, the last slope (never falling) above the last."""
-    if at <= knots[0] or len(knots) == 1:
-        edge: _Array = values[0] if at <= knots[0] else values[-1]
-        return edge
-    right = min(int(np.searchsorted(knots, at)), len(knots) - 1)
-    left = right - 1
-    weight = (at - knots[left]) / (knots[right] - knots[left])
-    slope: _Array = values[right] - values[left]
-    if weight > 1:
-        beyond: _Array = values[right] + np.maximum(slope, 0.0) * (weight - 1)
-        return beyond
-    between: _Array = values[left] + slope * weight
-    return between
+def _stretched(step: StepPoint, factor: float) -> StepPoint:
+    parts = tuple(part.model_copy(update={"seconds": part.seconds * factor}) for part in step.parts)
+    return step.model_copy(update={"quantiles_s": tuple(value * factor for value in step.quantiles_s), "parts": parts})

@@ -11,7 +11,7 @@ import numpy as np
 from swiftspec.documents import Facts, Spread
 from swiftspec.policies.effects import Role
 
-__all__ = ["COMPUTING", "Figures", "Metrics", "Phase", "Span", "Timeline", "measure"]
+__all__ = ["COMPUTING", "Excerpt", "Figures", "Metrics", "Phase", "Span", "Timeline", "measure"]
 
 
 class Phase(StrEnum):
@@ -50,6 +50,15 @@ class Span(NamedTuple):
     rank: int = 0
 
 
+class Excerpt(NamedTuple):
+    """Spans of some rounds, cut at their start and end, and all processes, whether they have one here or not."""
+
+    start_s: float
+    end_s: float
+    spans: tuple[Span, ...]
+    processes: list[tuple[Role, int]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """One request.
@@ -77,6 +86,11 @@ class Timeline:
         """Role and rank of every process, targets first."""
         present = {(span.role, span.rank) for span in self.spans}
         return sorted(present, key=lambda process: (list(Role).index(process[0]), process[1]))
+
+    @property
+    def process_names(self) -> list[str]:
+        """`target`, `draft`; with its rank where a role has several processes."""
+        return [f"{role} {rank}" if (role, 1) in self.processes else role.value for role, rank in self.processes]
 
     def phase(self, *phases: Phase) -> list[Span]:
         """All spans of some phases, in order of time."""
@@ -118,6 +132,19 @@ class Timeline:
         if bounds:
             bounds.append(self.commits[-1].end_s)
         return [end - start for start, end in pairwise(bounds)]
+
+    def excerpt(self, *, first: int = 5, num_rounds: int = 10) -> Excerpt:
+        """Some rounds from the `first` one (0 is the first), or the last so many; everything if there are none."""
+        starts_s = self.verifications_s
+        first = max(0, min(first, len(starts_s) - num_rounds))
+        window = [*starts_s, self.e2e_s + self.start_s][first : first + num_rounds + 1]
+        start_s, end_s = (window[0], window[-1]) if starts_s else (self.start_s, window[-1])
+        spans = tuple(
+            span._replace(start_s=max(span.start_s, start_s), end_s=min(span.end_s, end_s))
+            for span in self.spans
+            if span.end_s > start_s and span.start_s < end_s
+        )
+        return Excerpt(start_s, end_s, spans, self.processes)
 
     @property
     def verified_tokens(self) -> int:
@@ -164,6 +191,11 @@ class Metrics(Facts):
     def acceptance_length(self) -> float:
         """Accepted draft tokens per verification, bonus excluded."""
         return self.figures.tokens_per_round - 1
+
+    @property
+    def decoding_tokens_per_s(self) -> float:
+        """Verified tokens over the time of all rounds: what remains without prefill, whatever the output's length."""
+        return self.figures.tokens_per_round / self.mean_round_s if self.mean_round_s else 0.0
 
     @property
     def speed_of_light(self) -> float:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swiftspec.documents import ModelRef, Origin
+from swiftspec.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
 from swiftspec.policies.effects import Role
-from swiftspec.profile import NUM_QUANTILES, HostPoint, Latency, Profile, Provenance, StepPoint, weakest
+from swiftspec.profile import Collective, HostPoint, Profile, StepPoint
 from swiftspec.timeline import Phase
 
 ORIGIN = Origin(command="swiftspec profile", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
@@ -168,6 +169,51 @@ def test_host_latency_is_linear_in_rows() -> None:
     assert beyond is not None
     assert beyond.quantiles_s == pytest.approx(quantiles(9.0))
     assert table.host_latency(Phase.SEND) is None
+
+
+def composed(rows: int, gemm_s: float, norm_s: float) -> StepPoint:
+    parts = (
+        Part(name="gemm", seconds=gemm_s, provenance=Provenance.INTERPOLATED),
+        Part(name="norm", seconds=norm_s, provenance=Provenance.ROOFLINE),
+    )
+    quantiles_s = (gemm_s + norm_s,) * NUM_QUANTILES
+    return step(rows, 0, 1.0, quantiles_s=quantiles_s, parts=parts, provenance=Provenance.ROOFLINE)
+
+
+def test_composed_step_says_which_share_rests_on_what_between_its_points_too() -> None:
+    table = profile([composed(1, 3.0, 1.0), composed(5, 5.0, 5.0)])
+    latency = at(table, 3, 0)
+    assert latency.mean_s == pytest.approx(7.0)
+    assert {part.name: part.seconds for part in latency.parts} == pytest.approx({"gemm": 4.0, "norm": 3.0})
+    assert latency.shares == pytest.approx({Provenance.INTERPOLATED: 4 / 7, Provenance.ROOFLINE: 3 / 7})
+    assert latency.provenance is Provenance.ROOFLINE
+
+
+def test_measured_step_rests_on_one_provenance() -> None:
+    assert at(GRID, 1, 0).shares == {Provenance.MEASURED: 1.0}
+
+
+def test_parts_that_do_not_add_up_are_refused() -> None:
+    part = Part(name="gemm", seconds=1.0, provenance=Provenance.MEASURED)
+    with pytest.raises(ValueError, match=r"parts add up to 1.0 s; expected the mean of the quantiles, 2.0 s"):
+        step(1, 0, 1.0, quantiles_s=(2.0,) * NUM_QUANTILES, parts=(part,))
+
+
+def test_retimed_parts_still_add_up() -> None:
+    table = profile([composed(1, 3.0, 1.0)])
+    again = table.retimed({table.steps[0].table: 1.5})
+    assert at(again, 1, 0).mean_s == pytest.approx(6.0)
+    assert [part.seconds for part in again.steps[0].parts] == pytest.approx([4.5, 1.5])
+
+
+def test_peers_that_do_not_interfere_need_no_table_of_their_own() -> None:
+    apart = profile(GRID.steps).model_copy(update={"peers_interfere": False})
+    assert at(apart, 1, 0, peer_busy=True) == Latency(quantiles(2.0), Provenance.MEASURED)
+
+
+def test_collective_must_be_among_those_it_was_chosen_from() -> None:
+    with pytest.raises(ValueError, match="implementation is 'nccl'; expected one of one_shot, fused"):
+        Collective(role=Role.TARGET, degree=2, implementation="nccl", seconds={"one_shot": 1e-6, "fused": 2e-6})
 
 
 def test_latency_of_samples_keeps_their_distribution() -> None:

@@ -113,6 +113,14 @@ def test_speculative_metrics() -> None:
     assert metrics.draft_busy == pytest.approx(8.75 / 13)  # 1 + 1.5 + 2 + 0.75 + 1 + 2.5 s
 
 
+def test_decoding_speed_leaves_out_the_prefill() -> None:
+    metrics = measure([SPECULATIVE])
+    assert metrics.decoding_tokens_per_s > metrics.figures.tokens_per_s
+    assert metrics.decoding_tokens_per_s == pytest.approx(
+        metrics.figures.tokens_per_round * metrics.rounds / sum(SPECULATIVE.round_s)
+    )
+
+
 def test_overlap_is_the_share_of_target_busy_time_with_the_draft_busy() -> None:
     # Target busy: 2 + 5 + 0.5 + 2 s. The draft computes during 2 s of the prefill, 0.5 + 2 + 0.5 s of the first
     # verification, 0.5 s of the compaction and 2 s of the second verification.
@@ -212,3 +220,28 @@ def test_nothing_to_measure_is_refused() -> None:
     for timelines in ([], [timeline(span(TARGET, Phase.PREFILL, 0.0, 1.0))]):
         with pytest.raises(ValueError, match="timelines are empty; at least one committed token each is needed"):
             measure(timelines)
+
+
+def test_excerpt_is_of_whole_rounds_cut_at_both_ends() -> None:
+    excerpt = SPECULATIVE.excerpt(first=1, num_rounds=1)
+    # The second verification starts at 10 s; it is the last, whose round ends with its commit.
+    assert (excerpt.start_s, excerpt.end_s) == (10.0, 13.0)
+    assert [(s.phase, s.start_s, s.end_s) for s in excerpt.spans if s.role is DRAFT] == [
+        (Phase.EXPAND, 10.0, 12.5),
+        (Phase.WAIT, 12.5, 13.0),
+    ]
+    (cut,) = [s for s in SPECULATIVE.excerpt(first=0, num_rounds=1).spans if s.phase is Phase.SEND and s.start_s > 9]
+    assert (cut.start_s, cut.end_s) == (9.75, 10.0)
+
+
+def test_excerpt_of_more_rounds_than_there_are_is_all_of_them() -> None:
+    excerpt = SPECULATIVE.excerpt()
+    assert (excerpt.start_s, excerpt.end_s) == (3.0, 13.0)
+    assert (excerpt.processes, SPECULATIVE.process_names) == ([(TARGET, 0), (DRAFT, 0)], ["target", "draft"])
+
+
+def test_without_rounds_the_excerpt_is_everything() -> None:
+    single = timeline(
+        span(TARGET, Phase.PREFILL, 1.0, 3.0), span(TARGET, Phase.COMMIT, 3.0, 3.5, tokens=1), start_s=1.0
+    )
+    assert single.excerpt() == (1.0, 3.5, single.spans, [(TARGET, 0)])

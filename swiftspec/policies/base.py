@@ -29,6 +29,7 @@ class Policy(Protocol):
     layout: ClassVar[Layout]
     fuzzy: ClassVar[bool]  # drafts with layers in groups
     exits: ClassVar[bool]  # verifies in two halves
+    quotes: ClassVar[bool]  # drafts from the text itself
 
     @property
     def target_rows(self) -> int:
@@ -77,6 +78,7 @@ class Shape:
     __slots__ = ()
     fuzzy: ClassVar[bool] = False
     exits: ClassVar[bool] = False
+    quotes: ClassVar[bool] = False
 
     @property
     def target_groups(self) -> int:

@@ -31,6 +31,7 @@ class PromptLookup(Shape):
 
     name: ClassVar[str] = "prompt_lookup"
     layout: ClassVar[Layout] = Layout.TARGET_ONLY
+    quotes: ClassVar[bool] = True
 
     num_draft_tokens: int = 5
     longest_match: int = 3

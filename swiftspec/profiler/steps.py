@@ -10,13 +10,14 @@ import numpy as np
 from swiftspec.documents import ModelRef, Origin
 from swiftspec.engine.launcher import Engine
 from swiftspec.engine.sampling import Sampler
+from swiftspec.latency import Latency, Provenance
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import HostPoint, Latency, Profile, Provenance, StepPoint
+from swiftspec.profile import HostPoint, Profile, StepPoint
 from swiftspec.profiler.programs import AlternatingSweep, OverlappedSweep
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.timeline import COMPUTING, Phase, Timeline

@@ -13,6 +13,7 @@ import numpy as np
 import simpy
 
 from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.latency import Provenance
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import (
     Candidates,
@@ -32,10 +33,11 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
-from swiftspec.profile import Profile, Provenance
+from swiftspec.profile import Profile
 from swiftspec.simulator.latency import Meter, PriceList
 from swiftspec.simulator.link import Link
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
+from swiftspec.steps import Latencies
 from swiftspec.timeline import Phase, Span, Timeline
 
 __all__ = ["Simulation", "Simulator", "simulate"]
@@ -88,8 +90,8 @@ class Simulation:
 class Simulator:
     """Simulates many policies on one profile and trace; prices and candidates are looked up once."""
 
-    def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
-        self._prices = PriceList(profile)
+    def __init__(self, profile: Profile | Latencies, trace: AcceptanceTrace) -> None:
+        self._prices = PriceList(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
         self._prompts = trace.prompts
 

@@ -9,9 +9,10 @@ thinking before it included, and is the span. Receiving costs nothing: the hop i
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from swiftspec.latency import Latency, Provenance
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Latency, Profile, Provenance
 from swiftspec.simulator.draws import uniforms
+from swiftspec.steps import Latencies
 from swiftspec.timeline import Phase
 
 __all__ = ["Cost", "Meter", "PriceList"]
@@ -22,17 +23,21 @@ _FREE = Latency((0.0,), Provenance.ASSUMED)
 
 
 class Cost(NamedTuple):
-    """What a charged latency is drawn from, and where its seconds are added up."""
+    """What a charged latency is drawn from, and where which share of its seconds is added up."""
 
     quantiles_s: tuple[float, ...]
-    provenance: Provenance
+    shares: tuple[tuple[Provenance, float], ...]
+
+    @classmethod
+    def of(cls, latency: Latency) -> "Cost":
+        return cls(latency.quantiles_s, tuple(latency.shares.items()))
 
 
 class PriceList:
     """A profile's latencies, looked up once each. Holds no randomness: many simulations may share one."""
 
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
+    def __init__(self, latencies: Latencies) -> None:
+        self._latencies = latencies
         self._forwards: dict[tuple[Role, Phase, int, bool, int, int], Cost] = {}
         self._host: dict[tuple[Phase, int], Cost] = {}
 
@@ -43,10 +48,10 @@ class PriceList:
         cost = self._forwards.get(key)
         if cost is None:
             middle = max(0, step * _CONTEXT_STEP - _CONTEXT_STEP // 2)
-            latency = self._profile.step(
+            latency = self._latencies.step(
                 phase, role=role, degree=degree, peer_busy=peer_busy, rows=rows, context=middle
             )
-            cost = self._forwards[key] = Cost(*latency)
+            cost = self._forwards[key] = Cost.of(latency)
         return cost
 
     def host(self, phase: Phase, rows: int) -> Cost:
@@ -54,8 +59,8 @@ class PriceList:
         key = (phase, rows)
         cost = self._host.get(key)
         if cost is None:
-            latency = self._profile.host_latency(phase, rows=max(1, rows)) or _FREE
-            cost = self._host[key] = Cost(*latency)
+            latency = self._latencies.host_latency(phase, rows=max(1, rows)) or _FREE
+            cost = self._host[key] = Cost.of(latency)
         return cost
 
 
@@ -100,7 +105,8 @@ class Meter:
         return self.host(Phase.WAIT)
 
     def _charge(self, phase: Phase, cost: Cost) -> float:
-        quantiles_s, provenance = cost
+        quantiles_s, shares = cost
         seconds = quantiles_s[int(self._draws[phase]() * len(quantiles_s))]
-        self.seconds[provenance] = self.seconds.get(provenance, 0.0) + seconds
+        for provenance, share in shares:
+            self.seconds[provenance] = self.seconds.get(provenance, 0.0) + seconds * share
         return seconds

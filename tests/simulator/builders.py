@@ -8,8 +8,9 @@ import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
 from swiftspec.documents import ModelRef, Origin
+from swiftspec.latency import Latency, Provenance
 from swiftspec.policies.effects import Role
-from swiftspec.profile import HostPoint, Latency, Profile, Provenance, StepPoint
+from swiftspec.profile import HostPoint, Profile, StepPoint
 from swiftspec.timeline import Phase
 
 MODEL = ModelRef(model="synthetic", dtype="float32")
@@ -20,9 +21,9 @@ WHOSE = {
 
 
 def with_guesses(trace: AcceptanceTrace) -> AcceptanceTrace:
-    """Grouped layers lose nothing, and half of the target knows what the draft does."""
+    """As if recorded: grouped layers lose nothing, and half of the target knows what the draft does."""
     prompts = tuple(replace(prompt, guesses=dict.fromkeys(Guesser, prompt.draft)) for prompt in trace.prompts)
-    return replace(trace, prompts=prompts)
+    return replace(trace, prompts=prompts, source="recorded")
 
 
 def constant_profile(

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from swiftspec.latency import Provenance
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Provenance
 from swiftspec.simulator.latency import Meter, PriceList
 from swiftspec.timeline import Phase
 from tests.simulator.builders import constant_profile, host_point, profile, step_point
@@ -17,7 +17,9 @@ def meter(*, seed: int = 0) -> Meter:
         step_point(Role.TARGET, Phase.PREFILL, [5.0], rows=8, context=0),
         step_point(Role.DRAFT, Phase.PREFILL, [0.5], rows=8, context=0),
     )
-    made = Meter(PriceList(profile(steps, (host_point(Phase.SEND, 0.25),))), degrees={Role.TARGET: 1, Role.DRAFT: 1})
+    made = Meter(
+        PriceList(profile(steps, (host_point(Phase.SEND, 0.25),)).latencies), degrees={Role.TARGET: 1, Role.DRAFT: 1}
+    )
     made.seed(seed)
     return made
 
@@ -75,7 +77,7 @@ def test_price_follows_context() -> None:
     points = [
         step_point(Role.TARGET, Phase.VERIFY, [seconds], context=context) for context, seconds in ((0, 1.0), (320, 2.0))
     ]
-    prices = PriceList(profile(tuple(points), ()))
+    prices = PriceList(profile(tuple(points), ()).latencies)
 
     def price_s(context: int) -> float:
         cost = prices.forward(Role.TARGET, Phase.VERIFY, degree=1, peer_busy=False, rows=1, context=context)
@@ -86,6 +88,6 @@ def test_price_follows_context() -> None:
 
 
 def test_unmeasured_degree_is_an_error() -> None:
-    prices = PriceList(constant_profile(expand_s=1.0, verify_s=5.0, degrees=(1,)))
+    prices = PriceList(constant_profile(expand_s=1.0, verify_s=5.0, degrees=(1,)).latencies)
     with pytest.raises(ValueError, match=r"degree is 3, but the target's verify steps were measured at \[1\]"):
         prices.forward(Role.TARGET, Phase.VERIFY, degree=3, peer_busy=False, rows=1, context=0)
