@@ -1,7 +1,8 @@
 """Facts about models and devices that need not be at hand: what a plan for another machine starts from."""
 
 from swiftspec.registry.devices import DEVICES, ClusterSpec, DeviceSpec, named_device
-from swiftspec.registry.models import NamedModel, known_model, model_names
+from swiftspec.registry.models import NamedModel, known_model, model_names, registered_name
+from swiftspec.registry.sharding import sharded
 from swiftspec.registry.weights import QUANTISATIONS, Quantisation, weight_bytes
 
 __all__ = [
@@ -14,5 +15,7 @@ __all__ = [
     "known_model",
     "model_names",
     "named_device",
+    "registered_name",
+    "sharded",
     "weight_bytes",
 ]

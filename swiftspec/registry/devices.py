@@ -1,6 +1,6 @@
 """Accelerators by name: datasheet figures, dense (without sparsity), each with its source."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftspec.registry.names import unknown
@@ -39,31 +39,40 @@ class DeviceSpec:
 class ClusterSpec:
     """Equal nodes of one kind of device.
 
+    A forward is divided within a node: between nodes travels what roles tell each other, token ids, so that the
+    bandwidth there is of no account.
+
     Parameters
     ----------
     device : DeviceSpec
     num_devices : int
         In all; nodes are filled one after another.
-    node_bandwidth_Bps : float
-        Between nodes, per device, one direction; 0 where there is one node only.
     """
 
     device: DeviceSpec
     num_devices: int
-    node_bandwidth_Bps: float = 0.0
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
             raise ValueError(f"num_devices is {self.num_devices}; expected at least 1")
-        if self.num_nodes > 1 and not self.node_bandwidth_Bps > 0:
-            raise ValueError(
-                f"node_bandwidth_Bps is {self.node_bandwidth_Bps}; {self.num_devices} {self.device.name} are "
-                f"{self.num_nodes} nodes, which need a link"
-            )
 
     @property
-    def num_nodes(self) -> int:
-        return -(-self.num_devices // self.device.devices_per_node)
+    def nodes(self) -> tuple[range, ...]:
+        """Numbers of each node's devices."""
+        size = self.device.devices_per_node
+        return tuple(range(start, min(start + size, self.num_devices)) for start in range(0, self.num_devices, size))
+
+    def place(self, sizes: Sequence[int]) -> tuple[range, ...] | None:
+        """Devices of groups of these sizes, each group in the first node with room for it; None if one finds none."""
+        free = list(self.nodes)
+        groups = []
+        for size in sizes:
+            index = next((index for index, node in enumerate(free) if len(node) >= size), None)
+            if index is None:
+                return None
+            groups.append(free[index][:size])
+            free[index] = free[index][size:]
+        return tuple(groups)
 
 
 _HOPPER_FLOPS = {"bf16": 989.4e12, "fp8": 1978.9e12, "int8": 1978.9e12}

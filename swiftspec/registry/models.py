@@ -13,7 +13,7 @@ from typing import Any
 from swiftspec.registry.names import unknown
 from swiftspec.specs import ModelSpec
 
-__all__ = ["NamedModel", "known_model", "model_names"]
+__all__ = ["NamedModel", "known_model", "model_names", "registered_name"]
 
 _TABLE = Path(__file__).with_name("models.json")
 
@@ -37,6 +37,13 @@ def _table() -> dict[str, dict[str, Any]]:
 def model_names() -> list[str]:
     """Every name in the table."""
     return list(_table())
+
+
+def registered_name(name: str) -> str | None:
+    """The name in the table of a model named so, or by its repository; None if it is not there."""
+    if name in _table():
+        return name
+    return next((known for known, entry in _table().items() if entry["source"].lower() == name.lower()), None)
 
 
 def known_model(name: str) -> NamedModel:

@@ -4,7 +4,15 @@ from pathlib import Path
 import pytest
 
 import swiftspec.registry as registry
-from swiftspec.registry import DEVICES, ClusterSpec, known_model, model_names, named_device, weight_bytes
+from swiftspec.registry import (
+    DEVICES,
+    ClusterSpec,
+    known_model,
+    model_names,
+    named_device,
+    registered_name,
+    weight_bytes,
+)
 
 # Sizes of the safetensors files' tensors, as the models' cards state them.
 PARAMETERS = {
@@ -67,11 +75,28 @@ def test_unknown_names_bring_the_closest_ones() -> None:
         weight_bytes(known_model("llama-2-7b").spec, "int3")
 
 
-def test_nodes_are_filled_and_need_a_link_between_them() -> None:
+def test_nodes_are_filled_one_after_another() -> None:
     device = named_device("h200-sxm")
-    assert ClusterSpec(device=device, num_devices=8).num_nodes == 1
-    assert ClusterSpec(device=device, num_devices=9, node_bandwidth_Bps=50e9).num_nodes == 2
-    with pytest.raises(ValueError, match=r"node_bandwidth_Bps is 0.0; 16 h200-sxm are 2 nodes, which need a link"):
-        ClusterSpec(device=device, num_devices=16)
+    assert ClusterSpec(device=device, num_devices=8).nodes == (range(8),)
+    assert ClusterSpec(device=device, num_devices=11).nodes == (range(8), range(8, 11))
     with pytest.raises(ValueError, match="num_devices is 0; expected at least 1"):
         ClusterSpec(device=device, num_devices=0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ((5, 3), (range(5), range(5, 8))),
+        ((5, 8), (range(5), range(8, 16))),
+        ((3, 3, 3, 2), (range(3), range(3, 6), range(8, 11), range(6, 8))),
+        ((9,), None),
+        ((5, 5, 5), None),
+    ],
+)
+def test_a_group_stays_within_a_node(sizes: tuple[int, ...], groups: tuple[range, ...] | None) -> None:
+    assert ClusterSpec(device=named_device("h200-sxm"), num_devices=16).place(sizes) == groups
+
+
+def test_models_are_known_by_their_repository_too() -> None:
+    assert registered_name("qwen2-72b") == registered_name("Qwen/Qwen2-72B") == "qwen2-72b"
+    assert registered_name("Qwen/Qwen2") is None
