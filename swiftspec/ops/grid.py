@@ -1,0 +1,104 @@
+"""Values on a grid with gaps, interpolated between neighbours: linearly in the logarithms of axes and values."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import product
+from math import exp, log, prod
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Found", "Grid"]
+
+_SPIKE = 1.4  # so many times both of its neighbours
+
+
+class Found(NamedTuple):
+    """A value, and whether it stands on the grid itself; `clipped` axes were left at their first or last knot."""
+
+    value: float
+    exact: bool
+    clipped: bool
+
+
+class _Bracket(NamedTuple):
+    """Knots around a coordinate with their weights: one knot if it is one, or lies beyond the ends."""
+
+    knots: tuple[tuple[int, float], ...]
+    clipped: bool
+
+
+class Grid:
+    """Positive values over positive coordinates.
+
+    Parameters
+    ----------
+    points : array (N, D)
+        Coordinates.
+    values : array (N,)
+        The last of several at one point counts.
+    smooth_axis : int, optional
+        Values more than 1.4 times both of their neighbours along this axis are taken for mishaps of the measurement:
+        they are replaced by what lies between the neighbours, and no longer count as measured.
+    """
+
+    def __init__(self, points: npt.ArrayLike, values: npt.ArrayLike, *, smooth_axis: int | None = None) -> None:
+        coordinates = np.asarray(points, float)
+        knots, places = zip(*(np.unique(column, return_inverse=True) for column in coordinates.T), strict=True)
+        self._axes = [axis.tolist() for axis in knots]
+        self._values = np.full([len(axis) for axis in knots], np.nan)
+        self._values[places] = values
+        self._measured = ~np.isnan(self._values)
+        if smooth_axis is not None:
+            _smooth(self._values, self._measured, smooth_axis)
+
+    @property
+    def axes(self) -> list[list[float]]:
+        """Knots of every axis, ascending."""
+        return self._axes
+
+    def at(self, *point: float) -> Found:
+        """The value at a point. Beyond an axis' ends, that at the end; where the grid has gaps, that of the rest."""
+        brackets = [_bracket(axis, coordinate) for axis, coordinate in zip(self._axes, point, strict=True)]
+        clipped = any(bracket.clipped for bracket in brackets)
+        total = weights = 0.0
+        for corner in product(*(bracket.knots for bracket in brackets)):
+            place = tuple(index for index, _ in corner)
+            value = self._values[place]
+            if value == value:  # not a gap
+                weight = prod(share for _, share in corner)
+                total, weights = total + weight * log(value), weights + weight
+        if not weights:
+            return Found(self._nearest(point), False, clipped)
+        single = all(len(bracket.knots) == 1 for bracket in brackets)
+        exact = single and not clipped and bool(self._measured[tuple(bracket.knots[0][0] for bracket in brackets)])
+        return Found(float(value) if single else exp(total / weights), exact, clipped)
+
+    def _nearest(self, point: Sequence[float]) -> float:
+        places = np.argwhere(~np.isnan(self._values))
+        logs = [np.log(np.asarray(axis))[places[:, i]] - log(point[i]) for i, axis in enumerate(self._axes)]
+        best = int(np.argmin(sum(distance**2 for distance in logs)))
+        return float(self._values[tuple(places[best])])
+
+
+def _bracket(axis: Sequence[float], coordinate: float) -> _Bracket:
+    if coordinate <= axis[0] or coordinate >= axis[-1]:
+        end = 0 if coordinate <= axis[0] else len(axis) - 1
+        return _Bracket(((end, 1.0),), coordinate != axis[end])
+    right = bisect_left(axis, coordinate)
+    if axis[right] == coordinate:
+        return _Bracket(((right, 1.0),), False)
+    share = log(coordinate / axis[right - 1]) / log(axis[right] / axis[right - 1])
+    return _Bracket(((right - 1, 1.0 - share), (right, share)), False)
+
+
+def _smooth(values: npt.NDArray[np.float64], measured: npt.NDArray[np.bool_], axis: int) -> None:
+    """Replace spikes along an axis, in place. Neighbours are those of the grid: a gap beside a value spares it."""
+    lines, known = np.moveaxis(values, axis, -1), np.moveaxis(measured, axis, -1)
+    before, here, after = lines[..., :-2], lines[..., 1:-1], lines[..., 2:]
+    with np.errstate(invalid="ignore"):
+        spikes = (here > _SPIKE * before) & (here > _SPIKE * after)
+    between = np.sqrt(before * after)
+    here[spikes] = between[spikes]
+    known[..., 1:-1][spikes] = False
