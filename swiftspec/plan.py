@@ -1,18 +1,68 @@
 """Plan: which policy, which shape, on which devices, what to expect of it, and what that rests on. No torch here."""
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from enum import StrEnum
+from typing import ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from swiftspec.documents import Document, Facts, ModelRef
-from swiftspec.policies import Layout, Policy, make_policy
+from swiftspec.latency import Provenance
+from swiftspec.policies import POLICIES, Layout, Policy, make_policy
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Provenance
+from swiftspec.profile import Collective
 from swiftspec.timeline import Metrics
 
-__all__ = ["Basis", "Candidate", "Plan", "Prediction"]
+__all__ = [
+    "WEAK",
+    "Acceptance",
+    "Basis",
+    "Candidate",
+    "Explored",
+    "Goal",
+    "GroupMemory",
+    "Objective",
+    "Plan",
+    "Prediction",
+    "Rejection",
+    "Sensitivity",
+    "described",
+]
+
+# A prediction of which more than this share rests on no measurement of any machine says so first.
+WEAK_SHARE = 0.2
+WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
+
+
+class Objective(StrEnum):
+    """What the best plan has most, or least, of."""
+
+    TOKENS_PER_S = "tokens-per-s"  # of one user, from request to last token
+    TPOT = "tpot"  # the mean over requests
+    TPOT_P95 = "tpot-p95"  # over requests
+    TOKENS_PER_GPU = "tokens-per-gpu"  # tokens/s over devices in use
+    COST = "cost"  # tokens per unit of money
+
+
+class Goal(Facts):
+    """What the plan is to be best at, and what it must keep to.
+
+    max_tpot_s: of the mean request. max_devices: in use, of those there are. price_per_hour: of one device, in any
+    currency; the objective `cost` needs it.
+    """
+
+    objective: Objective = Objective.TOKENS_PER_S
+    max_tpot_s: float | None = Field(default=None, gt=0)
+    max_devices: int | None = Field(default=None, ge=1)
+    price_per_hour: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.objective is Objective.COST and self.price_per_hour is None:
+            raise ValueError("price_per_hour is missing; the objective cost needs what a device costs an hour")
+        return self
 
 
 class Basis(Facts):
@@ -78,14 +128,89 @@ class Candidate(Facts):
 
     def describe(self) -> str:
         """`swiftspec 1+1 (verify_rows=8, expand_rows=4)`; tables are left out."""
-        shape = ", ".join(f"{name}={value}" for name, value in self.shape.items() if not isinstance(value, tuple))
-        return f"{self.policy} {self.split}" + (f" ({shape})" if shape else "")
+        return described(self.policy, self.split, self.shape)
+
+
+def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
+    """`swiftspec 1+1 (verify_rows=8, expand_rows=4)`; tables are left out."""
+    listed = ", ".join(f"{name}={value}" for name, value in shape.items() if not isinstance(value, tuple))
+    return f"{policy} {split}" + (f" ({listed})" if listed else "")
+
+
+class Acceptance(Facts):
+    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known."""
+
+    basis: str
+    provenance: Provenance
+
+
+class GroupMemory(Facts):
+    """What each device of a group has room for, and what it holds, in bytes.
+
+    weights_bytes, kv_bytes: of every model that has a shard there. reserve_bytes: captured graphs and workspace.
+    usable_bytes: of the device's memory, the share that a server may fill.
+    """
+
+    devices: tuple[int, ...]
+    weights_bytes: dict[Role, int]
+    kv_bytes: dict[Role, int]
+    reserve_bytes: int
+    usable_bytes: int
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(self.weights_bytes.values()) + sum(self.kv_bytes.values()) + self.reserve_bytes
+
+
+class Explored(Facts):
+    """The best of a policy's options on one split, as far as they were simulated: a cell of the heat map.
+
+    tokens_per_s: from request to last token. tpot_s: mean over requests. Where the last stage did not get to the
+    option, both are what earlier stages say, times what the policy's finalist gained or lost from there to the end.
+    num_options: simulated on this split.
+    """
+
+    policy: str
+    split: str
+    num_devices: int
+    tokens_per_s: float
+    tpot_s: float
+    num_options: int
+
+
+class Sensitivity(Facts):
+    """What another assumption would do to the choice.
+
+    change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate, simulated as planned and as changed on the same
+    few prompts, the ratio of which scales its prediction. best, best_tokens_per_s: the fastest of the chosen and its
+    rivals then, likewise. changes_choice: whether that is another one, by more than simplicity may cost.
+    """
+
+    change: str
+    tokens_per_s: float
+    best: str
+    best_tokens_per_s: float
+    changes_choice: bool
+
+
+class Rejection(NamedTuple):
+    """Why options were not simulated, and how many of each policy; under no name those of a reason that names none."""
+
+    reason: str
+    by_policy: Mapping[str, int]
+
+    @property
+    def num_options(self) -> int:
+        return sum(self.by_policy.values())
 
 
 class Plan(Document):
     """The chosen candidate, and the best one of every other policy, best first.
 
-    ties: candidates that the noise does not tell from the chosen one, which is the simplest of them.
+    ties: candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was
+    chosen for. acceptance, quantisation (of each model's weights, by role) and memory (of the chosen candidate, by
+    group): where a plan is for a machine that is not at hand. collectives: the all-reduce of each role of the chosen
+    candidate, where its steps are composed. explored, sensitivities: what else was simulated.
     """
 
     schema_name: ClassVar[str] = "swiftspec.plan"
@@ -103,6 +228,13 @@ class Plan(Document):
     ties: tuple[str, ...] = ()
     num_simulated: int
     rejected: dict[str, int]
+    goal: Goal = Goal()
+    acceptance: Acceptance | None = None
+    quantisation: dict[Role, str] = Field(default_factory=dict)
+    collectives: tuple[Collective, ...] = ()
+    memory: tuple[GroupMemory, ...] = ()
+    explored: tuple[Explored, ...] = ()
+    sensitivities: tuple[Sensitivity, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -118,3 +250,32 @@ class Plan(Document):
     def candidates(self) -> Mapping[str, Candidate]:
         """The chosen candidate and its alternatives, by policy."""
         return {candidate.policy: candidate for candidate in (self.chosen, *self.alternatives)}
+
+    @property
+    def fastest_by_devices(self) -> Mapping[int, Explored]:
+        """The fastest of what was explored on each number of devices, fewest first: tokens/s against devices."""
+        counts = sorted({cell.num_devices for cell in self.explored})
+        of_count = ([cell for cell in self.explored if cell.num_devices == count] for count in counts)
+        return {cells[0].num_devices: max(cells, key=lambda cell: cell.tokens_per_s) for cells in of_count}
+
+    @property
+    def rejections(self) -> list[Rejection]:
+        """What was rejected by reason, most options first: policies that share a reason are together."""
+        reasons: dict[str, Counter[str]] = {}
+        for text, count in self.rejected.items():
+            policy, _, rest = text.partition(": ")
+            known = policy in POLICIES and rest
+            reasons.setdefault(rest if known else text, Counter())[policy if known else ""] += count
+        ordered = sorted(reasons.items(), key=lambda item: (-item[1].total(), item[0]))
+        return [Rejection(reason, dict(counts.most_common())) for reason, counts in ordered]
+
+    @property
+    def weak_share(self) -> float:
+        """Share of the chosen candidate's predicted time that rests on `roofline` or `assumed`."""
+        shares = self.chosen.prediction.provenance
+        return sum(shares.get(provenance, 0.0) for provenance in WEAK)
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether that is so much that it has to be said first."""
+        return self.weak_share > WEAK_SHARE

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from swiftspec.documents import ModelRef, Origin, Spread
-from swiftspec.plan import Basis, Candidate, Plan, Prediction
+from swiftspec.latency import Provenance
+from swiftspec.plan import Basis, Candidate, Explored, Goal, GroupMemory, Objective, Plan, Prediction, Rejection
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import Provenance
 from swiftspec.timeline import Figures, Metrics
 
 ORIGIN = Origin(command="swiftspec plan", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
@@ -121,3 +121,70 @@ def test_prediction_with_nan_is_refused() -> None:
     content["chosen"]["prediction"]["metrics"]["figures"]["tokens_per_s"] = float("nan")
     with pytest.raises(ValueError, match=r"chosen.prediction.metrics.figures.tokens_per_s is nan; input should be"):
         Plan.parse(content, source="plan.json")
+
+
+def explored(policy: str, split: str, num_devices: int, tokens_per_s: float) -> Explored:
+    return Explored(
+        policy=policy,
+        split=split,
+        num_devices=num_devices,
+        tokens_per_s=tokens_per_s,
+        tpot_s=1 / tokens_per_s,
+        num_options=3,
+    )
+
+
+def test_a_plan_from_before_goals_is_one_for_tokens_per_s() -> None:
+    content = json.loads(plan().to_json())
+    later = ("goal", "acceptance", "quantisation", "collectives", "memory", "explored", "sensitivities")
+    loaded = Plan.parse({name: value for name, value in content.items() if name not in later}, source="old.json")
+    assert loaded.goal == Goal(objective=Objective.TOKENS_PER_S)
+    assert (loaded.acceptance, loaded.explored, loaded.sensitivities) == (None, (), ())
+
+
+def test_the_fastest_cell_of_every_number_of_devices() -> None:
+    cells = (
+        explored("serial_chain", "2", 2, 50.0),
+        explored("swiftspec", "1+1", 2, 70.0),
+        explored("serial_chain", "1", 1, 40.0),
+    )
+    fastest = plan().model_copy(update={"explored": cells}).fastest_by_devices
+    assert {count: cell.split for count, cell in fastest.items()} == {1: "1", 2: "1+1"}
+    assert list(fastest) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("shares", "weak_share", "is_weak"),
+    [
+        ({Provenance.MEASURED: 1.0}, 0.0, False),
+        ({Provenance.COMPOSED: 0.8, Provenance.ROOFLINE: 0.15, Provenance.ASSUMED: 0.05}, 0.2, False),
+        ({Provenance.COMPOSED: 0.7, Provenance.ROOFLINE: 0.2, Provenance.ASSUMED: 0.1}, 0.3, True),
+    ],
+)
+def test_a_prediction_without_measurements_is_weak(
+    shares: dict[Provenance, float], weak_share: float, is_weak: bool
+) -> None:
+    chosen = SWIFTSPEC.model_copy(update={"prediction": PREDICTION.model_copy(update={"provenance": shares})})
+    subject = plan(chosen=chosen)
+    assert subject.weak_share == pytest.approx(weak_share)
+    assert subject.is_weak is is_weak
+
+
+def test_a_device_holds_weights_kv_and_reserve() -> None:
+    group = GroupMemory(
+        devices=(0, 1),
+        weights_bytes={Role.TARGET: 30, Role.DRAFT: 5},
+        kv_bytes={Role.TARGET: 3, Role.DRAFT: 1},
+        reserve_bytes=2,
+        usable_bytes=50,
+    )
+    assert group.used_bytes == 41
+
+
+def test_policies_that_share_a_reason_are_rejected_together() -> None:
+    rejected = {"swiftspec: too wide": 3, "serial_tree: too wide": 4, "dsi: too few": 1, "no room: at all": 2}
+    assert plan().model_copy(update={"rejected": rejected}).rejections == [
+        Rejection("too wide", {"serial_tree": 4, "swiftspec": 3}),
+        Rejection("no room: at all", {"": 2}),
+        Rejection("too few", {"dsi": 1}),
+    ]

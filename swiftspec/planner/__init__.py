@@ -1,5 +1,8 @@
 """Chooses policy, tree shape and placement by simulation. Imports the simulator and the contracts; never torch."""
 
-from swiftspec.planner.search import make_plan
+from swiftspec.planner.evaluation import warm_up
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search import Search, make_plan
+from swiftspec.planner.sensitivity import Changes
 
-__all__ = ["make_plan"]
+__all__ = ["Changes", "MemoryModel", "Search", "make_plan", "warm_up"]

@@ -1,9 +1,15 @@
 """Speeds in closed form: an optimistic one rules options out, a plausible one says which to simulate first."""
 
+import math
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
+
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.planner.space import Option
+from swiftspec.plan import Goal
+from swiftspec.planner.goals import merit
+from swiftspec.planner.option import Option
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
@@ -12,57 +18,115 @@ from swiftspec.timeline import Phase
 
 __all__ = ["ClosedForms"]
 
+_ALMOST_NONE = 1e-9
+
 
 class ClosedForms:
     """Tokens/s of speculative options over a trace's prompts. Prefill, host work and messages count as free.
 
-    Both speeds use the shortest round: a verification at the shortest context, and behind all of its expansions where
-    nothing overlaps; mean latencies, the lower of idle and busy peers. Several target groups verify at once.
+    Forwards are those at the shortest context, of mean latency, the lower of idle and busy peers. Several target groups
+    verify at once.
     """
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
         self._profile = profile
         self._ranks = [prompt.ranks.tolist() for prompt in trace.prompts]
-        self._num_tokens = trace.num_tokens
+        self._tokens = np.array([len(ranks) for ranks in self._ranks])
         self._context = min(prompt.prompt_length for prompt in trace.prompts) - 1
         self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
         self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
         self._fewest_rounds = cache(self._count_fewest_rounds)
         self._mean_s = cache(self._lowest_mean_s)
+        self._tree_tokens = cache(self._best_tree_tokens)
 
     def bound(self, option: Option) -> float:
         """No option is faster: the fewest rounds that the trace allows, each the shortest possible.
 
         Infinite without a draft, or with a fuzzy one, whose ranks are not recorded; such options are quick to simulate.
         """
-        policy = option.policy
-        if policy.layout is Layout.TARGET_ONLY or policy.fuzzy:
+        if self._is_unbounded(option.policy):
             return float("inf")
-        rounds = self._fewest_rounds(policy.target_rows, self._num_candidates(policy))
-        return self._num_tokens / (rounds * self._round_s(option, rows=policy.least_target_rows))
+        return float(self._tokens.sum() / (self._bounding_rounds(option).sum() * self._shortest_round_s(option)))
+
+    def bound_of_merit(self, option: Option, goal: Goal) -> float:
+        """As `bound`, for what was asked: the first commit takes a round, and those behind it the rest."""
+        if self._is_unbounded(option.policy):
+            return float("inf")
+        rounds, round_s = self._bounding_rounds(option), self._shortest_round_s(option)
+        most = merit(
+            goal,
+            tokens=self._tokens,
+            request_s=rounds * round_s,
+            tpot_s=np.maximum(rounds - 1, _ALMOST_NONE) * round_s / np.maximum(self._tokens - 1, 1),
+            num_devices=option.num_devices,
+        )
+        return float(most)
 
     def estimate(self, option: Option) -> float:
-        """Plausible: the best static tree, were positions independent. Neither bound nor prediction."""
+        """Plausible: the best static tree, were positions independent. Neither bound nor prediction.
+
+        A round's tree is as deep as the round has draft forwards, one after another: before its verification, or
+        beside it. Where the draft never pauses these are as many as fit, and the tree has no more nodes than they have
+        rows; where it drafts a chain ahead, the chain is drafted again if another outcome was prepared for.
+        """
         policy = option.policy
-        round_s = self._round_s(option, rows=policy.target_rows)
+        rows, verify_s = policy.target_rows, self._verify_s(option, rows=policy.target_rows)
         if policy.layout is Layout.TARGET_ONLY:
-            return 1 / round_s
-        ranks = self._rank_acceptance[: self._num_candidates(policy)]
-        tokens = best_tree_tokens(ranks, policy.target_rows, max_depth=policy.serial_forwards or float("inf"))
-        return tokens / round_s
+            return 1 / verify_s
+        expand_s = self._expand_s(option, rows=policy.expand_rows)
+        depth: float = policy.serial_forwards
+        if policy.layout is Layout.COLOCATED:
+            round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
+        elif depth := getattr(policy, "num_draft_tokens", 0):
+            round_s = self._ahead_s(option, verify_s, chain_s=depth * expand_s)
+        else:
+            depth, round_s = max(1.0, verify_s / expand_s), max(verify_s, expand_s)
+            rows = min(rows, 1 + math.ceil(depth * policy.expand_rows))
+        return self._tokens_per_round(policy, rows, depth) / round_s
+
+    def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
+        """Between whole depths in proportion."""
+        whole = math.floor(depth)
+        least, most = (self._tree_tokens(self._num_candidates(policy), rows, whole + more) for more in (0, 1))
+        return least + (depth - whole) * (most - least)
+
+    def _ahead_s(self, option: Option, verify_s: float, *, chain_s: float) -> float:
+        """A round beside which the next chain is drafted, from the exit on if that says behind what."""
+        policy = option.policy
+        beside_s = self._forward_s(option, Phase.FINISH, Role.TARGET, policy.target_rows) if policy.exits else verify_s
+        return verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
+
+    def _prepared(self, policy: Policy) -> float:
+        """How often what a chain was drafted behind comes true: all accepted, or one of the branches per outcome."""
+        chain = getattr(policy, "num_draft_tokens", 0)
+        branches = policy.expand_rows // (chain + 1)
+        return max(self._rank_acceptance[0] ** chain, sum(self._rank_acceptance[:branches]))
+
+    def _is_unbounded(self, policy: Policy) -> bool:
+        return policy.layout is Layout.TARGET_ONLY or policy.fuzzy
+
+    def _bounding_rounds(self, option: Option) -> npt.NDArray[np.float64]:
+        return self._fewest_rounds(option.policy.target_rows, self._num_candidates(option.policy))
 
     def _num_candidates(self, policy: Policy) -> int:
         return min(self._num_recorded, policy.num_candidates)
 
-    def _round_s(self, option: Option, *, rows: int) -> float:
+    def _shortest_round_s(self, option: Option) -> float:
+        """A verification of the fewest rows, behind all of its expansions where nothing overlaps."""
         policy = option.policy
-        halves = (Phase.EXIT, Phase.FINISH) if policy.exits else (Phase.VERIFY,)
-        verify_s = sum(self._forward_s(option, phase, Role.TARGET, rows) for phase in halves) / policy.target_groups
+        verify_s = self._verify_s(option, rows=policy.least_target_rows)
         if not policy.serial_forwards:
             return verify_s
-        kinds = (Phase.EXPAND, Phase.FUZZY) if policy.fuzzy else (Phase.EXPAND,)
-        expand_s = min(self._forward_s(option, phase, Role.DRAFT, 1) for phase in kinds)
+        expand_s = self._expand_s(option, rows=1)
         return serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
+
+    def _verify_s(self, option: Option, *, rows: int) -> float:
+        halves = (Phase.EXIT, Phase.FINISH) if option.policy.exits else (Phase.VERIFY,)
+        return sum(self._forward_s(option, phase, Role.TARGET, rows) for phase in halves) / option.policy.target_groups
+
+    def _expand_s(self, option: Option, *, rows: int) -> float:
+        kinds = (Phase.EXPAND, Phase.FUZZY) if option.policy.fuzzy else (Phase.EXPAND,)
+        return min(self._forward_s(option, phase, Role.DRAFT, rows) for phase in kinds)
 
     def _forward_s(self, option: Option, phase: Phase, role: Role, rows: int) -> float:
         may_be_busy = option.policy.layout is Layout.DISAGGREGATED
@@ -75,7 +139,12 @@ class ClosedForms:
         ]
         return min(latency.mean_s for latency in latencies)
 
-    def _count_fewest_rounds(self, verify_rows: int, num_candidates: int) -> int:
-        return sum(
-            fewest_rounds(ranks, verify_rows=verify_rows, num_candidates=num_candidates) for ranks in self._ranks
+    def _best_tree_tokens(self, num_candidates: int, verify_rows: int, depth: int) -> float:
+        return best_tree_tokens(self._rank_acceptance[:num_candidates], verify_rows, max_depth=depth)
+
+    def _count_fewest_rounds(self, verify_rows: int, num_candidates: int) -> npt.NDArray[np.float64]:
+        """Of each prompt."""
+        return np.array(
+            [fewest_rounds(ranks, verify_rows=verify_rows, num_candidates=num_candidates) for ranks in self._ranks],
+            np.float64,
         )

@@ -3,15 +3,19 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from swiftspec.plan import Goal
 from swiftspec.planner.evaluation import Outcome
+from swiftspec.planner.goals import merit
 
-__all__ = ["Resampling"]
+__all__ = ["MOST_GIVEN_UP", "Resampling"]
 
 _NUM_RESAMPLES = 1000
 _LEVELS = (0.025, 0.975)
 # A difference inside the noise may still be one: never give up more than this for simplicity.
-_MOST_GIVEN_UP = 0.02
+MOST_GIVEN_UP = 0.02
+_ANY_GOAL = Goal()
 
 
 class Resampling:
@@ -21,33 +25,45 @@ class Resampling:
     the seeds to resample.
     """
 
-    def __init__(self, *, num_prompts: int, num_seeds: int, seed: int) -> None:
+    def __init__(self, *, num_prompts: int, num_seeds: int, seed: int, goal: Goal = _ANY_GOAL) -> None:
         self._by_prompt = num_prompts > 1
+        self._goal = goal
         num_units = num_prompts if self._by_prompt else num_seeds
         self._units = np.random.default_rng(seed).integers(0, num_units, (_NUM_RESAMPLES, num_units))
 
     def interval(self, outcome: Outcome) -> tuple[float, float]:
         """95 % confidence interval of tokens/s; it always holds the estimate itself."""
-        low, high = np.quantile(self._speeds(outcome), _LEVELS)
+        low, high = np.quantile(self._merits(outcome, _ANY_GOAL), _LEVELS)
         return min(float(low), outcome.tokens_per_s), max(float(high), outcome.tokens_per_s)
 
     def winner(self, outcomes: Sequence[Outcome]) -> tuple[Outcome, list[Outcome]]:
-        """The simplest of the outcomes that are as fast as the fastest; and the others of these, fastest first."""
-        fastest = max(outcomes, key=lambda outcome: outcome.tokens_per_s)
-        tied = [outcome for outcome in outcomes if self._ties(outcome, fastest)]
+        """The simplest of the outcomes that are as good as the best; and the others of these, best first."""
+        best = max(outcomes, key=lambda outcome: outcome.merit(self._goal))
+        tied = [outcome for outcome in outcomes if self._ties(outcome, best)]
         chosen = min(tied, key=lambda outcome: outcome.option.simplicity)
         others = [outcome for outcome in tied if outcome is not chosen]
-        return chosen, sorted(others, key=lambda outcome: -outcome.tokens_per_s)
+        return chosen, sorted(others, key=lambda outcome: -outcome.merit(self._goal))
 
-    def _ties(self, outcome: Outcome, fastest: Outcome) -> bool:
-        """Whether 0 lies in the 95 % interval of what `fastest` gains, and the gain is small anyway."""
-        gains = self._speeds(fastest) / self._speeds(outcome) - 1
-        small = fastest.tokens_per_s / outcome.tokens_per_s - 1 <= _MOST_GIVEN_UP
+    def _ties(self, outcome: Outcome, best: Outcome) -> bool:
+        """Whether 0 lies in the 95 % interval of what `best` gains, and the gain is small anyway."""
+        gains = self._merits(best, self._goal) / self._merits(outcome, self._goal) - 1
+        small = best.merit(self._goal) / outcome.merit(self._goal) - 1 <= MOST_GIVEN_UP
         return small and float(np.quantile(gains, _LEVELS[0])) <= 0
 
-    def _speeds(self, outcome: Outcome) -> np.ndarray:
-        """Tokens/s in every resample, (resamples,)."""
+    def _merits(self, outcome: Outcome, goal: Goal) -> npt.NDArray[np.float64]:
+        """Of every resample, (resamples,)."""
         tokens = np.broadcast_to(outcome.tokens, outcome.request_s.shape)
-        axis = 0 if self._by_prompt else 1
-        speeds: np.ndarray = tokens.sum(axis)[self._units].sum(1) / outcome.request_s.sum(axis)[self._units].sum(1)
-        return speeds
+        columns = [self._resampled(column) for column in (tokens, outcome.request_s, outcome.tpot_s)]
+        return merit(
+            goal,
+            tokens=columns[0],
+            request_s=columns[1],
+            tpot_s=columns[2],
+            num_devices=outcome.option.num_devices,
+            axes=(0, 2),
+        )
+
+    def _resampled(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """(seeds, prompts) -> (seeds or prompts, resamples, units)."""
+        by_unit = values if self._by_prompt else values.T
+        return by_unit[:, self._units]

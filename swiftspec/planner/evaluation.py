@@ -1,31 +1,44 @@
 """Simulates options, here or over cores. An outcome depends on option, prompts and seeds, never on where it ran."""
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from threading import Thread
 
 import joblib
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.planner.space import Option
-from swiftspec.profile import Profile, Provenance
+from swiftspec.latency import Provenance
+from swiftspec.plan import Goal
+from swiftspec.planner.goals import merit
+from swiftspec.planner.option import Option
+from swiftspec.profile import Profile
 from swiftspec.simulator.driver import Simulator
+from swiftspec.steps import Latencies
 from swiftspec.timeline import Metrics, Timeline, measure
 
-__all__ = ["Effort", "Evaluator", "Outcome"]
+__all__ = ["Effort", "Evaluator", "Outcome", "warm_up"]
 
-# Chunks per job and stage: enough to balance, few enough that a chunk's price list is reused.
+# Chunks per job and stage: enough to balance.
 _CHUNKS_PER_JOB = 4
+_LEAST_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much of a trace to simulate, and whether to keep what explains the speed."""
+    """How much of a trace to simulate, and whether to keep what explains the speed.
+
+    An output that is cut short goes on at its TPOT, or, `by_rounds`, at the pace of its whole rounds: steadier where
+    only a few were simulated.
+    """
 
     prompt_indices: tuple[int, ...]
     max_new_tokens: int
     seeds: tuple[int, ...]
     explain: bool = False
+    by_rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +51,8 @@ class Outcome:
     tokens : int array (prompts,)
         Traced output tokens of each prompt.
     request_s : float array (seeds, prompts)
-        Seconds from request to last token; an output that was cut short is extended at its own TPOT.
+        Seconds from request to last token; an output that was cut short is extended at its own pace.
+    tpot_s : float array (seeds, prompts)
     metrics : Metrics, optional
     seconds : dict
         Charged seconds by provenance.
@@ -47,6 +61,7 @@ class Outcome:
     option: Option
     tokens: np.ndarray
     request_s: np.ndarray
+    tpot_s: np.ndarray
     metrics: Metrics | None
     seconds: dict[Provenance, float]
 
@@ -55,12 +70,23 @@ class Outcome:
         """Tokens over time, all prompts and seeds together."""
         return float(len(self.request_s) * self.tokens.sum() / self.request_s.sum())
 
+    @property
+    def mean_tpot_s(self) -> float:
+        """Over all prompts and seeds."""
+        return float(self.tpot_s.mean())
+
+    def merit(self, goal: Goal) -> float:
+        """For what was asked, the higher the better."""
+        tokens = np.broadcast_to(self.tokens, self.request_s.shape)
+        devices = self.option.num_devices
+        return float(merit(goal, tokens=tokens, request_s=self.request_s, tpot_s=self.tpot_s, num_devices=devices))
+
 
 class Evaluator:
     """Runs options through the simulator on `num_jobs` cores: 1 starts no process, -1 uses every core."""
 
-    def __init__(self, profile: Profile, trace: AcceptanceTrace, *, num_jobs: int) -> None:
-        self._profile = profile
+    def __init__(self, profile: Profile | Latencies, trace: AcceptanceTrace, *, num_jobs: int) -> None:
+        self._latencies = profile.latencies if isinstance(profile, Profile) else profile
         self._trace = trace
         self._num_jobs = joblib.cpu_count() if num_jobs == -1 else num_jobs
 
@@ -78,15 +104,50 @@ class Evaluator:
 
     def _parts(self, chunks: Sequence[Sequence[Option]], effort: Effort) -> Iterator[list[Outcome]]:
         if self._num_jobs == 1:
-            yield from (_evaluate(self._profile, self._trace, chunk, effort) for chunk in chunks)
+            yield from (_evaluate(self._simulator, self._trace, chunk, effort) for chunk in chunks)
             return
         # No backend is named, so that joblib.parallel_config can send the chunks to a cluster.
         parallel = joblib.Parallel(n_jobs=self._num_jobs, return_as="generator")
-        yield from parallel(joblib.delayed(_evaluate)(self._profile, self._trace, chunk, effort) for chunk in chunks)
+        yield from parallel(joblib.delayed(_evaluate_there)(self._pickled, chunk, effort) for chunk in chunks)
+
+    @cached_property
+    def _simulator(self) -> Simulator:
+        return Simulator(self._latencies, self._trace)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return pickle.dumps((self._latencies, self._trace))
 
 
-def _evaluate(profile: Profile, trace: AcceptanceTrace, options: Sequence[Option], effort: Effort) -> list[Outcome]:
-    simulator = Simulator(profile, trace)
+def warm_up(num_jobs: int) -> Thread:
+    """Start the processes that simulate, which takes a second, while the caller goes on. Nobody has to wait for it."""
+    thread = Thread(target=_start, args=(num_jobs,), daemon=True)
+    thread.start()
+    return thread
+
+
+def _start(num_jobs: int) -> None:
+    if num_jobs != 1:
+        count = joblib.cpu_count() if num_jobs == -1 else num_jobs
+        joblib.Parallel(n_jobs=count)(joblib.delayed(_ready)() for _ in range(count))
+
+
+def _ready() -> None:
+    """Imported where it runs, and with it all that a simulation needs."""
+
+
+def _evaluate_there(pickled: bytes, options: Sequence[Option], effort: Effort) -> list[Outcome]:
+    return _evaluate(*_unpickled(pickled), options, effort)
+
+
+@lru_cache(maxsize=2)
+def _unpickled(pickled: bytes) -> tuple[Simulator, AcceptanceTrace]:
+    """Kept in a worker between its chunks, since they reuse prices and candidates."""
+    latencies, trace = pickle.loads(pickled)
+    return Simulator(latencies, trace), trace
+
+
+def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Option], effort: Effort) -> list[Outcome]:
     return [_outcome(simulator, trace, option, effort) for option in options]
 
 
@@ -102,17 +163,33 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effor
         for seed in effort.seeds
     ]
     tokens = np.array([len(trace.prompts[index].target_tokens) for index in effort.prompt_indices])
-    request_s = np.array([list(map(_whole_s, run.timelines, tokens.tolist())) for run in runs])
+    whole_s = _whole_by_rounds_s if effort.by_rounds else _whole_s
+    request_s = np.array([list(map(whole_s, run.timelines, tokens.tolist())) for run in runs])
+    ttft_s = np.array([[timeline.ttft_s for timeline in run.timelines] for run in runs])
+    # Where all tokens come in one round there is no time between them; options are compared by ratios.
+    tpot_s = np.maximum(request_s - ttft_s, _LEAST_S) / np.maximum(tokens - 1, 1)
     seconds = {
         provenance: sum(run.seconds.get(provenance, 0.0) for run in runs)
         for provenance in Provenance
         if any(provenance in run.seconds for run in runs)
     }
     metrics = measure([timeline for run in runs for timeline in run.timelines]) if effort.explain else None
-    return Outcome(option=option, tokens=tokens, request_s=request_s, metrics=metrics, seconds=seconds)
+    return Outcome(option=option, tokens=tokens, request_s=request_s, tpot_s=tpot_s, metrics=metrics, seconds=seconds)
 
 
 def _whole_s(timeline: Timeline, num_tokens: int) -> float:
     """Request to last token, had all `num_tokens` been simulated."""
     missing = num_tokens - timeline.num_tokens
     return timeline.e2e_s + missing * timeline.tpot_s if missing else timeline.e2e_s
+
+
+def _whole_by_rounds_s(timeline: Timeline, num_tokens: int) -> float:
+    """As `_whole_s`, at the pace between the first commit, which waited for the prefill, and the last but one.
+
+    The last round was cut short as well.
+    """
+    first, *between = timeline.commits[:-1] or timeline.commits
+    if num_tokens == timeline.num_tokens or not between:
+        return _whole_s(timeline, num_tokens)
+    pace_s = (between[-1].end_s - first.end_s) / sum(span.tokens for span in between)
+    return timeline.ttft_s + pace_s * (num_tokens - first.tokens)

@@ -1,39 +1,38 @@
-"""From a profile and a trace to a plan: feasible options, closed-form bounds, then simulation by successive halving.
+"""From a profile and a trace to a plan: what is feasible, what is best by simulation, and what would change that."""
 
-Every stage simulates more of the trace for fewer options, under the same seeds. Policies do not compete before the last
-stage: the best of each survives, because a plan names what it was better than.
-"""
-
-import math
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from collections.abc import Mapping
+from enum import StrEnum
 
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.documents import Origin
-from swiftspec.plan import Basis, Candidate, Plan, Prediction
+from swiftspec.plan import Acceptance, Basis, Goal, Plan
+from swiftspec.planner.backends import parallel_backend
 from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.choice import Resampling
-from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
-from swiftspec.planner.space import Option, feasible_options
-from swiftspec.policies import POLICIES
-from swiftspec.policies.base import shape_of
-from swiftspec.profile import Profile
+from swiftspec.planner.decision import decide
+from swiftspec.planner.evaluation import Evaluator
+from swiftspec.planner.halving import halved
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.option import Option
+from swiftspec.planner.quick import quickly_found
+from swiftspec.planner.sensitivity import Changes, sensitivities
+from swiftspec.planner.space import feasible_options, longest_context
+from swiftspec.planner.trials import Progress, Standing, Trials
+from swiftspec.policies import POLICIES, Layout
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Collective, Profile
 
-__all__ = ["make_plan"]
+__all__ = ["Search", "make_plan"]
 
-# Share of prompts and of each output that a stage simulates, and how many of a policy's options it keeps at least.
-_STAGES = ((0.05, 0.25, 8), (0.05, 0.5, 4), (0.25, 1.0, 2))
-_KEPT = 0.25  # share of a policy's options that a stage keeps
-_LEAST_PROMPTS = 12
-_LEAST_TOKENS = 16
-# The last stage repeats a short trace under several seeds; in a long one the prompts are repetition enough.
-_MOST_SEEDS = 3
-_ENOUGH_REQUESTS = 96
+_ANY_GOAL = Goal()
+_SENSITIVITY = (2, 96)  # prompts, and output tokens of each
 
-Progress = Callable[[int, int, str], None]
+
+class Search(StrEnum):
+    """How much is simulated."""
+
+    FULL = "full"  # every option that no bound rules out
+    QUICK = "quick"  # what closed forms find plausible: seconds, however many devices there are
 
 
 def make_plan(
@@ -47,8 +46,14 @@ def make_plan(
     seed: int,
     num_jobs: int,
     progress: Progress,
+    goal: Goal = _ANY_GOAL,
+    search: Search = Search.FULL,
+    memory: MemoryModel | None = None,
+    changes: Changes | None = None,
+    acceptance: Acceptance | None = None,
+    backend: str | None = None,
 ) -> Plan:
-    """The fastest policy, shape and placement for one user of `num_devices` devices, by simulation.
+    """The best policy, shape and placement for one user of `num_devices` devices, by simulation.
 
     Parameters
     ----------
@@ -62,26 +67,50 @@ def make_plan(
         Processes; 1 stays in this one, -1 starts one per core.
     progress : callable
         Hears (done, total, what) in options simulated.
+    goal : Goal
+        What to be best at, and within which limits.
+    memory : MemoryModel, optional
+        What devices hold; without it everything fits.
+    changes : Changes, optional
+        What to change for the plan's sensitivities; None leaves them out.
+    acceptance : Acceptance, optional
+        What the trace's acceptance rests on, where it was not recorded.
+    backend : str, optional
+        Of `BACKENDS`, where the simulations run.
 
     Raises
     ------
     ValueError
-        If the policy is unknown, or nothing is feasible; the reasons are in the message.
+        If the policy or backend is unknown, nothing is feasible (the reasons are in the message), or nothing that was
+        simulated keeps to the goal's TPOT (the message names the lowest).
     """
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
-    options, rejected = feasible_options(profile, trace, num_devices=num_devices)
+    num_used = min(num_devices, goal.max_devices or num_devices)
+    options, rejected = feasible_options(profile, trace, num_devices=num_used, memory=memory)
     if not any(policy in (None, option.policy.name) for option in options):
-        reasons = "; ".join(reason for reason in rejected if reason.startswith(policy or ""))
-        raise ValueError(f"policy is {policy or 'auto'}, and nothing of it is feasible: {reasons}")
-    search = _Search(
-        evaluator=Evaluator(profile, trace, num_jobs=num_jobs),
-        trace=trace,
-        seed=seed,
-        report=progress,
-        rejected=rejected,
-    )
-    contenders = search.prune(options, profile)
-    chosen, alternatives, ties = search.decide(search.halve(contenders), policy)
+        raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
+    with parallel_backend(backend):
+        evaluator = Evaluator(profile, trace, num_jobs=num_jobs)
+        trials = Trials(evaluator=evaluator, trace=trace, goal=goal, seed=seed, report=progress)
+        if search is Search.FULL:
+            finals = halved(trials, options, profile, rejected)
+        else:
+            finals = quickly_found(trials, options, ClosedForms(profile, trace), rejected, policy=policy)
+        decision = decide(trials, finals, policy)
+        standings = trials.standings([decision.chosen, *decision.others], finals.expected)
+        chosen = Standing.of(decision.chosen, goal)
+        rows = sensitivities(
+            profile=profile,
+            trace=trace,
+            memory=memory,
+            goal=goal,
+            chosen=chosen,
+            others=[standing for standing in standings if standing.option.key != chosen.option.key],
+            effort=trials.sample(*_SENSITIVITY),
+            num_jobs=num_jobs,
+            changes=changes,
+            num_devices=num_used,
+        )
     return Plan(
         origin=Origin.here(),
         device=profile.device,
@@ -90,12 +119,19 @@ def make_plan(
         draft=profile.draft,
         profile=profile_basis,
         trace=trace_basis,
-        max_new_tokens=max(len(prompt.target_tokens) for prompt in trace.prompts),
-        chosen=chosen,
-        alternatives=tuple(alternatives),
-        ties=tuple(ties),
-        num_simulated=len(contenders),
+        max_new_tokens=trials.longest,
+        chosen=decision.candidate(decision.chosen),
+        alternatives=tuple(map(decision.candidate, decision.others)),
+        ties=tuple(outcome.option.describe() for outcome in decision.ties),
+        num_simulated=trials.num_simulated,
         rejected=dict(rejected),
+        goal=goal,
+        acceptance=acceptance,
+        quantisation=dict(memory.quantisation) if memory else {},
+        collectives=_collectives(profile, chosen.option),
+        memory=memory.groups(chosen.option, context=longest_context(trace)) if memory else (),
+        explored=tuple(standing.cell for standing in standings),
+        sensitivities=rows,
     )
 
 
@@ -108,122 +144,22 @@ def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:
         raise ValueError(f"policy is {policy!r}; expected one of {', '.join(POLICIES)}")
 
 
-@dataclass(slots=True, kw_only=True)
-class _Search:
-    """The stages of one search, and how far they are."""
-
-    evaluator: Evaluator
-    trace: AcceptanceTrace
-    seed: int
-    report: Progress
-    rejected: Counter[str]
-    num_done: int = 0
-
-    def prune(self, options: list[Option], profile: Profile) -> list[Option]:
-        """Drop what cannot reach, even at its bound, the speed simulated for its policy's most plausible option.
-
-        Both over the first stage's prompts, their outputs whole: a bound holds for no part of an output.
-        """
-        effort = self._effort(_STAGES[0][0], 1.0)
-        prompts = tuple(self.trace.prompts[index] for index in effort.prompt_indices)
-        closed = ClosedForms(profile, replace(self.trace, prompts=prompts))
-        most_plausible = [max(group, key=closed.estimate) for group in _by_policy(options)]
-        ahead = len(most_plausible) + _num_ahead(options)
-        outcomes = self._run(most_plausible, effort, "bounds", ahead=ahead)
-        reached = {outcome.option.policy.name: outcome.tokens_per_s for outcome in outcomes}
-        kept = []
-        for option in options:
-            name = option.policy.name
-            if closed.bound(option) >= reached[name]:
-                kept.append(option)
-            else:
-                self.rejected[f"{name}: its closed-form bound is below the simulated speed of another {name}"] += 1
-        return kept
-
-    def halve(self, options: list[Option]) -> list[Option]:
-        """The best options of every policy, by ever longer simulations."""
-        for number, (prompts, tokens, least_kept) in enumerate(_STAGES):
-            what = f"stage {number + 1} of {len(_STAGES)}"
-            ahead = _num_ahead(options, stage=number)
-            outcomes = self._run(options, self._effort(prompts, tokens), what, ahead=ahead)
-            speed = {outcome.option.key: outcome.tokens_per_s for outcome in outcomes}
-            options = [
-                option
-                for group in _by_policy(options)
-                for option in sorted(group, key=lambda option: -speed[option.key])[: _num_kept(len(group), least_kept)]
-            ]
-        return options
-
-    def decide(self, finalists: list[Option], policy: str | None) -> tuple[Candidate, list[Candidate], list[str]]:
-        """The winner, among `policy`'s options if that is given; the best of each other policy, best first; ties."""
-        num_seeds = min(_MOST_SEEDS, math.ceil(_ENOUGH_REQUESTS / len(self.trace.prompts)))
-        effort = self._effort(1.0, 1.0, num_seeds=num_seeds, explain=True)
-        outcomes = self._run(finalists, effort, "final", ahead=len(finalists))
-        resampling = Resampling(num_prompts=len(effort.prompt_indices), num_seeds=num_seeds, seed=self.seed)
-        eligible = [outcome for outcome in outcomes if policy in (None, outcome.option.policy.name)]
-        chosen, ties = resampling.winner(eligible)
-        others: dict[str, list[Outcome]] = {}
-        for outcome in outcomes:
-            if outcome.option.policy.name != chosen.option.policy.name:
-                others.setdefault(outcome.option.policy.name, []).append(outcome)
-        best = [resampling.winner(group)[0] for group in others.values()]
-        best.sort(key=lambda outcome: -outcome.tokens_per_s)
-        tied = [_candidate(outcome, resampling).describe() for outcome in ties]
-        return _candidate(chosen, resampling), [_candidate(outcome, resampling) for outcome in best], tied
-
-    def _effort(self, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False) -> Effort:
-        """A share of the prompts, spread over the trace, and of the longest output."""
-        num_prompts = len(self.trace.prompts)
-        count = min(num_prompts, max(_LEAST_PROMPTS, math.ceil(prompts * num_prompts)))
-        indices = np.linspace(0, num_prompts - 1, count).round().astype(int)
-        longest = max(len(prompt.target_tokens) for prompt in self.trace.prompts)
-        return Effort(
-            prompt_indices=tuple(indices.tolist()),
-            max_new_tokens=min(longest, max(_LEAST_TOKENS, math.ceil(tokens * longest))),
-            seeds=tuple(range(self.seed, self.seed + num_seeds)),
-            explain=explain,
-        )
-
-    def _run(self, options: Sequence[Option], effort: Effort, what: str, *, ahead: int) -> list[Outcome]:
-        """Simulate; `ahead` is the number of simulations from here to the end, these included."""
-        before, total = self.num_done, self.num_done + max(ahead, len(options))
-        outcomes = self.evaluator.run(options, effort, done=lambda count: self.report(before + count, total, what))
-        self.num_done += len(options)
-        return outcomes
+def _nothing_feasible(
+    policy: str | None, rejected: Mapping[str, int], num_devices: int, memory: MemoryModel | None, context: int
+) -> str:
+    if memory is not None:
+        widest = Option.placed(Autoregressive(), (min(num_devices, memory.device.devices_per_node),))
+        if memory.shortfall(widest, context=context) > 0:
+            return memory.too_big(widest, context=context)
+    reasons = "; ".join(reason for reason in rejected if reason.startswith(policy or ""))
+    return f"policy is {policy or 'auto'}, and nothing of it is feasible: {reasons}"
 
 
-def _candidate(outcome: Outcome, resampling: Resampling) -> Candidate:
-    assert outcome.metrics is not None, "the last stage explains itself"
-    low, high = resampling.interval(outcome)
-    total_s = sum(outcome.seconds.values())
-    prediction = Prediction(
-        metrics=outcome.metrics,
-        tokens_per_s_low=low,
-        tokens_per_s_high=high,
-        provenance={provenance: seconds / total_s for provenance, seconds in outcome.seconds.items()},
+def _collectives(profile: Profile, option: Option) -> tuple[Collective, ...]:
+    """Those of the roles that an option runs, at their degrees."""
+    roles = {Role.TARGET} if option.policy.layout is Layout.TARGET_ONLY else set(Role)
+    return tuple(
+        collective
+        for collective in profile.collectives
+        if collective.role in roles and collective.degree == option.degree(collective.role)
     )
-    option = outcome.option
-    return Candidate(
-        policy=option.policy.name, shape=shape_of(option.policy), groups=dict(option.groups), prediction=prediction
-    )
-
-
-def _by_policy(options: Sequence[Option]) -> list[list[Option]]:
-    groups: dict[str, list[Option]] = {}
-    for option in options:
-        groups.setdefault(option.policy.name, []).append(option)
-    return list(groups.values())
-
-
-def _num_kept(count: int, least: int) -> int:
-    return min(count, max(least, math.ceil(_KEPT * count)))
-
-
-def _num_ahead(options: Sequence[Option], *, stage: int = 0) -> int:
-    """Simulations from a stage on, the last one included."""
-    counts = [len(group) for group in _by_policy(options)]
-    ahead = 0
-    for _, _, least_kept in _STAGES[stage:]:
-        ahead += sum(counts)
-        counts = [_num_kept(count, least_kept) for count in counts]
-    return ahead + sum(counts)

@@ -1,74 +1,64 @@
 """What a planner may choose from: every policy's shapes on every placement, and what of that a profile can price."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
 from swiftspec.planner.fit import Fit
+from swiftspec.planner.memory import MemoryModel, gigabytes
+from swiftspec.planner.option import Option
 from swiftspec.policies import POLICIES, Layout, Policy
-from swiftspec.policies.base import Value, shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
+from swiftspec.registry import ClusterSpec
 from swiftspec.timeline import Phase
 
-__all__ = ["Option", "feasible_options"]
+__all__ = ["Option", "feasible_options", "longest_context"]
 
 # How far beyond the measured grid a price is still believed: rows are extrapolated, contexts held flat.
 MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """A policy with its shape on device groups: a plan's candidate before anybody knows how fast it is."""
-
-    policy: Policy
-    groups: Mapping[Role, tuple[int, ...]]
-
-    @property
-    def degrees(self) -> dict[Role, int]:
-        """Devices of each role; a co-located draft has the target's."""
-        sizes = {role: len(devices) for role, devices in self.groups.items()}
-        return sizes if self.policy.layout is Layout.DISAGGREGATED else dict.fromkeys(Role, sizes[Role.TARGET])
-
-    def degree(self, role: Role) -> int:
-        """Devices that one forward of a role runs on."""
-        return self.degrees[role] // (self.policy.target_groups if role is Role.TARGET else 1)
-
-    @property
-    def key(self) -> tuple[Policy, tuple[int, ...]]:
-        """What tells it from other options."""
-        return self.policy, tuple(map(len, self.groups.values()))
-
-    @property
-    def simplicity(self) -> tuple[Value, ...]:
-        """Ascending order of what to prefer among equals: plainer policy, fewer devices, fewer rows."""
-        num_devices = sum(map(len, self.groups.values()))
-        shape = shape_of(self.policy)
-        return (list(POLICIES).index(self.policy.name), num_devices, self.policy.target_rows, *shape.values())
-
-
 def feasible_options(
-    profile: Profile, trace: AcceptanceTrace, *, num_devices: int
+    profile: Profile, trace: AcceptanceTrace, *, num_devices: int, memory: MemoryModel | None = None
 ) -> tuple[list[Option], Counter[str]]:
-    """Everything that the profile can price, simplest policy first; and how many options fell to which reason."""
+    """Everything that may be worth simulating, simplest policy first; and how many options fell to which reason.
+
+    An option must fit (where `memory` says what devices hold) and be priced by the profile. It is dropped if the same
+    shape on no more devices has every forward of a round no slower, and some faster.
+    """
     feasible: list[Option] = []
     rejected: Counter[str] = Counter()
     fit = Fit(trace)
+    checks = _Checks(profile, trace, memory)
+    cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
     for policy_class in POLICIES.values():
         for policy in map(fit, policy_class.search_space()):
             placements = list(_placements(policy, num_devices))
             if not placements:
                 rejected[_too_few(policy, num_devices)] += 1
-            for groups in placements:
-                option = Option(policy=policy, groups=groups)
-                reason = _objection(option, profile, trace)
-                if reason is None:
-                    feasible.append(option)
+            placed = []
+            for sizes in placements:
+                option = Option.within(cluster, policy, sizes) if cluster else Option.placed(policy, sizes)
+                if option is None:
+                    rejected[f"{policy.name}: one forward would be divided over nodes"] += 1
+                elif (reason := checks.objection(option)) is None:
+                    placed.append(option)
                 else:
                     rejected[reason] += 1
+            kept = checks.undominated(placed)
+            feasible += kept
+            if len(kept) < len(placed):
+                rejected[f"{policy.name}: no more devices, split otherwise, are faster"] += len(placed) - len(kept)
     return feasible, rejected
+
+
+def longest_context(trace: AcceptanceTrace) -> int:
+    """Tokens of the longest request, its output included."""
+    return max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
 
 
 def _too_few(policy: Policy, num_devices: int) -> str:
@@ -77,37 +67,97 @@ def _too_few(policy: Policy, num_devices: int) -> str:
     return f"{policy.name}: needs {needed}, and there {'is' if num_devices == 1 else 'are'} {num_devices}"
 
 
-def _placements(policy: Policy, num_devices: int) -> Iterator[dict[Role, tuple[int, ...]]]:
-    """Device numbers by role: the target's first, then the draft's."""
+def _placements(policy: Policy, num_devices: int) -> Iterator[tuple[int, ...]]:
+    """Sizes of the groups, the target's first."""
     for target in range(policy.target_groups, num_devices + 1, policy.target_groups):
         if policy.layout is not Layout.DISAGGREGATED:
-            yield {Role.TARGET: tuple(range(target))}
+            yield (target,)
             continue
         for draft in range(1, num_devices - target + 1):
-            yield {Role.TARGET: tuple(range(target)), Role.DRAFT: tuple(range(target, target + draft))}
+            yield target, draft
 
 
-def _objection(option: Option, profile: Profile, trace: AcceptanceTrace) -> str | None:
-    """Why an option cannot be priced; None if it can."""
-    policy = option.policy
-    if missing := _guessers(policy) - trace.guessers:
-        return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it anew"
-    longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
-    for role, forward, most_rows in _forwards(policy):
-        degree = option.degree(role)
-        for phase in (Phase.PREFILL, forward):
-            if degree not in profile.degrees(phase, role=role):
-                return f"{policy.name}: the {role}'s {phase} steps were not measured on {_devices(degree)}"
-        measured = _measured(profile, role, forward, degree)
-        row_limit = MAX_ROWS_FACTOR * max(rows for rows, _ in measured)
-        if most_rows > row_limit:
-            return (
-                f"{policy.name}: more than {row_limit} rows in one {role} forward, {MAX_ROWS_FACTOR} x those measured"
-            )
-        context_limit = MAX_CONTEXT_FACTOR * max(context for _, context in measured)
-        if longest > context_limit > 0:
-            return f"{policy.name}: the trace's context of {longest} is over {context_limit}, {_CONTEXT_RULE}"
-    return None
+class _Checks:
+    """What is wrong with options, looked up rather than searched for: there may be tens of thousands of them."""
+
+    def __init__(self, profile: Profile, trace: AcceptanceTrace, memory: MemoryModel | None) -> None:
+        self._guessers = trace.guessers
+        self._has_text = trace.source != "synthesised"
+        self._memory = memory
+        self._longest = longest_context(trace)
+        self._grids: dict[tuple[Role, Phase, int], list[tuple[int, int]]] = {}
+        self._means: dict[tuple[Role, Phase, int], dict[tuple[bool, int, int], float]] = {}
+        for (role, phase, degree, busy), grid in profile.latencies.steps.items():
+            key = (role, phase, degree)
+            self._grids.setdefault(key, []).extend(grid.grid)
+            means = zip(grid.grid, grid.means_s().tolist(), strict=True)
+            self._means.setdefault(key, {}).update({(busy, *point): mean_s for point, mean_s in means})
+        self._farthest = {key: tuple(np.max(points, axis=0).tolist()) for key, points in self._grids.items()}
+        self._compared: dict[tuple[Role, Phase, int, int], tuple[bool, bool]] = {}
+        self._undominated: dict[tuple[object, ...], frozenset[tuple[int, ...]]] = {}
+
+    def objection(self, option: Option) -> str | None:
+        """Why an option does not fit or cannot be priced; None if it does and can."""
+        policy = option.policy
+        if self._memory is not None and self._memory.shortfall(option, context=self._longest) > 0:
+            return self._does_not_fit(option, self._memory)
+        if policy.quotes and not self._has_text:
+            return f"{policy.name}: a synthesised trace has no text to draft from"
+        if missing := _guessers(policy) - self._guessers:
+            return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it anew"
+        for role, forward, most_rows in _forwards(policy):
+            degree = option.degree(role)
+            for phase in (Phase.PREFILL, forward):
+                if (role, phase, degree) not in self._grids:
+                    return f"{policy.name}: the {role}'s {phase} steps were not measured on {_devices(degree)}"
+            farthest_rows, farthest_context = self._farthest[role, forward, degree]
+            if most_rows > (limit := MAX_ROWS_FACTOR * farthest_rows):
+                return (
+                    f"{policy.name}: more than {limit} rows in one {role} forward, {MAX_ROWS_FACTOR} x those measured"
+                )
+            if self._longest > (limit := MAX_CONTEXT_FACTOR * farthest_context) > 0:
+                return f"{policy.name}: the trace's context of {self._longest} is over {limit}, {_CONTEXT_RULE}"
+        return None
+
+    def _does_not_fit(self, option: Option, memory: MemoryModel) -> str:
+        groups = memory.groups(option, context=self._longest)
+        group = max(groups, key=lambda group: group.used_bytes)
+        held = " and ".join(f"the {role}" for role in group.weights_bytes)
+        copies = f" of {option.policy.target_groups} groups" if option.policy.target_groups > 1 else ""
+        return (
+            f"{option.policy.name}: does not fit with {held} on {_devices(option.degree(min(group.weights_bytes)))}"
+            f"{copies}, {gigabytes(group.used_bytes, decimals=0)} of {gigabytes(group.usable_bytes, decimals=0)} each"
+        )
+
+    def undominated(self, options: Sequence[Option]) -> list[Option]:
+        """Placements of one shape, without those that another one beats in everything."""
+        if not options:
+            return []
+        # Shapes are alike in this: what counts is whose forwards they issue, and where.
+        forwards = tuple((role, phase) for role, phase, _ in _forwards(options[0].policy))
+        key = (forwards, options[0].policy.target_groups, tuple(option.sizes for option in options))
+        if key not in self._undominated:
+            kept = (one for one in options if not any(self._beats(other, one) for other in options))
+            self._undominated[key] = frozenset(option.sizes for option in kept)
+        return [option for option in options if option.sizes in self._undominated[key]]
+
+    def _beats(self, one: Option, other: Option) -> bool:
+        """Whether `one` has every forward of a round no slower, and some faster, on no more devices."""
+        if one.num_devices > other.num_devices:
+            return False
+        compared = [
+            self._compare(role, phase, one.degree(role), other.degree(role)) for role, phase, _ in _forwards(one.policy)
+        ]
+        return all(no_slower for no_slower, _ in compared) and any(faster for _, faster in compared)
+
+    def _compare(self, role: Role, phase: Phase, degree: int, other: int) -> tuple[bool, bool]:
+        """Whether a step is nowhere slower at a degree than at another one, and whether it is faster somewhere."""
+        key = (role, phase, degree, other)
+        if key not in self._compared:
+            ours, theirs = self._means[role, phase, degree], self._means[role, phase, other]
+            no_slower = ours.keys() == theirs.keys() and all(ours[point] <= theirs[point] for point in theirs)
+            self._compared[key] = no_slower, no_slower and ours != theirs
+        return self._compared[key]
 
 
 _CONTEXT_RULE = f"{MAX_CONTEXT_FACTOR} x that measured"
@@ -128,12 +178,6 @@ def _forwards(policy: Policy) -> Iterator[tuple[Role, Phase, int]]:
     if policy.layout is not Layout.TARGET_ONLY:
         for phase in (Phase.EXPAND, Phase.FUZZY) if policy.fuzzy else (Phase.EXPAND,):
             yield Role.DRAFT, phase, policy.expand_rows
-
-
-def _measured(profile: Profile, role: Role, phase: Phase, degree: int) -> Sequence[tuple[int, int]]:
-    """(rows, context) of the steps measured at a degree."""
-    key = (role, phase, degree)
-    return [(step.rows, step.context) for step in profile.steps if (step.role, step.phase, step.degree) == key]
 
 
 def _devices(count: int) -> str:

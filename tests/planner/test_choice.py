@@ -21,7 +21,8 @@ def outcome(policy: Policy, request_s: Sequence[float] | np.ndarray) -> Outcome:
     groups = SPLIT if isinstance(policy, SwiftSpec) else {Role.TARGET: (0,)}
     seconds = np.array([request_s])
     option = Option(policy=policy, groups=groups)
-    return Outcome(option=option, tokens=np.full(seconds.shape[1], 100), request_s=seconds, metrics=None, seconds={})
+    tokens = np.full(seconds.shape[1], 100)
+    return Outcome(option=option, tokens=tokens, request_s=seconds, tpot_s=seconds / tokens, metrics=None, seconds={})
 
 
 def resampling(num_prompts: int = NUM_PROMPTS, num_seeds: int = 1) -> Resampling:
@@ -73,7 +74,9 @@ def test_interval_covers_the_true_speed_about_as_often_as_it_says() -> None:
 def test_a_single_prompt_is_judged_by_its_seeds() -> None:
     option = Option(policy=SwiftSpec(), groups=SPLIT)
     seconds = np.array([[9.0], [10.0], [11.0]])
-    subject = Outcome(option=option, tokens=np.array([100]), request_s=seconds, metrics=None, seconds={})
+    subject = Outcome(
+        option=option, tokens=np.array([100]), request_s=seconds, tpot_s=seconds / 100, metrics=None, seconds={}
+    )
     assert subject.tokens_per_s == pytest.approx(10.0)
     low, high = resampling(num_prompts=1, num_seeds=3).interval(subject)
     assert low < 10 < high

@@ -3,12 +3,13 @@ from pathlib import Path
 import pytest
 
 from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.latency import Provenance
 from swiftspec.plan import Basis, Plan
 from swiftspec.planner import make_plan
 from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile, Provenance
+from swiftspec.profile import Profile
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import measure

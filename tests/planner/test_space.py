@@ -5,6 +5,7 @@ import pytest
 
 from swiftspec.acceptance import Guesser
 from swiftspec.planner.fit import fitted_temperature
+from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.autoregressive import Autoregressive
@@ -12,12 +13,14 @@ from swiftspec.policies.base import shape_of
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
+from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import Phase
-from tests.simulator.builders import machine_profile, with_guesses
+from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
+from tests.simulator.builders import constant_profile, machine_profile, with_guesses
 
 TRACE = with_guesses(synthesise_trace((0.6, 0.2), prompt_lengths=(30,), num_tokens=20, seed=1))
 
@@ -150,9 +153,52 @@ def test_a_trace_that_did_not_ask_whom_a_policy_asks_is_named(guesser: Guesser, 
     assert reason.partition(":")[0] not in {option.policy.name for option in options}
 
 
+def test_nothing_is_looked_up_in_a_text_that_was_made_up() -> None:
+    options, rejected = feasible_options(machine_profile(), replace(TRACE, source="synthesised"), num_devices=1)
+    assert "prompt_lookup" not in {option.policy.name for option in options}
+    shapes = len(list(PromptLookup.search_space()))
+    assert rejected["prompt_lookup: a synthesised trace has no text to draft from"] == shapes
+
+
+def test_no_forward_is_divided_over_nodes() -> None:
+    """Nodes of 8; where weights and profile have no say, so do they alone."""
+    memory = MemoryModel(device=DEVICE, specs=PAIR, quantisation=QUANTISATION)
+    options, rejected = feasible_options(composed_profile(num_devices=8), TRACE, num_devices=11, memory=memory)
+    split = [option for option in options if isinstance(option.policy, SwiftSpec)]
+    assert {option.groups[Role.DRAFT] for option in split if option.sizes == (6, 3)} == {(8, 9, 10)}
+    assert {option.groups[Role.DRAFT] for option in split if option.sizes == (8, 3)} == {(8, 9, 10)}
+    assert max(option.degree(role) for option in options for role in option.degrees) == 8
+    assert rejected["autoregressive: one forward would be divided over nodes"] == 3
+
+
 def test_a_profile_without_halves_is_named() -> None:
     profile = without(machine_profile(), lambda step: step.phase is Phase.FINISH)
     _, rejected = feasible_options(profile, TRACE, num_devices=2)
     assert rejected["mirror: the target's finish steps were not measured on 1 device"] == len(
         list(Mirror.search_space())
     )
+
+
+def test_a_split_that_another_one_beats_on_as_many_devices_is_dropped() -> None:
+    """Drafting on two devices is slower than on one here, so that 1+2 is worse than 1+1, and 2+2 than 2+1."""
+    profile = machine_profile(num_devices=4)
+    slowed = profile.retimed(
+        {
+            step.table: 3.0
+            for step in profile.steps
+            if step.role is Role.DRAFT and step.degree in (2, 3) and step.phase is not Phase.PREFILL
+        }
+    )
+    options, rejected = feasible_options(slowed, TRACE, num_devices=4)
+    assert splits(options, "swiftspec") == {(1, 1), (2, 1), (3, 1)}
+    assert rejected["swiftspec: no more devices, split otherwise, are faster"] == 3 * len(
+        list(SwiftSpec.search_space())
+    )
+    # Both forwards count: a co-located target gains by more devices what its draft loses.
+    assert splits(options, "serial_tree") == {(1,), (2,), (3,), (4,)}
+    assert splits(options, "autoregressive") == {(1,), (2,), (3,), (4,)}
+
+
+def test_splits_that_are_equally_fast_all_stay() -> None:
+    options, _ = feasible_options(constant_profile(expand_s=0.1, verify_s=1.0), TRACE, num_devices=2)
+    assert splits(options, "serial_tree") == {(1,), (2,)}

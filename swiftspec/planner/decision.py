@@ -1,0 +1,96 @@
+"""The last stage: the winner, the best of every other policy, and how sure each prediction is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from swiftspec.plan import Candidate, Goal, Prediction
+from swiftspec.planner.choice import Resampling
+from swiftspec.planner.evaluation import Effort, Outcome
+from swiftspec.planner.option import Option
+from swiftspec.planner.trials import Finals, Trials, by_policy
+from swiftspec.policies.base import shape_of
+
+__all__ = ["Decision", "decide"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Outcomes of the last stage.
+
+    Parameters
+    ----------
+    chosen : Outcome
+    ties : sequence of Outcome
+        What the noise does not tell from it.
+    others : sequence of Outcome
+        The best of each other policy, best first.
+    resamplings : mapping
+        By option, those of the effort it was simulated with.
+    """
+
+    chosen: Outcome
+    ties: Sequence[Outcome]
+    others: Sequence[Outcome]
+    resamplings: Mapping[object, Resampling]
+
+    def candidate(self, outcome: Outcome) -> Candidate:
+        """For the plan."""
+        assert outcome.metrics is not None, "the last stage explains itself"
+        low, high = self.resamplings[outcome.option.key].interval(outcome)
+        total_s = sum(outcome.seconds.values())
+        prediction = Prediction(
+            metrics=outcome.metrics,
+            tokens_per_s_low=low,
+            tokens_per_s_high=high,
+            provenance={provenance: seconds / total_s for provenance, seconds in outcome.seconds.items()},
+        )
+        option = outcome.option
+        return Candidate(
+            policy=option.policy.name, shape=shape_of(option.policy), groups=dict(option.groups), prediction=prediction
+        )
+
+
+def decide(trials: Trials, finals: Finals, policy: str | None) -> Decision:
+    """The winner, among `policy`'s options if that is given; the best of each other policy; ties.
+
+    Raises
+    ------
+    ValueError
+        If nothing keeps to the goal's TPOT.
+    """
+    outcomes: dict[object, Outcome] = {}
+    resamplings: dict[object, Resampling] = {}
+    ahead = len(finals.contenders) + len(finals.others)
+    for options, effort in ((finals.others, finals.sample), (finals.contenders, finals.whole)):
+        outcomes |= {outcome.option.key: outcome for outcome in trials.run(options, effort, "final", ahead=ahead)}
+        resamplings |= dict.fromkeys((option.key for option in options), _resampling(trials, effort))
+        ahead -= len(options)
+
+    def winner(options: Sequence[Option]) -> tuple[Outcome, list[Outcome]]:
+        group = [outcomes[option.key] for option in options]
+        keeping = [outcome for outcome in group if trials.keeps(outcome)]
+        return resamplings[options[0].key].winner(keeping or group)
+
+    eligible = [option for option in finals.contenders if policy in (None, option.policy.name)]
+    chosen, ties = winner(eligible)
+    if not trials.keeps(chosen):
+        raise ValueError(_unreachable(trials.goal, [outcomes[option.key] for option in eligible]))
+    groups = by_policy([*finals.contenders, *finals.others])
+    others = [winner(group)[0] for group in groups if group[0].policy.name != chosen.option.policy.name]
+    others.sort(key=trials.score, reverse=True)
+    return Decision(chosen=chosen, ties=ties, others=others, resamplings=resamplings)
+
+
+def _resampling(trials: Trials, effort: Effort) -> Resampling:
+    return Resampling(
+        num_prompts=len(effort.prompt_indices), num_seeds=len(effort.seeds), seed=trials.seed, goal=trials.goal
+    )
+
+
+def _unreachable(goal: Goal, outcomes: Sequence[Outcome]) -> str:
+    assert goal.max_tpot_s is not None, "nothing is unreachable without it"
+    fastest = min(outcomes, key=lambda outcome: outcome.mean_tpot_s)
+    return (
+        f"max_tpot_ms is {goal.max_tpot_s * 1e3:.3g}; the lowest that was found is {fastest.mean_tpot_s * 1e3:.3g}, "
+        f"by {fastest.option.describe()}"
+    )

@@ -1,0 +1,93 @@
+"""The thorough search: closed-form bounds, then every option by ever longer simulations.
+
+Every stage simulates more of the trace for fewer options, under the same seeds. Policies do not compete before the last
+stage: the best of each survives, because a plan names what it was better than.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from swiftspec.planner.bounds import ClosedForms
+from swiftspec.planner.evaluation import Effort
+from swiftspec.planner.option import Option
+from swiftspec.planner.trials import Finals, Trials, by_policy
+from swiftspec.profile import Profile
+
+__all__ = ["halved"]
+
+# Share of prompts and of each output that a stage simulates, and how many of a policy's options it keeps at least.
+_STAGES = ((0.05, 0.25, 8), (0.05, 0.5, 4), (0.25, 1.0, 2))
+_KEPT = 0.25  # share of a policy's options that a stage keeps
+_LEAST_PROMPTS = 12
+_LEAST_TOKENS = 16
+# The last stage repeats a short trace under several seeds; in a long one the prompts are repetition enough.
+_MOST_SEEDS = 3
+_ENOUGH_REQUESTS = 96
+
+
+def halved(trials: Trials, options: list[Option], profile: Profile, rejected: Counter[str]) -> Finals:
+    """The best options of every policy; what its bound rules out joins `rejected`."""
+    options = _prune(trials, options, profile, rejected)
+    for number, (prompts, tokens, least_kept) in enumerate(_STAGES):
+        what = f"stage {number + 1} of {len(_STAGES)}"
+        outcomes = trials.run(options, _effort(trials, prompts, tokens), what, ahead=_num_ahead(options, stage=number))
+        score = {outcome.option.key: trials.score(outcome) for outcome in outcomes}
+        options = [
+            option
+            for group in by_policy(options)
+            for option in sorted(group, key=lambda option: score[option.key], reverse=True)[
+                : _num_kept(len(group), least_kept)
+            ]
+        ]
+    num_seeds = min(_MOST_SEEDS, math.ceil(_ENOUGH_REQUESTS / len(trials.trace.prompts)))
+    whole = _effort(trials, 1.0, 1.0, num_seeds=num_seeds, explain=True)
+    return Finals(options, whole, [], whole)
+
+
+def _prune(trials: Trials, options: list[Option], profile: Profile, rejected: Counter[str]) -> list[Option]:
+    """Drop what cannot reach, even at its bound, the merit simulated for its policy's most plausible option.
+
+    Both over the first stage's prompts, their outputs whole: a bound holds for no part of an output.
+    """
+    effort = _effort(trials, _STAGES[0][0], 1.0)
+    prompts = tuple(trials.trace.prompts[index] for index in effort.prompt_indices)
+    closed = ClosedForms(profile, replace(trials.trace, prompts=prompts))
+    most_plausible = [max(group, key=closed.estimate) for group in by_policy(options)]
+    outcomes = trials.run(most_plausible, effort, "bounds", ahead=len(most_plausible) + _num_ahead(options))
+    # What misses the constraint is nothing to be better than.
+    reached = {o.option.policy.name: o.merit(trials.goal) if trials.keeps(o) else 0.0 for o in outcomes}
+    kept = []
+    for option in options:
+        name = option.policy.name
+        if closed.bound_of_merit(option, trials.goal) >= reached[name]:
+            kept.append(option)
+        else:
+            rejected[f"{name}: its closed-form bound is below the simulated speed of another {name}"] += 1
+    return kept
+
+
+def _effort(trials: Trials, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False) -> Effort:
+    return trials.share(
+        prompts,
+        tokens,
+        least_prompts=_LEAST_PROMPTS,
+        least_tokens=_LEAST_TOKENS,
+        num_seeds=num_seeds,
+        explain=explain,
+    )
+
+
+def _num_kept(count: int, least: int) -> int:
+    return min(count, max(least, math.ceil(_KEPT * count)))
+
+
+def _num_ahead(options: Sequence[Option], *, stage: int = 0) -> int:
+    """Simulations from a stage on, the last one included."""
+    counts = [len(group) for group in by_policy(options)]
+    ahead = 0
+    for _, _, least_kept in _STAGES[stage:]:
+        ahead += sum(counts)
+        counts = [_num_kept(count, least_kept) for count in counts]
+    return ahead + sum(counts)

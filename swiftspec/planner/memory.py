@@ -1,0 +1,149 @@
+"""What fits: weights, KV and workspace of every device against its memory. No simulation here."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from swiftspec.plan import GroupMemory
+from swiftspec.planner.option import Option
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from swiftspec.registry import QUANTISATIONS, DeviceSpec, sharded, weight_bytes
+from swiftspec.specs import ModelSpec
+
+__all__ = ["MemoryModel", "gigabytes"]
+
+# What vLLM fills by default (gpu_memory_utilization). The rest is for the driver's context, collectives' buffers and
+# fragments; nothing here measures those.
+USABLE_SHARE = 0.9
+# A graph per bucket of rows, and the workspace of matrix products: assumed, for each model on a device.
+GRAPHS_BYTES = 2**30
+# A prompt is computed so many tokens at a time: what bounds the activations.
+_PREFILL_CHUNK = 2048
+_ACTIVATION_BYTES = 2  # bf16, as is the KV
+_KV_DTYPE = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryModel:
+    """A pair of models on a kind of device.
+
+    Parameters
+    ----------
+    device : DeviceSpec
+    specs : mapping
+        Shape of each role's model.
+    quantisation : mapping
+        Of each role's weights, by name; KV is bf16.
+    """
+
+    device: DeviceSpec
+    specs: Mapping[Role, ModelSpec]
+    quantisation: Mapping[Role, str]
+
+    @property
+    def usable_bytes(self) -> int:
+        """Of one device."""
+        return int(self.device.memory_bytes * USABLE_SHARE)
+
+    def groups(self, option: Option, *, context: int) -> tuple[GroupMemory, ...]:
+        """What the devices of each group hold, for a request of `context` tokens, output included."""
+        return tuple(
+            GroupMemory(
+                devices=devices,
+                weights_bytes={role: held.weights_bytes for role, held in shards.items()},
+                kv_bytes={role: held.kv_bytes(context + _slots(option, role)) for role, held in shards.items()},
+                reserve_bytes=_reserve_bytes(shards),
+                usable_bytes=self.usable_bytes,
+            )
+            for devices, shards in self._groups(option, context)
+        )
+
+    def shortfall(self, option: Option, *, context: int) -> int:
+        """Bytes that the fullest device lacks; 0 or less if the option fits."""
+        needed = (
+            sum(held.weights_bytes + held.kv_bytes(context + _slots(option, role)) for role, held in shards.items())
+            + _reserve_bytes(shards)
+            for _, shards in self._groups(option, context)
+        )
+        return max(needed) - self.usable_bytes
+
+    def _groups(self, option: Option, context: int) -> Iterator[tuple[tuple[int, ...], "dict[Role, _Shard]"]]:
+        for whose, devices in option.groups.items():
+            roles = tuple(Role) if option.policy.layout is Layout.COLOCATED else (whose,)
+            yield (
+                devices,
+                {
+                    role: _shard(self.specs[role], self.quantisation[role], option.degree(role), context)
+                    for role in roles
+                },
+            )
+
+    def too_big(self, smallest: Option, *, context: int) -> str:
+        """Why not even `smallest` fits, how much is missing, and what would help, in a sentence."""
+        missing = self.shortfall(smallest, context=context)
+        (group,) = self.groups(smallest, context=context)
+        held = f"{gigabytes(group.used_bytes)} of weights, KV and workspace on each device"
+        count = len(group.devices)
+        where = f"{count} {self.device.name}" if count > 1 else f"one {self.device.name}"
+        helpful = " or ".join(self._helpful(smallest, context=context)) or "another device"
+        return (
+            f"the target in {self.quantisation[Role.TARGET]} does not fit on {where}: {held} are "
+            f"{gigabytes(missing)} more than the {gigabytes(group.usable_bytes)} usable of "
+            f"{gigabytes(self.device.memory_bytes)}; {helpful} would help"
+        )
+
+    def _helpful(self, option: Option, *, context: int) -> Iterator[str]:
+        """More devices of a node, or fewer bits."""
+        present = len(option.groups[Role.TARGET])
+        for count in range(present + 1, self.device.devices_per_node + 1):
+            wider = dataclasses.replace(option, groups={Role.TARGET: tuple(range(count))})
+            if self.shortfall(wider, context=context) <= 0:
+                yield f"{count} devices"
+                break
+        bits = QUANTISATIONS[self.quantisation[Role.TARGET]].weight_bits
+        for name, quantisation in QUANTISATIONS.items():
+            lighter = dataclasses.replace(self, quantisation={**self.quantisation, Role.TARGET: name})
+            if quantisation.weight_bits < bits and lighter.shortfall(option, context=context) <= 0:
+                yield name
+                break
+
+
+class _Shard(NamedTuple):
+    """What a device holds of one model."""
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    activation_bytes: int
+
+    def kv_bytes(self, num_tokens: int) -> int:
+        return self.kv_bytes_per_token * num_tokens
+
+
+@cache
+def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int) -> _Shard:
+    held = sharded(spec, degree)
+    # The residual stream and a layer's widest results, twice each: what a layer reads and what it writes.
+    widest = held.hidden_size + held.query_size + 2 * held.kv_size + 2 * held.intermediate_size
+    return _Shard(
+        weights_bytes=weight_bytes(held, quantisation),
+        kv_bytes_per_token=held.kv_bytes_per_token(_KV_DTYPE),
+        activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * _ACTIVATION_BYTES,
+    )
+
+
+def _slots(option: Option, role: Role) -> int:
+    """Of the tree, beside the prefix."""
+    return option.policy.target_rows if role is Role.TARGET else option.policy.draft_rows
+
+
+def _reserve_bytes(shards: Mapping[Role, _Shard]) -> int:
+    """The models of a group take turns, so they share the room for activations."""
+    return GRAPHS_BYTES * len(shards) + max(held.activation_bytes for held in shards.values())
+
+
+def gigabytes(num_bytes: float, *, decimals: int = 1) -> str:
+    """`141.2 GB`, decimal as memory is sold."""
+    return f"{num_bytes / 1e9:.{decimals}f} GB"

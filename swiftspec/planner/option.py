@@ -1,0 +1,91 @@
+"""Option: a policy with its shape on device groups."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from swiftspec.plan import described
+from swiftspec.policies import POLICIES, Layout, Policy
+from swiftspec.policies.base import Value, shape_of
+from swiftspec.policies.effects import Role
+from swiftspec.registry import ClusterSpec
+
+__all__ = ["Key", "Option"]
+
+
+Key = tuple[Policy, tuple[int, ...]]  # what tells an option from others: its policy with its shape, its split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A policy with its shape on device groups: a plan's candidate before anybody knows how fast it is."""
+
+    policy: Policy
+    groups: Mapping[Role, tuple[int, ...]]
+
+    @classmethod
+    def placed(cls, policy: Policy, sizes: Sequence[int]) -> "Option":
+        """Groups of these sizes, one behind the other: the target's, then the draft's."""
+        target = range(sizes[0])
+        groups = {Role.TARGET: tuple(target)}
+        for size in sizes[1:]:
+            groups[Role.DRAFT] = tuple(range(target.stop, target.stop + size))
+        return cls(policy=policy, groups=groups)
+
+    @classmethod
+    def within(cls, cluster: ClusterSpec, policy: Policy, sizes: Sequence[int]) -> "Option | None":
+        """As `placed`, but with every group that a forward is divided over in one node; None where that cannot be."""
+        copies = [sizes[0] // policy.target_groups] * policy.target_groups
+        groups = cluster.place([*copies, *sizes[1:]])
+        if groups is None:
+            return None
+        placed = {Role.TARGET: tuple(chain(*groups[: len(copies)]))}
+        for group in groups[len(copies) :]:
+            placed[Role.DRAFT] = tuple(group)
+        return cls(policy=policy, groups=placed)
+
+    def describe(self) -> str:
+        """As a plan's candidate describes itself."""
+        return described(self.policy.name, self.split, shape_of(self.policy))
+
+    @property
+    def num_devices(self) -> int:
+        """In use."""
+        return sum(map(len, self.groups.values()))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Devices of each group, the target's first."""
+        return tuple(map(len, self.groups.values()))
+
+    @property
+    def split(self) -> str:
+        """`4+4`; a single number for one group."""
+        return "+".join(map(str, self.sizes))
+
+    @property
+    def degrees(self) -> dict[Role, int]:
+        """Devices of each role; a co-located draft has the target's."""
+        return {role: self._num_devices(role) for role in Role if role in self.groups or not self._is_disaggregated}
+
+    def degree(self, role: Role) -> int:
+        """Devices that one forward of a role runs on."""
+        return self._num_devices(role) // (self.policy.target_groups if role is Role.TARGET else 1)
+
+    def _num_devices(self, role: Role) -> int:
+        return len(self.groups[role if self._is_disaggregated else Role.TARGET])
+
+    @property
+    def _is_disaggregated(self) -> bool:
+        return self.policy.layout is Layout.DISAGGREGATED
+
+    @property
+    def key(self) -> "Key":
+        """What tells it from other options."""
+        return self.policy, self.sizes
+
+    @property
+    def simplicity(self) -> tuple[Value, ...]:
+        """Ascending order of what to prefer among equals: plainer policy, fewer devices, fewer rows."""
+        shape = shape_of(self.policy)
+        return (list(POLICIES).index(self.policy.name), self.num_devices, self.policy.target_rows, *shape.values())

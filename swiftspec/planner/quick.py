@@ -1,0 +1,216 @@
+"""The quick search, for many placements: closed forms choose what to try, and simulations are spent on promise.
+
+One scout for each policy and split, its plausible best shape there, says which splits and policies are worth more; then
+come shapes on a policy's best split, and one of them on other splits. What these short simulations say together (see
+`surface`) chooses what is simulated longer, and that chooses what is simulated on the whole trace. The same prompts
+throughout, picked so that a few are as hard as all of them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from swiftspec.planner.bounds import ClosedForms
+from swiftspec.planner.evaluation import Outcome
+from swiftspec.planner.goals import merit_of_speed
+from swiftspec.planner.option import Key, Option
+from swiftspec.planner.surface import Surface
+from swiftspec.planner.trials import Finals, Standing, Trials, by_policy
+
+__all__ = ["quickly_found"]
+
+# Prompts, and output tokens of each.
+_SCOUTING = (4, 28)
+_REFINING = (8, 64)
+_REFINING_WEIGHT = (8 * 64) / (4 * 28)
+_OTHERS = 3  # prompts of policies out of the running, their outputs whole
+# A policy is scouted on so many splits, the plausible best, and on the plausible best for every number of devices.
+_SCOUTED_SPLITS = 4
+_MOST_CONTENDING = 3  # policies
+_UNTRIED = "less plausible by closed forms than what was simulated"
+
+
+class _Tier(NamedTuple):
+    """What is spent on a policy whose best so far has at least this share of the leader's merit."""
+
+    least: float
+    shapes: int  # on its best split
+    elsewhere: int  # the best of these on other splits
+    refined: int  # options that are simulated longer, twice so many where there are other splits
+
+
+_TIERS = (_Tier(1.0, 60, 2, 8), _Tier(0.85, 16, 1, 3), _Tier(0.6, 8, 0, 2), _Tier(0.0, 4, 0, 1))
+# Of the leader's merit, the share from which on a policy is simulated on the whole trace.
+_CONTENDING = 0.93
+
+
+def quickly_found(
+    trials: Trials, options: Sequence[Option], closed: ClosedForms, rejected: Counter[str], *, policy: str | None
+) -> Finals:
+    """The best options of every policy; what is not simulated joins `rejected`; `policy` is searched as if it led."""
+    estimates: dict[Key, float] = {option.key: closed.estimate(option) for option in options}
+    ranked = sorted(options, key=lambda option: _plausibility(trials, option, estimates[option.key]), reverse=True)
+    effort = trials.sample(*_SCOUTING)
+    scouts = _scouts(ranked)
+    ahead = 3 * len(scouts)
+    outcomes = trials.run(scouts, effort, "splits", ahead=ahead)
+    race = _Race(trials, ranked, estimates, policy, outcomes)
+    for what, chosen in (("shapes", race.shapes), ("other splits", race.elsewhere)):
+        shapes = [option for name in race.policies for option in chosen(name)]
+        race.add(trials.run(shapes, effort, what, ahead=2 * len(shapes) + 5 * len(race.policies)))
+    for what in ("best of these", "best again"):
+        refined = [option for name in race.policies for option in race.unrefined(name)]
+        outcomes = trials.run(refined, trials.sample(*_REFINING), what, ahead=3 * len(refined))
+        race.add(outcomes, weight=_REFINING_WEIGHT)
+    tried = trials.simulated
+    rejected.update(f"{option.policy.name}: {_UNTRIED}" for option in options if option.key not in tried)
+    contending = race.contending
+    contenders = [
+        option for number, name in enumerate(contending) for option in race.finalists(name, 1 if number else 3)
+    ]
+    if trials.goal.max_tpot_s is not None:  # whatever else keeps to it, this does if anything can
+        contenders += [option for option in race.fastest(policy) if option not in contenders]
+    whole_length = {option.policy.name for option in contenders}
+    others = [option for name in race.policies if name not in whole_length for option in race.finalists(name, 1)]
+    whole = trials.sample(len(trials.trace.prompts), trials.longest, explain=True)
+    sample = trials.sample(_OTHERS, trials.longest, explain=True)
+    return Finals(contenders, whole, others, sample, race.forecast)
+
+
+def _plausibility(trials: Trials, option: Option, speed: float) -> tuple[bool, float]:
+    """To sort by, as outcomes are."""
+    return trials.scored(merit_of_speed(trials.goal, speed, option.num_devices), 1 / speed)
+
+
+def _scouts(ranked: Iterable[Option]) -> list[Option]:
+    """The plausible best shape of each policy on its plausible best splits, and on one for every number of devices."""
+    scouts: list[Option] = []
+    for group in by_policy(ranked):
+        splits: dict[tuple[int, ...], Option] = {}
+        for option in group:
+            splits.setdefault(option.sizes, option)
+        seen: set[int] = set()
+        for rank, option in enumerate(splits.values()):
+            if rank < _SCOUTED_SPLITS or option.num_devices not in seen:
+                scouts.append(option)
+            seen.add(option.num_devices)
+    return scouts
+
+
+class _Race:
+    """Outcomes of one effort, by policy, and how they compare with the leader's."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        ranked: Iterable[Option],
+        estimates: Mapping[Key, float],
+        policy: str | None,
+        outcomes: Iterable[Outcome],
+    ) -> None:
+        self._trials = trials
+        self._estimates = estimates
+        self._options = {group[0].policy.name: group for group in by_policy(ranked)}
+        self._policy = policy
+        self._outcomes: dict[str, dict[Key, Outcome]] = {}
+        self._weights: dict[Key, float] = {}
+        self._surfaces: dict[str, Surface] = {}
+        self._expected: dict[str, list[Standing]] = {}
+        self.add(outcomes)
+
+    def add(self, outcomes: Iterable[Outcome], *, weight: float = 1.0) -> None:
+        """Outcomes of longer simulations replace those of shorter ones."""
+        for outcome in outcomes:
+            self._outcomes.setdefault(outcome.option.policy.name, {})[outcome.option.key] = outcome
+            self._weights[outcome.option.key] = weight
+        self._expected.clear()
+        self._surfaces = {
+            name: Surface(list(of.values()), [self._weights[key] for key in of], self._trials.goal, self._estimates)
+            for name, of in self._outcomes.items()
+        }
+
+    @property
+    def policies(self) -> list[str]:
+        return list(self._outcomes)
+
+    def best(self, name: str, count: int) -> list[Option]:
+        """The best options of a policy, as they did."""
+        ranked = sorted(self._outcomes[name].values(), key=self._trials.score, reverse=True)
+        return [outcome.option for outcome in ranked[:count]]
+
+    def unrefined(self, name: str) -> list[Option]:
+        """The best options of a policy that are still to be simulated for longer; a hopeless one's are, once."""
+        tier = self.tier(name)
+        best = [standing.option for standing in self.expected(name)[: 2 * tier.refined]]
+        fresh = [option for option in best if self._weights.get(option.key, 0.0) <= 1]
+        return fresh[: tier.refined] if len(fresh) == len(best) or tier.elsewhere else []
+
+    def finalists(self, name: str, count: int) -> list[Option]:
+        """The best of a policy's longest simulations, half-way between what they did and what is expected of them."""
+        longest = max(self._weights[key] for key in self._outcomes[name])
+        refined = [outcome for key, outcome in self._outcomes[name].items() if self._weights[key] == longest]
+        return [outcome.option for outcome in sorted(refined, key=self._middle_score, reverse=True)[:count]]
+
+    def expected(self, name: str) -> list[Standing]:
+        """Options of a policy, best first, as their fields and splits did; tried or not, but on splits that were."""
+        if name not in self._expected:
+            splits = {outcome.option.sizes for outcome in self._outcomes[name].values()}
+            there = [option for option in self._options[name] if option.sizes in splits]
+            self._expected[name] = sorted(self._surfaces[name].expected(there), key=self._score, reverse=True)
+        return self._expected[name]
+
+    def fastest(self, policy: str | None) -> list[Option]:
+        """The option of the lowest TPOT to expect; of `policy`, if that is given."""
+        expected = [standing for name in self.policies if policy in (None, name) for standing in self.expected(name)]
+        return [min(expected, key=lambda standing: standing.tpot_s).option]
+
+    def tier(self, name: str) -> _Tier:
+        promise = self.promise(name)
+        return next(tier for tier in _TIERS if promise >= tier.least)
+
+    def promise(self, name: str) -> float:
+        """Share of the leader's merit; 1 for a policy that was asked for. Nothing beats keeping to the constraint."""
+        if name == self._policy:
+            return 1.0
+        scores = {other: self._score(self.expected(other)[0]) for other in self._outcomes}
+        (keeps, merit), (leader_keeps, leader) = scores[name], max(scores.values())
+        return merit / leader if keeps == leader_keeps else 0.0
+
+    @property
+    def contending(self) -> list[str]:
+        """Policies that may win, the most promising first."""
+        ordered = sorted(self.policies, key=self.promise, reverse=True)[:_MOST_CONTENDING]
+        return [name for name in ordered if self.promise(name) >= _CONTENDING]
+
+    def shapes(self, name: str) -> list[Option]:
+        """The plausible best shapes of a policy on its best split."""
+        (best,) = self.best(name, 1)
+        here = (option for option in self._options[name] if option.sizes == best.sizes)
+        return list(islice(here, self.tier(name).shapes))
+
+    def elsewhere(self, name: str) -> list[Option]:
+        """Best shapes of a policy on the splits that were scouted, and on all that use every device."""
+        expected = dict.fromkeys(standing.option.policy for standing in self.expected(name))
+        shapes = set(islice(expected, self.tier(name).elsewhere))
+        most = max(option.num_devices for option in self._options[name])
+        scouted = {outcome.option.sizes for outcome in self._outcomes[name].values()}
+        return [
+            option
+            for option in self._options[name]
+            if option.policy in shapes and (option.num_devices == most or option.sizes in scouted)
+        ]
+
+    def forecast(self, option: Option) -> Standing:
+        """What all simulations of a policy say of one of its options."""
+        (standing,) = self._surfaces[option.policy.name].expected([option])
+        return standing
+
+    def _middle_score(self, outcome: Outcome) -> tuple[bool, float]:
+        expected = self.forecast(outcome.option)
+        merit, tpot_s = outcome.merit(self._trials.goal), outcome.mean_tpot_s
+        return self._trials.scored(math.sqrt(expected.merit * merit), math.sqrt(expected.tpot_s * tpot_s))
+
+    def _score(self, standing: Standing) -> tuple[bool, float]:
+        return self._trials.scored(standing.merit, standing.tpot_s)

@@ -1,0 +1,213 @@
+"""What would change the choice: it and its rivals again, on a few prompts, with one assumption changed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from swiftspec.acceptance import AcceptanceTrace, Guesses, TracedPrompt
+from swiftspec.plan import Goal, Sensitivity
+from swiftspec.planner.choice import MOST_GIVEN_UP
+from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.option import Option
+from swiftspec.planner.space import longest_context
+from swiftspec.planner.trials import Standing
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
+from swiftspec.steps import Latencies
+from swiftspec.timeline import Phase
+
+__all__ = ["Changes", "sensitivities", "weakened"]
+
+_ALL_REDUCE = "all_reduce"  # how parts of collectives begin
+_NO_TOKEN = np.iinfo(np.int32).max  # nobody's id
+_MOST_RIVALS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """How much is changed, and how a machine with longer contexts is known.
+
+    Parameters
+    ----------
+    weaker, slower : float
+        Share of the acceptance that goes; share by which all-reduces, or draft forwards, grow.
+    longer : int
+        Times as long a prompt.
+    at_context : callable, optional
+        The profile for requests of so many tokens, where the plan's own ends before; None where the models end, too.
+    """
+
+    weaker: float = 0.1
+    slower: float = 0.2
+    longer: int = 4
+    at_context: Callable[[int], Profile | None] | None = None
+
+
+class _Entry(NamedTuple):
+    """An option to simulate, and the one it stands for in the plan: itself, but for a wider one."""
+
+    option: Option
+    planned: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scenario:
+    change: str
+    latencies: Latencies
+    trace: AcceptanceTrace
+    entries: Sequence[_Entry]
+
+
+class _Forecast(NamedTuple):
+    option: Option
+    tokens_per_s: float
+    merit: float
+
+
+def sensitivities(
+    *,
+    profile: Profile,
+    trace: AcceptanceTrace,
+    memory: MemoryModel | None,
+    goal: Goal,
+    chosen: Standing,
+    others: Sequence[Standing],
+    effort: Effort,
+    num_jobs: int,
+    changes: Changes | None,
+    num_devices: int,
+) -> tuple[Sensitivity, ...]:
+    """Rows of the table: acceptance, all-reduce, draft, context, another device; what a file cannot say is left out.
+
+    Parameters
+    ----------
+    changes : Changes, optional
+        None for no rows.
+    chosen, others : Standing
+        The plan's choice, and what else was simulated; the best few of these are its rivals.
+    effort : Effort
+        What is simulated of each, under common random numbers.
+    num_devices : int
+        That the plan is for.
+    """
+    if changes is None:
+        return ()
+    rivals = sorted(others, key=lambda standing: -standing.merit)[:_MOST_RIVALS]
+    entries = [_Entry(standing.option, standing) for standing in (chosen, *rivals)]
+    planned = _Scenario(change="", latencies=profile.latencies, trace=trace, entries=entries)
+    before = {outcome.option.key: outcome for outcome in _simulated(planned, effort, num_jobs)}
+    rows = []
+    for scenario in _scenarios(planned, changes, memory, num_devices):
+        forecasts = [
+            _forecast(outcome, before[entry.planned.option.key], entry.planned, goal)
+            for entry, outcome in zip(scenario.entries, _simulated(scenario, effort, num_jobs), strict=True)
+        ]
+        rows.append(_row(scenario.change, chosen, forecasts))
+    return tuple(rows)
+
+
+def _simulated(scenario: _Scenario, effort: Effort, num_jobs: int) -> list[Outcome]:
+    evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs)
+    return evaluator.run([entry.option for entry in scenario.entries], effort, done=lambda count: None)  # noqa: ARG005
+
+
+def _forecast(after: Outcome, before: Outcome, planned: Standing, goal: Goal) -> _Forecast:
+    """The plan's figures, changed as those of a few prompts do."""
+    return _Forecast(
+        option=after.option,
+        tokens_per_s=planned.tokens_per_s * after.tokens_per_s / before.tokens_per_s,
+        merit=planned.merit * after.merit(goal) / before.merit(goal),
+    )
+
+
+def _row(change: str, chosen: Standing, forecasts: Sequence[_Forecast]) -> Sensitivity:
+    own = [forecast for forecast in forecasts if forecast.option.key == chosen.option.key]
+    best = max(forecasts, key=lambda forecast: forecast.merit)
+    beaten = not own or best.merit > own[0].merit * (1 + MOST_GIVEN_UP)
+    stays = own[0] if own and not beaten else best
+    return Sensitivity(
+        change=change,
+        tokens_per_s=own[0].tokens_per_s if own else 0.0,
+        best=stays.option.describe(),
+        best_tokens_per_s=stays.tokens_per_s,
+        changes_choice=beaten,
+    )
+
+
+def _scenarios(
+    planned: _Scenario, changes: Changes, memory: MemoryModel | None, num_devices: int
+) -> Iterator[_Scenario]:
+    weaker, slower = f"-{changes.weaker * 100:.0f} %", f"+{changes.slower * 100:.0f} %"
+    latencies, factor = planned.latencies, 1 + changes.slower
+    yield replace(planned, change=f"acceptance {weaker}", trace=weakened(planned.trace, changes.weaker, seed=0))
+    if any(name.startswith(_ALL_REDUCE) for grid in latencies.steps.values() for name in grid.part_names):
+        reduced = latencies.changed(
+            lambda _, grid: grid.stretched(lambda name: factor if name.startswith(_ALL_REDUCE) else 1.0)
+        )
+        yield replace(planned, change=f"all-reduce {slower}", latencies=reduced)
+    drafted = latencies.changed(lambda table, grid: grid.scaled(factor) if table.role is Role.DRAFT else grid)
+    yield replace(planned, change=f"draft forwards {slower}", latencies=drafted)
+    yield from _longer(planned, changes, memory)
+    if wider := [entry for entry in planned.entries for entry in _wider(entry, latencies, num_devices)]:
+        yield replace(planned, change="another device", entries=[planned.entries[0], *wider])
+
+
+def _longer(planned: _Scenario, changes: Changes, memory: MemoryModel | None) -> Iterator[_Scenario]:
+    """Prompts so many times as long, if the profile, or another one, says what that costs."""
+    trace = lengthened(planned.trace, changes.longer)
+    context = longest_context(trace)
+    latencies = planned.latencies
+    if changes.at_context is not None:
+        if (profile := changes.at_context(context)) is None:
+            return
+        latencies = profile.latencies
+    elif context > max(length for grid in latencies.steps.values() for _, length in grid.grid):
+        return
+    entries = [
+        entry for entry in planned.entries if memory is None or memory.shortfall(entry.option, context=context) <= 0
+    ]
+    if entries:
+        change = f"prompts {changes.longer} x as long"
+        yield replace(planned, change=change, latencies=latencies, trace=trace, entries=entries)
+
+
+def _wider(entry: _Entry, latencies: Latencies, num_devices: int) -> Iterator[_Entry]:
+    """The same shape with one device more than there are, at either role."""
+    option, sizes = entry.option, entry.option.sizes
+    for group in range(len(sizes)):
+        grown = tuple(size + (number == group) for number, size in enumerate(sizes))
+        if sum(grown) != num_devices + 1 or grown[0] % option.policy.target_groups:
+            continue
+        wider = Option.placed(option.policy, grown)
+        roles = [Role.TARGET] if option.policy.layout is Layout.TARGET_ONLY else list(Role)
+        if all(wider.degree(role) in latencies.degrees(Phase.PREFILL, role=role) for role in roles):
+            yield _Entry(wider, entry.planned)
+
+
+def weakened(trace: AcceptanceTrace, share: float, *, seed: int) -> AcceptanceTrace:
+    """The same trace with the target's token missing from the candidates at a share of the positions, drawn at random.
+
+    Every rank's acceptance falls by that share, whoever guesses.
+    """
+    prompts = (_without(prompt, share, np.random.default_rng([seed, n])) for n, prompt in enumerate(trace.prompts))
+    return replace(trace, prompts=tuple(prompts))
+
+
+def _without(prompt: TracedPrompt, share: float, rng: np.random.Generator) -> TracedPrompt:
+    missed = rng.random(len(prompt.target_tokens)) < share
+    guesses = {}
+    for guesser, (tokens, logprobs) in prompt.guesses.items():
+        right = missed[:, None] & (tokens == prompt.target_tokens[:, None])
+        guesses[guesser] = Guesses(np.where(right, _NO_TOKEN, tokens), logprobs)
+    ranks = np.where(missed, np.maximum(prompt.ranks, prompt.draft.num_candidates), prompt.ranks)
+    return replace(prompt, guesses=guesses, ranks=ranks)
+
+
+def lengthened(trace: AcceptanceTrace, times: int) -> AcceptanceTrace:
+    """The same outputs behind prompts so many times as long."""
+    prompts = (replace(prompt, prompt_tokens=np.tile(prompt.prompt_tokens, times)) for prompt in trace.prompts)
+    return replace(trace, prompts=tuple(prompts))

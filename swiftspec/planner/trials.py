@@ -1,0 +1,208 @@
+"""Simulations of one search: how much of the trace, which were done, what remains of them. No strategy here."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.plan import Explored, Goal
+from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
+from swiftspec.planner.option import Option
+
+__all__ = ["Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
+
+# What keeps to the constraint in a short simulation is to do so in a long one.
+_MARGIN = 0.97
+_NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
+
+Progress = Callable[[int, int, str], None]
+_Key = tuple[object, tuple[int, ...]]
+_Cell = tuple[str, tuple[int, ...]]  # policy and sizes of its groups
+
+
+class Finals(NamedTuple):
+    """Options for the last stage: with the efforts for those that may win, and for the best of hopeless policies."""
+
+    contenders: list[Option]
+    whole: Effort
+    others: list[Option]
+    sample: Effort
+    expected: "Expected | None" = None  # of options that were not simulated for long
+
+
+@dataclass(slots=True, kw_only=True)
+class Trials:
+    """Runs options and remembers their outcomes, effort by effort."""
+
+    evaluator: Evaluator
+    trace: AcceptanceTrace
+    goal: Goal
+    seed: int
+    report: Progress
+    num_done: int = 0
+    _outcomes: dict[Effort, dict[_Key, Outcome]] = field(default_factory=dict)
+
+    def run(self, options: Sequence[Option], effort: Effort, what: str, *, ahead: int) -> list[Outcome]:
+        """Outcomes in the order of `options`; `ahead` is the number of simulations from here to the end of the search.
+
+        What was simulated with this effort before is not simulated again.
+        """
+        done = self._outcomes.setdefault(effort, {})
+        fresh = [option for option in options if option.key not in done]
+        before, total = self.num_done, self.num_done + max(ahead, len(fresh))
+        outcomes = self.evaluator.run(fresh, effort, done=lambda count: self.report(before + count, total, what))
+        self.num_done += len(fresh)
+        done.update((outcome.option.key, outcome) for outcome in outcomes)
+        return [done[option.key] for option in options]
+
+    def score(self, outcome: Outcome) -> tuple[bool, float]:
+        """To sort by: first what keeps to the constraint, by merit; what does not, by how nearly it does."""
+        return self.scored(outcome.merit(self.goal), outcome.mean_tpot_s)
+
+    def scored(self, merit: float, tpot_s: float) -> tuple[bool, float]:
+        """As `score`, of figures."""
+        keeps = self.goal.max_tpot_s is None or tpot_s <= _MARGIN * self.goal.max_tpot_s
+        return keeps, merit if keeps else 1 / tpot_s
+
+    def keeps(self, outcome: Outcome) -> bool:
+        """Whether an outcome is within the goal's TPOT."""
+        return self.goal.max_tpot_s is None or outcome.mean_tpot_s <= self.goal.max_tpot_s
+
+    def share(
+        self,
+        prompts: float,
+        tokens: float,
+        *,
+        least_prompts: int,
+        least_tokens: int,
+        num_seeds: int = 1,
+        explain: bool = False,
+    ) -> Effort:
+        """A share of the prompts, spread over the trace, and of the longest output."""
+        num_prompts = len(self.trace.prompts)
+        count = min(num_prompts, max(least_prompts, math.ceil(prompts * num_prompts)))
+        indices = np.linspace(0, num_prompts - 1, count).round().astype(int)
+        return Effort(
+            prompt_indices=tuple(indices.tolist()),
+            max_new_tokens=min(self.longest, max(least_tokens, math.ceil(tokens * self.longest))),
+            seeds=tuple(range(self.seed, self.seed + num_seeds)),
+            explain=explain,
+        )
+
+    def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Effort:
+        """A few prompts whose outputs' beginnings are, together, as easy and as diverse as the whole trace.
+
+        Which shape is best depends on how easy the text is; so the few prompts must not be easier than the rest.
+        """
+        of_all = [float(np.mean(prompt.ranks == 0)) for prompt in self.trace.prompts]
+        begun = np.array([np.mean(prompt.ranks[:num_tokens] == 0) for prompt in self.trace.prompts])
+        count = min(num_prompts, len(begun))
+        rng = np.random.default_rng(self.seed)
+        samples = [np.sort(rng.permutation(len(begun))[:count]) for _ in range(_NUM_SAMPLES)]
+        wanted = np.array([np.mean(of_all), np.std(begun)])
+        distance = [np.abs(wanted - (begun[sample].mean(), begun[sample].std())).sum() for sample in samples]
+        return Effort(
+            prompt_indices=tuple(samples[int(np.argmin(distance))].tolist()),
+            max_new_tokens=min(self.longest, num_tokens),
+            seeds=(self.seed,),
+            explain=explain,
+            by_rounds=True,
+        )
+
+    @property
+    def longest(self) -> int:
+        """Output tokens of the longest prompt."""
+        return max(len(prompt.target_tokens) for prompt in self.trace.prompts)
+
+    @property
+    def num_simulated(self) -> int:
+        """Different options, at whatever effort."""
+        return len(self.simulated)
+
+    @property
+    def simulated(self) -> set["_Key"]:
+        """Keys of all options so far, at whatever effort."""
+        return {key for outcomes in self._outcomes.values() for key in outcomes}
+
+    def standings(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["Standing"]:
+        """Of every policy on every split the best of what was simulated longest, on the scale of its finalist.
+
+        Parameters
+        ----------
+        finalists : iterable of Outcome
+            The best of each policy.
+        expected : callable, optional
+            What to expect of an option, where that is known better than from its own simulation before the last stage.
+        """
+        final = {outcome.option.policy.name: outcome for outcome in finalists}
+        cells: dict[_Cell, tuple[int, Standing]] = {}
+        simulated: dict[_Cell, set[_Key]] = {}
+        for stage, (effort, outcomes) in enumerate(self._outcomes.items()):
+            for outcome in outcomes.values():
+                cell = outcome.option.policy.name, outcome.option.sizes
+                simulated.setdefault(cell, set()).add(outcome.option.key)
+                finalist = final.get(outcome.option.policy.name, outcome)
+                if expected is None or effort.explain:
+                    found = self._standing(outcome, finalist, outcomes.get(finalist.option.key, finalist))
+                else:
+                    found = _scaled(expected(outcome.option), self._own(finalist), expected(finalist.option))
+                depth = int(effort.explain) if expected else stage
+                if cell not in cells or (depth, found.merit) > (cells[cell][0], cells[cell][1].merit):
+                    cells[cell] = depth, found
+        return [found._replace(num_options=len(simulated[cell])) for cell, (_, found) in sorted(cells.items())]
+
+    def _standing(self, outcome: Outcome, finalist: Outcome, reference: Outcome) -> "Standing":
+        """`reference` is the finalist at the outcome's own effort."""
+        return _scaled(self._own(outcome), self._own(finalist), self._own(reference))
+
+    def _own(self, outcome: Outcome) -> "Standing":
+        return Standing.of(outcome, self.goal)
+
+
+class Standing(NamedTuple):
+    """Where an option stands at the end of a search. num_options: simulated of its policy on its split."""
+
+    option: Option
+    tokens_per_s: float
+    tpot_s: float
+    merit: float
+    num_options: int
+
+    @classmethod
+    def of(cls, outcome: Outcome, goal: Goal) -> "Standing":
+        """A finalist's own."""
+        return cls(outcome.option, outcome.tokens_per_s, outcome.mean_tpot_s, outcome.merit(goal), 1)
+
+    @property
+    def cell(self) -> Explored:
+        return Explored(
+            policy=self.option.policy.name,
+            split=self.option.split,
+            num_devices=self.option.num_devices,
+            tokens_per_s=self.tokens_per_s,
+            tpot_s=self.tpot_s,
+            num_options=self.num_options,
+        )
+
+
+Expected = Callable[[Option], Standing]
+
+
+def _scaled(found: Standing, final: Standing, reference: Standing) -> Standing:
+    """As `final` is to `reference`."""
+    return found._replace(
+        tokens_per_s=found.tokens_per_s * final.tokens_per_s / reference.tokens_per_s,
+        tpot_s=found.tpot_s * final.tpot_s / reference.tpot_s,
+        merit=found.merit * final.merit / reference.merit,
+    )
+
+
+def by_policy(options: Iterable[Option]) -> list[list[Option]]:
+    """Options of each policy, in the order in which policies appear."""
+    groups: dict[str, list[Option]] = {}
+    for option in options:
+        groups.setdefault(option.policy.name, []).append(option)
+    return list(groups.values())

@@ -1,0 +1,75 @@
+import pytest
+
+from swiftspec.planner.memory import GRAPHS_BYTES, MemoryModel
+from swiftspec.planner.option import Option
+from swiftspec.planner.space import feasible_options
+from swiftspec.policies import make_policy
+from swiftspec.policies.effects import Role
+from swiftspec.registry import named_device, sharded, weight_bytes
+from swiftspec.simulator.oracle import synthesise_trace
+from tests.planner.pairs import PAIR, composed_profile
+
+TARGET, DRAFT = PAIR[Role.TARGET], PAIR[Role.DRAFT]
+GIB = 2**30
+
+
+def model(quantisation: str = "bf16", device: str = "h100-sxm") -> MemoryModel:
+    return MemoryModel(device=named_device(device), specs=PAIR, quantisation=dict.fromkeys(Role, quantisation))
+
+
+def placed(policy: str, *sizes: int, **shape: int) -> Option:
+    return Option.placed(make_policy(policy, **shape), sizes)
+
+
+def test_groups_hold_weights_kv_and_a_reserve() -> None:
+    target, draft = model().groups(placed("swiftspec", 4, 2, verify_rows=8, tree_capacity=160), context=1000)
+    assert (target.devices, draft.devices) == ((0, 1, 2, 3), (4, 5))
+    assert target.weights_bytes == {Role.TARGET: weight_bytes(sharded(TARGET, 4), "bf16")}
+    # 80 layers, 2 of 8 key/value heads of 128, keys and values, 2 bytes; 8 slots of the tree beside the prefix.
+    assert target.kv_bytes == {Role.TARGET: 80 * 2 * 128 * 2 * 2 * (1000 + 8)}
+    assert draft.kv_bytes == {Role.DRAFT: sharded(DRAFT, 2).kv_bytes_per_token("bf16") * (1000 + 160)}
+    assert target.reserve_bytes >= GRAPHS_BYTES
+    assert target.usable_bytes == 72 * 10**9
+
+
+def test_a_colocated_pair_shares_its_devices() -> None:
+    (group,) = model().groups(placed("serial_chain", 4), context=100)
+    assert group.weights_bytes.keys() == set(Role)
+    (alone,) = model().groups(placed("autoregressive", 4), context=100)
+    assert alone.weights_bytes.keys() == {Role.TARGET}
+    assert group.used_bytes > alone.used_bytes + weight_bytes(sharded(DRAFT, 4), "bf16")
+
+
+def test_several_target_groups_hold_a_copy_each() -> None:
+    target, _ = model().groups(placed("dsi", 8, 1, target_groups=2), context=100)
+    assert target.weights_bytes == {Role.TARGET: weight_bytes(sharded(TARGET, 4), "bf16")}
+
+
+def test_shortfall_is_what_the_fullest_device_lacks() -> None:
+    option = placed("autoregressive", 1)
+    (group,) = model().groups(option, context=4096)
+    assert model().shortfall(option, context=4096) == group.used_bytes - group.usable_bytes > 60 * GIB
+    assert model("int4").shortfall(option, context=4096) < 0
+
+
+def test_what_does_not_fit_is_rejected_with_what_it_needs() -> None:
+    trace = synthesise_trace((0.6, 0.2), prompt_lengths=(100,), num_tokens=20, seed=1)
+    options, rejected = feasible_options(composed_profile(num_devices=4), trace, num_devices=4, memory=model())
+    degrees = {name: set[int]() for name in ("autoregressive", "serial_chain")}
+    for option in options:
+        degrees.setdefault(option.policy.name, set()).add(option.degree(Role.TARGET))
+    # Two devices have room for the target, but not for a draft beside it.
+    assert (degrees["autoregressive"], degrees["serial_chain"]) == ({2, 3, 4}, {3, 4})
+    assert rejected["autoregressive: does not fit with the target on 1 device, 142 GB of 72 GB each"] == 1
+    dsi = [reason for reason in rejected if reason.startswith("dsi: does not fit with the target on 1 device of 2 gro")]
+    assert len(dsi) == 1
+
+
+@pytest.mark.parametrize(("num_devices", "helpful"), [(1, "3 devices or int4 would help"), (2, "3 devices or fp8")])
+def test_the_error_says_how_much_is_missing_and_what_would_help(num_devices: int, helpful: str) -> None:
+    smallest = placed("autoregressive", num_devices)
+    message = model().too_big(smallest, context=8192)
+    missing = model().shortfall(smallest, context=8192)
+    assert f"are {missing / 1e9:.1f} GB more than the 72.0 GB usable of 80.0 GB" in message
+    assert helpful in message
+    assert model().shortfall(placed("autoregressive", 3), context=8192) <= 0

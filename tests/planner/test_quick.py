@@ -1,0 +1,161 @@
+"""The quick search, and what goals and limits make of it."""
+
+from typing import Any
+
+import pytest
+
+from swiftspec.plan import Basis, Goal, Objective, Plan
+from swiftspec.planner import Changes, MemoryModel, Search, make_plan, warm_up
+from swiftspec.planner.evaluation import Effort, Evaluator
+from swiftspec.planner.space import feasible_options
+from swiftspec.policies import POLICIES
+from swiftspec.policies.effects import Role
+from swiftspec.simulator.oracle import synthesise_trace
+from swiftspec.timeline import measure
+from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
+from tests.simulator.builders import with_guesses
+
+BASIS = Basis(path="file", sha256="0" * 64)
+TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(64,) * 4, num_tokens=32, seed=1))
+PROFILE = composed_profile(num_devices=4, context=1024)
+MEMORY = MemoryModel(device=DEVICE, specs=PAIR, quantisation=QUANTISATION)
+
+
+def plan(*, num_jobs: int = 1, heard: list[tuple[int, int]] | None = None, **arguments: Any) -> Plan:
+    calls = [] if heard is None else heard
+    given = {"num_devices": 3, "policy": None, "memory": MEMORY} | arguments
+    return make_plan(
+        profile=PROFILE,
+        profile_basis=BASIS,
+        trace=TRACE,
+        trace_basis=BASIS,
+        seed=0,
+        num_jobs=num_jobs,
+        progress=lambda done, total, what: calls.append((done, total)),
+        search=Search.QUICK,
+        **given,
+    )
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Plan, list[tuple[int, int]]]:
+    heard: list[tuple[int, int]] = []
+    return plan(heard=heard, goal=Goal(objective=Objective.TPOT)), heard
+
+
+def test_no_option_on_any_split_is_much_faster_than_what_is_quickly_found(made: tuple[Plan, object]) -> None:
+    chosen = made[0].chosen
+    options, _ = feasible_options(PROFILE, TRACE, num_devices=3, memory=MEMORY)
+    whole = Effort(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,))
+    fast = {"swiftspec", *list(made[0].candidates)[:2]}
+    tried = [option for option in options if option.policy.name in fast and option.num_devices == 3]
+    outcomes = Evaluator(PROFILE, TRACE, num_jobs=1).run(tried, whole, done=lambda count: None)
+    least_s = min(outcome.mean_tpot_s for outcome in outcomes)
+    key = chosen.build(), tuple(map(len, chosen.groups.values()))
+    (found,) = (outcome for outcome in outcomes if outcome.option.key == key)
+    assert found.mean_tpot_s <= 1.02 * least_s
+
+
+def test_every_policy_is_there_and_every_option_simulated_or_rejected(made: tuple[Plan, object]) -> None:
+    subject, _ = made
+    assert set(subject.candidates) == set(POLICIES)
+    options, rejected = feasible_options(PROFILE, TRACE, num_devices=3, memory=MEMORY)
+    assert subject.num_simulated + sum(subject.rejected.values()) == len(options) + sum(rejected.values())
+    assert subject.num_simulated < len(options) / 4
+
+
+def test_progress_counts_up_to_its_total(made: tuple[Plan, list[tuple[int, int]]]) -> None:
+    counts = [done for done, _ in made[1]]
+    assert counts == sorted(counts)
+    assert all(done <= total for done, total in made[1])
+    assert made[1][-1][0] == made[1][-1][1]
+
+
+def test_a_plan_tells_what_was_explored(made: tuple[Plan, object]) -> None:
+    subject, _ = made
+    cells = {(cell.policy, cell.split): cell for cell in subject.explored}
+    assert len(cells) == len(subject.explored)
+    for candidate in subject.candidates.values():
+        cell, figures = cells[candidate.policy, candidate.split], candidate.prediction.metrics.figures
+        assert cell.tokens_per_s == pytest.approx(figures.tokens_per_s)
+    assert list(subject.fastest_by_devices) == [1, 2, 3]
+    speeds = [cell.tokens_per_s for cell in subject.fastest_by_devices.values()]
+    assert speeds == sorted(speeds)
+
+
+def test_a_plan_tells_memory_quantisation_and_collectives(made: tuple[Plan, object]) -> None:
+    subject, _ = made
+    assert subject.quantisation == {Role.TARGET: "int4", Role.DRAFT: "int4"}
+    assert sum(len(group.devices) for group in subject.memory) == len(subject.chosen.devices)
+    assert all(0 < group.used_bytes <= group.usable_bytes for group in subject.memory)
+    for collective in subject.collectives:
+        assert collective.degree == len(subject.chosen.groups.get(collective.role, subject.chosen.groups[Role.TARGET]))
+
+
+def test_a_quick_plan_does_not_depend_on_the_number_of_jobs(made: tuple[Plan, object]) -> None:
+    warm_up(2).join()
+    parallel = plan(num_jobs=2, goal=Goal(objective=Objective.TPOT), backend="loky")
+    assert parallel.model_dump(exclude={"origin"}) == made[0].model_dump(exclude={"origin"})
+
+
+def test_fewer_devices_are_better_per_device(made: tuple[Plan, object]) -> None:
+    goal = Goal(objective=Objective.TOKENS_PER_GPU)
+    subject = plan(goal=goal)
+    assert len(subject.chosen.devices) < len(made[0].chosen.devices)
+    per_device = {len(c.devices): c.prediction.metrics.figures.tokens_per_s / len(c.devices) for c in (subject.chosen,)}
+    other = made[0].chosen
+    assert max(per_device.values()) > other.prediction.metrics.figures.tokens_per_s / len(other.devices)
+    assert plan(goal=Goal(objective=Objective.COST, price_per_hour=3.0)).chosen == subject.chosen
+
+
+def test_a_limit_on_tpot_takes_as_many_devices_as_it_needs() -> None:
+    cheapest = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU)).chosen
+    limit_s = 0.8 * cheapest.prediction.metrics.tpot_s
+    kept = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU, max_tpot_s=limit_s)).chosen
+    assert kept.prediction.metrics.tpot_s <= limit_s * 1.05  # a median, where the limit is on the mean
+    assert len(kept.devices) > len(cheapest.devices)
+
+
+def test_a_limit_out_of_reach_is_an_error_that_says_what_is_in_reach(made: tuple[Plan, object]) -> None:
+    with pytest.raises(ValueError, match=r"max_tpot_ms is 0\.1; the lowest that was found is \d") as error:
+        plan(goal=Goal(max_tpot_s=1e-4))
+    reached_s = float(str(error.value).partition("found is ")[2].partition(",")[0]) / 1e3
+    assert reached_s == pytest.approx(made[0].chosen.prediction.metrics.tpot_s, rel=0.05)
+
+
+def test_a_limit_on_devices_is_kept_and_the_others_stay_free() -> None:
+    subject = plan(goal=Goal(max_devices=2))
+    assert (len(subject.chosen.devices), subject.num_devices) == (2, 3)
+    assert max(cell.num_devices for cell in subject.explored) == 2
+
+
+def test_a_policy_that_was_asked_for_is_chosen() -> None:
+    subject = plan(policy="pearl")
+    assert subject.chosen.policy == "pearl"
+    assert "swiftspec" in subject.candidates
+
+
+def test_sensitivities_are_those_of_the_choice() -> None:
+    subject = plan(changes=Changes())
+    assert {row.change for row in subject.sensitivities} >= {"acceptance -10 %", "another device"}
+    own = subject.chosen.prediction.metrics.figures.tokens_per_s
+    for row in subject.sensitivities:
+        assert row.best_tokens_per_s >= row.tokens_per_s
+        assert row.changes_choice or row.best == subject.chosen.describe()
+        assert row.change == "another device" or row.tokens_per_s < own
+
+
+def test_a_model_that_does_not_fit_at_all_is_an_error() -> None:
+    memory = MemoryModel(device=DEVICE, specs=PAIR, quantisation=dict.fromkeys(Role, "bf16"))
+    message = r"the target in bf16 does not fit on one h800-sxm: 14\d\.\d GB .* more than the 72\.0 GB usable"
+    with pytest.raises(ValueError, match=message):
+        plan(memory=memory, num_devices=1)
+
+
+def test_a_plan_is_what_the_simulator_says(made: tuple[Plan, object]) -> None:
+    from swiftspec.simulator.driver import simulate
+
+    chosen = made[0].chosen
+    degrees = {role: len(devices) for role, devices in chosen.groups.items()}
+    timelines = simulate(chosen.build(), degrees=degrees, profile=PROFILE, trace=TRACE, seed=0)
+    assert chosen.prediction.metrics == measure(timelines)
