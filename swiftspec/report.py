@@ -1,7 +1,8 @@
 """Report: predicted beside measured, policy by policy. No torch here."""
 
 from collections.abc import Sequence
-from statistics import median
+from itertools import combinations
+from statistics import mean, median
 from typing import ClassVar
 
 from scipy.stats import kendalltau
@@ -83,11 +84,40 @@ class Report(Document):
             return None
         return self._rank_correlation(retimed), median(errors)
 
+    @property
+    def order_repeatability(self) -> float | None:
+        """Kendall's tau between the measured orders of two repetitions, on average; None for a single one.
+
+        What a measurement does not find twice no prediction can agree with.
+        """
+        orders = list(zip(*[policy.repeats for policy in self.policies], strict=True))
+        if len(orders) < 2:
+            return None
+        return mean(_kendall_tau(first, second) for first, second in combinations(orders, 2))
+
+    @property
+    def decided_pairs(self) -> tuple[int, int, int]:
+        """Pairs of policies; those that every repetition orders alike; and how many of these are so predicted."""
+        pairs = list(combinations(self.policies, 2))
+        decided = [(first, second) for first, second in pairs if _same_sign(first.repeats, second.repeats)]
+        agreeing = [
+            (first.predicted.tokens_per_s > second.predicted.tokens_per_s) == (first.repeats[0] > second.repeats[0])
+            for first, second in decided
+        ]
+        return len(pairs), len(decided), sum(agreeing)
+
     def _rank_correlation(self, predicted: Sequence[Figures]) -> float:
         measured = [policy.measured.tokens_per_s for policy in self.policies]
-        if len(measured) < 2:
-            return 1.0
-        return float(kendalltau([figures.tokens_per_s for figures in predicted], measured).statistic)
+        return _kendall_tau([figures.tokens_per_s for figures in predicted], measured)
+
+
+def _kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Of two orders; 1 for a single entry."""
+    return float(kendalltau(first, second).statistic) if len(first) > 1 else 1.0
+
+
+def _same_sign(first: Sequence[float], second: Sequence[float]) -> bool:
+    return len({left > right for left, right in zip(first, second, strict=True)}) == 1
 
 
 def relative_error(predicted: Figures, measured: Figures) -> Figures:
