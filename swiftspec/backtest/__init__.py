@@ -1,0 +1,1 @@
+"""Predictions of what others published, from what they published as input."""

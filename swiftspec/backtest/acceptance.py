@@ -1,0 +1,135 @@
+"""Acceptance: every published figure that another one of the same pair predicts.
+
+- The asynchronous tree of SwiftSpec's Table 7 from its serial tree (see table7).
+- vLLM's chains from the chain of 3 tokens of the same pair and data set.
+- SpecInfer's trees from how often the token is among the draft's first candidates. Its chains (width 1) are shorter on
+  four data sets than chains of that acceptance are, by more than anything here explains.
+- Sequoia's trees from SpecInfer's for the same pair.
+
+No difficulty is fitted to a row that it predicts, so that errors are as if that row were left out. Of the prior, spread
+and correlation length are the bundled pair's; the other two are means over several pairs, the row's own among them.
+"""
+
+from collections.abc import Iterator
+
+from swiftspec.backtest.fitting import chains_of
+from swiftspec.backtest.rows import Constant, Row
+from swiftspec.backtest.static_trees import (
+    FORKED,
+    SPECINFER_WIDE_LEVEL,
+    forked_fit,
+    sequoia_length,
+    specinfer_lengths,
+    specinfer_records,
+)
+from swiftspec.backtest.table7 import Reading, predicted_lengths, published_lengths
+from swiftspec.difficulty import PRIOR, Chain, fit_difficulty, tree_acceptance
+from swiftspec.registry.acceptance import Quantity, published_acceptance
+
+__all__ = ["acceptance_rows"]
+
+_QUANTITY = "tokens per round"
+_KNOWN_CHAIN = 3  # tokens: the shortest one of every pair there that shows whether acceptance rises with depth
+
+
+def acceptance_rows() -> tuple[list[Row], list[Constant]]:
+    """Rows, and the constants behind them; a few seconds."""
+    rows = [*_asynchronous_trees(), *_chains(), *_trees_of_candidates(), *_static_trees()]
+    return rows, _constants()
+
+
+def _row(name: str, published: float, predicted: float, source: str) -> Row:
+    return Row(
+        name=name,
+        quantity=_QUANTITY,
+        published=published,
+        predicted=predicted,
+        error_leave_one_out=predicted / published - 1,
+        source=source,
+    )
+
+
+def _asynchronous_trees() -> Iterator[Row]:
+    published = published_lengths("asynchronous")
+    for dataset, predicted in predicted_lengths(Reading()).items():
+        name = f"qwen2-72b + qwen2-1.5b, {dataset}, asynchronous tree of 8 rows from the serial one"
+        yield _row(name, published[dataset], predicted, "SwiftSpec, DOI 10.1145/3779212.3790246, Table 7")
+
+
+def _chains() -> Iterator[Row]:
+    vectors = [record for record in published_acceptance() if record.quantity is Quantity.CUMULATIVE_ACCEPTANCE]
+    for target, draft, dataset in dict.fromkeys((record.target, record.draft, record.dataset) for record in vectors):
+        chains = chains_of(target, draft, dataset)
+        known = next(chain for chain in chains if len(chain.values) == _KNOWN_CHAIN)
+        # A head that drafts from its own features loses them with depth; for it, that is what the chain tells.
+        fields = ("mean_logit", "depth_loss") if "/" in draft else None
+        difficulty = fit_difficulty([known], fields=fields).difficulty
+        for chain in chains:
+            if chain is not known:
+                length = len(chain.values)
+                name = f"{target} + {draft}, {dataset}, chain of {length} from that of {_KNOWN_CHAIN}"
+                predicted = 1 + sum(tree_acceptance(difficulty, (1,) * length))
+                yield _row(name, _tokens_per_round(chain), predicted, vectors[0].source)
+
+
+def _tokens_per_round(chain: Chain) -> float:
+    return 1 + sum(chain.values)
+
+
+def _trees_of_candidates() -> Iterator[Row]:
+    for ranks, lengths in specinfer_records():
+        predicted = specinfer_lengths(ranks, SPECINFER_WIDE_LEVEL)
+        for width, (theirs, mine) in enumerate(zip(lengths.values, predicted, strict=True), start=1):
+            name = f"{ranks.target} + {ranks.draft}, {ranks.dataset}, tree of width {width} from rank acceptance"
+            yield _row(name, theirs, mine, ranks.source)
+
+
+def _static_trees() -> Iterator[Row]:
+    for tree in FORKED:
+        shape = f"static tree of {tree.num_nodes} nodes from {tree.width} chains"
+        name = f"{tree.target} + {tree.draft}, {tree.dataset}, {shape}"
+        predicted = sequoia_length(forked_fit(tree).difficulty, num_nodes=tree.num_nodes, depth=tree.depth)
+        yield _row(name, tree.published()[1], predicted, "Sequoia, arXiv 2402.12374")
+
+
+def _constants() -> list[Constant]:
+    reading = Reading()
+    return [
+        Constant(name="difficulty.spread", value=PRIOR.spread, unit="nats", fitted_on="the bundled demo trace"),
+        Constant(
+            name="difficulty.correlation_length",
+            value=PRIOR.correlation_length,
+            unit="tokens",
+            fitted_on="the bundled demo trace",
+        ),
+        Constant(
+            name="difficulty.persistence",
+            value=PRIOR.persistence,
+            unit="1",
+            fitted_on="mean of the demo trace and of vLLM's chains of three pairs",
+        ),
+        Constant(
+            name="difficulty.runner_up",
+            value=PRIOR.runner_up,
+            unit="1",
+            fitted_on="mean of the demo trace and of SpecInfer's rank acceptance on five data sets",
+        ),
+        Constant(
+            name="table 7: expansions per round",
+            value=reading.expansions,
+            unit="draft forwards",
+            fitted_on="read from the serial arm's time and the paper's rules",
+        ),
+        Constant(
+            name="SpecInfer: levels above the wide one",
+            value=SPECINFER_WIDE_LEVEL,
+            unit="levels",
+            fitted_on="SpecInfer's lengths on five data sets; the same with any of them left out",
+        ),
+        Constant(
+            name="table 7: draft forwards after a miss",
+            value=reading.miss_expansions,
+            unit="draft forwards",
+            fitted_on="read from the paper's Algorithm 1",
+        ),
+    ]

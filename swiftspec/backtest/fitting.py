@@ -1,0 +1,72 @@
+"""Fits every published pair of models again. A test compares what is stored with what this finds.
+
+`python -m swiftspec.backtest.fitting` writes swiftspec/difficulty/fitted.json.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import swiftspec.difficulty
+from swiftspec.backtest.static_trees import FORKED, forked_fit
+from swiftspec.backtest.table7 import DRAFT, TARGET, Reading, published_lengths, serial_fits
+from swiftspec.difficulty import Chain, Difficulty, Fit, fit_difficulty
+from swiftspec.difficulty.pairs import FittedPair
+from swiftspec.documents import write_atomically
+from swiftspec.registry.acceptance import Quantity, acceptance_of
+
+__all__ = ["chains_of", "fitted_again"]
+
+_CHAINS = {
+    ("qwen3-32b", "qwen3-1.7b"): ("InstructCoder", "MT-Bench"),
+    ("qwen3-32b", "qwen3-4b"): ("InstructCoder", "MT-Bench"),
+    ("llama-3.3-70b", "llama-3.2-1b"): ("InstructCoder",),
+}
+
+
+def chains_of(target: str, draft: str, dataset: str) -> list[Chain]:
+    """Published chains of a pair, shortest first."""
+    vectors = [
+        record.values
+        for record in acceptance_of(target, draft, dataset)
+        if record.quantity is Quantity.CUMULATIVE_ACCEPTANCE
+    ]
+    return [Chain(values=values) for values in sorted(vectors, key=len)]
+
+
+def fitted_again() -> Iterator[FittedPair]:
+    """Every pair whose models the registry has, on every data set with figures."""
+    for (target, draft), datasets in _CHAINS.items():
+        for dataset in datasets:
+            chains = chains_of(target, draft, dataset)
+            longest = len(chains[-1].values)
+            to = f"acceptance by position of chains of up to {longest} tokens (tomasruizt/vllm-scripts)"
+            yield _fitted(target, draft, dataset, fit_difficulty(chains), to)
+    for tree in FORKED:
+        to = f"length of {tree.width} chains of {tree.length} tokens (Sequoia)"
+        yield _fitted(tree.target, tree.draft, tree.dataset, forked_fit(tree), to)
+    fits = serial_fits(Reading())
+    for dataset in published_lengths("serial"):
+        yield _fitted(TARGET, DRAFT, dataset, fits[dataset], "lengths of a serial tree of 8 rows (SwiftSpec, Table 7)")
+
+
+def _fitted(target: str, draft: str, dataset: str, fit: Fit, to: str) -> FittedPair:
+    rounded = Difficulty(**{name: round(value, 3) for name, value in fit.difficulty.model_dump().items()})
+    return FittedPair(
+        target=target,
+        draft=draft,
+        dataset=dataset,
+        difficulty=rounded,
+        fitted=fit.fields,
+        to=to,
+        residual=round(fit.residual, 4),
+    )
+
+
+def _write() -> None:
+    lines = ",\n".join(json.dumps(pair.model_dump()) for pair in fitted_again())
+    write_atomically(Path(swiftspec.difficulty.__file__).with_name("fitted.json"), f"[\n{lines}\n]\n".encode())
+
+
+if __name__ == "__main__":
+    _write()

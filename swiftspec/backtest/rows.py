@@ -1,0 +1,74 @@
+"""What a backtest prints: predicted beside published, and the constants that were fitted on the way."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+__all__ = ["Backtest", "Constant", "Row", "Section", "mean_error", "median_error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One published figure and its prediction, both in the unit that `quantity` names."""
+
+    name: str
+    quantity: str
+    published: float
+    predicted: float
+    error_leave_one_out: float | None
+    source: str
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.published - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """A fitted constant: `value` in `unit`, and what it was fitted on."""
+
+    name: str
+    value: float
+    unit: str
+    fitted_on: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Rows of one kind, and the constants behind them."""
+
+    title: str
+    rows: tuple[Row, ...]
+    constants: tuple[Constant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backtest:
+    """Every section. `skipped`: serving points that cannot be predicted, by reason."""
+
+    sections: tuple[Section, ...]
+    skipped: Mapping[str, int]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for section in self.sections for row in section.rows]
+
+    @property
+    def constants(self) -> list[Constant]:
+        return [constant for section in self.sections for constant in section.constants]
+
+
+def median_error(rows: Sequence[Row], *, left_out: bool) -> float:
+    """Without its sign; `left_out`: of predictions that were made without the row."""
+    return median(_errors(rows, left_out))
+
+
+def mean_error(rows: Sequence[Row], *, left_out: bool) -> float:
+    """Without its sign: MAPE."""
+    return mean(_errors(rows, left_out))
+
+
+def _errors(rows: Sequence[Row], left_out: bool) -> list[float]:
+    return [
+        abs(row.error_leave_one_out if left_out and row.error_leave_one_out is not None else row.error) for row in rows
+    ]

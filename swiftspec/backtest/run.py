@@ -1,0 +1,55 @@
+"""All of the backtest, over cores."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import joblib
+
+from swiftspec.backtest.acceptance import acceptance_rows
+from swiftspec.backtest.rows import Backtest, Section
+from swiftspec.backtest.serving import POINTS, read_points, serving_rows
+from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows
+from swiftspec.backtest.systems import system_rows
+
+__all__ = ["run"]
+
+
+def run(*, e2e: Path | None, num_jobs: int, done: Callable[[int, int, str], None]) -> Backtest:
+    """The shipped sections; or, of a CSV file with the columns of the serving points, its points alone.
+
+    Parameters
+    ----------
+    num_jobs : int
+        Processes; -1 for one per core.
+    done : callable
+        Hears (sections done, of how many, the last one's title).
+    """
+    if e2e is not None:
+        rows, constants = serving_rows(e2e)
+        section = Section(title=f"Serving points of {e2e}", rows=tuple(rows), constants=tuple(constants))
+        return Backtest(sections=(section,), skipped=read_points(e2e).skipped)
+    # The longest first, so that cores end together.
+    makers = (_paper, _acceptance, _systems, _serving)
+    sections = []
+    for section in joblib.Parallel(n_jobs=num_jobs, return_as="generator")(joblib.delayed(maker)() for maker in makers):
+        sections.append(section)
+        done(len(sections), len(makers), section.title)
+    return Backtest(sections=tuple(sections), skipped=read_points(POINTS).skipped)
+
+
+def _paper() -> Section:
+    return Section(title="SwiftSpec", rows=tuple(paper_rows()), constants=tuple(paper_constants()))
+
+
+def _acceptance() -> Section:
+    rows, constants = acceptance_rows()
+    return Section(title="Acceptance", rows=tuple(rows), constants=tuple(constants))
+
+
+def _systems() -> Section:
+    return Section(title="Other systems", rows=tuple(system_rows()))
+
+
+def _serving() -> Section:
+    rows, constants = serving_rows()
+    return Section(title="Serving points", rows=tuple(rows), constants=tuple(constants))

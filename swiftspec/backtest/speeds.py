@@ -1,0 +1,122 @@
+"""How fast a policy would decode, of a pair that cannot be run on devices that are not at hand."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from swiftspec.difficulty import Difficulty, synthesise
+from swiftspec.documents import ModelRef
+from swiftspec.ops.compose import compose_profile
+from swiftspec.ops.forward import Host
+from swiftspec.ops.published import PublishedForwards, StandardInt4Kernels, SwiftSpecKernels
+from swiftspec.ops.shipped import kernels_of
+from swiftspec.policies import Policy
+from swiftspec.policies.effects import Role
+from swiftspec.profile import HostPoint, Profile
+from swiftspec.registry import DeviceSpec, known_model, named_device
+from swiftspec.simulator.driver import Simulator
+from swiftspec.timeline import Metrics, Phase, measure
+
+__all__ = ["INT4_STACKS", "Deployment", "decoding"]
+
+# The last is the paper's ablation: all of its arms have SwiftSpec's attention kernel.
+INT4_STACKS: Mapping[str, Callable[[DeviceSpec], PublishedForwards]] = {
+    "swiftspec": SwiftSpecKernels,
+    "vllm": StandardInt4Kernels,
+    "vllm, SwiftSpec's attention": lambda device: StandardInt4Kernels(device, SwiftSpecKernels(device)),
+}
+
+_NUM_PROMPTS, _NUM_TOKENS, _SEED = 16, 128, 0
+_PROMPT_LENGTH = 500  # the papers' contexts are at most 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A pair on a kind of device, run by some engine.
+
+    Parameters
+    ----------
+    device, target, draft : str
+        By their names in the registry.
+    quant : str
+    num_devices : int
+    engine : str
+        Whose host times; op tables are vLLM's.
+    collective : str, optional
+        The all-reduce; the fastest if not given.
+    int4 : str, optional
+        Whose forwards, where weights are in int4: one of `INT4_STACKS`.
+    target_host_s : float
+        What the engine spends around a target forward beyond the host times composed.
+    """
+
+    device: str
+    target: str
+    draft: str
+    quant: str
+    num_devices: int
+    engine: str = "trtllm"
+    collective: str | None = None
+    int4: str | None = None
+    target_host_s: float = 0.0
+
+    @property
+    def profile(self) -> Profile:
+        return _composed(self)
+
+    def with_host(self, seconds: float) -> "Deployment":
+        """The same, a target forward taking so much longer."""
+        return replace(self, target_host_s=seconds)
+
+
+@cache
+def _composed(deployment: Deployment) -> Profile:
+    device = named_device(deployment.device)
+    profile = compose_profile(
+        device=device,
+        num_devices=deployment.num_devices,
+        target=known_model(deployment.target),
+        draft=known_model(deployment.draft),
+        quant=deployment.quant,
+        kernels=kernels_of(deployment.device),
+        max_context=_PROMPT_LENGTH + _NUM_TOKENS,
+        host=Host.of(deployment.engine),
+        published=INT4_STACKS[deployment.int4](device) if deployment.int4 else None,
+        collective=deployment.collective,
+    )
+    return _with_host(profile, deployment.target_host_s) if deployment.target_host_s else profile
+
+
+def _with_host(profile: Profile, seconds: float) -> Profile:
+    """The same forwards with so much more of the program's time in front of each verification."""
+
+    def later(point: HostPoint) -> HostPoint:
+        if point.phase is not Phase.VERIFY:
+            return point
+        return point.model_copy(update={"quantiles_s": tuple(value + seconds for value in point.quantiles_s)})
+
+    return profile.model_copy(update={"host": tuple(map(later, profile.host))})
+
+
+@cache
+def _decoded(
+    deployment: Deployment, difficulty: Difficulty, policy: Policy, degrees: tuple[tuple[Role, int], ...]
+) -> Metrics:
+    model = ModelRef(model="synthetic", dtype=deployment.quant)
+    trace = synthesise(
+        difficulty,
+        num_prompts=_NUM_PROMPTS,
+        prompt_length=_PROMPT_LENGTH,
+        num_tokens=_NUM_TOKENS,
+        seed=_SEED,
+        target=model,
+        draft=model,
+    )
+    simulation = Simulator(deployment.profile, trace).run(policy, degrees=dict(degrees), seed=_SEED)
+    return measure(simulation.timelines)
+
+
+def decoding(deployment: Deployment, difficulty: Difficulty, policy: Policy, degrees: Mapping[Role, int]) -> Metrics:
+    """Metrics of a policy on synthesised prompts; `decoding_tokens_per_s` leaves out the prefill."""
+    key = tuple(sorted(degrees.items()))
+    return _decoded(deployment, difficulty, policy, key)  # type: ignore[arg-type]  # policies are frozen dataclasses

@@ -1,0 +1,161 @@
+"""Published speeds of whole systems, from shapes, devices and acceptance that were published, too.
+
+SSD's and NVIDIA's systems, and vLLM's steps with a draft. Forwards are composed of op tables under the leanest engine's
+host times. Where a system's own autoregressive speed is published and its engine or device is not in the tables, that
+speed is an input, and no row: it says how much longer a target forward takes there than composed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from swiftspec.backtest.rows import Row
+from swiftspec.backtest.speeds import Deployment, decoding
+from swiftspec.difficulty import acceptance_for
+from swiftspec.policies import Policy, make_policy
+from swiftspec.policies.effects import Role
+from swiftspec.timeline import Phase
+
+__all__ = ["published_systems", "ssd_rows", "system_rows"]
+
+_FILE = Path(__file__).with_name("data") / "systems.json"
+_SPEED, _STEP = "tokens/s", "step, ms"
+_CONTEXT = 500  # tokens: steps are timed at it
+
+
+@cache
+def published_systems() -> Mapping[str, Any]:
+    """The shipped figures."""
+    content: Mapping[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return content
+
+
+def system_rows() -> list[Row]:
+    """All of them. Nothing is fitted here, so that a row's error is the one with it left out."""
+    return [*ssd_rows(), *_nvidia_rows(), *_vllm_steps(), *_vllm_speeds()]
+
+
+def _row(name: str, quantity: str, published: float, predicted: float, source: str) -> Row:
+    error = predicted / published - 1
+    return Row(
+        name=name,
+        quantity=quantity,
+        published=published,
+        predicted=predicted,
+        error_leave_one_out=error,
+        source=source,
+    )
+
+
+def ssd_rows() -> Iterator[Row]:
+    """Autoregressive decoding as composed; with it as an input, the serial chain and SSD."""
+    facts = published_systems()["ssd"]
+    deployment = Deployment(
+        device=facts["device"],
+        target=facts["target"],
+        draft=facts["draft"],
+        quant=facts["quant"],
+        num_devices=facts["num_devices"],
+        collective=facts["collective"],
+    )
+    target, name = facts["target_devices"], f"{facts['target']} + {facts['draft']}, 4+1 H100"
+    groups = {Role.TARGET: target}
+    difficulty = acceptance_for(facts["target"], facts["draft"]).difficulty
+    alone = decoding(deployment, difficulty, make_policy("autoregressive"), groups).decoding_tokens_per_s
+    yield _row(f"{name}, autoregressive", _SPEED, facts["autoregressive"], alone, facts["source"])
+    slower = deployment.with_host(1 / facts["autoregressive"] - 1 / alone)
+    chain = make_policy("serial_chain", num_draft_tokens=facts["serial"]["num_draft_tokens"])
+    branches = {key: facts["ssd"][key] for key in ("num_draft_tokens", "branches")}
+    arms: list[tuple[str, Policy, dict[Role, int]]] = [
+        ("serial", chain, groups),
+        ("ssd", make_policy("ssd", **branches), groups | {Role.DRAFT: facts["num_devices"] - target}),
+    ]
+    for arm, policy, degrees in arms:
+        speed = decoding(slower, difficulty, policy, degrees).decoding_tokens_per_s
+        yield _row(f"{name}, {policy.name}", _SPEED, facts[arm]["tokens_per_s"], speed, facts["source"])
+
+
+def _nvidia_rows() -> Iterator[Row]:
+    """The length of the chain is not printed with the result, so the best one is taken."""
+    facts = published_systems()["nvidia"]
+    deployment = Deployment(
+        device=facts["device"],
+        target=facts["target"],
+        draft=facts["draft"],
+        quant=facts["quant"],
+        num_devices=facts["num_devices"],
+    )
+    difficulty = acceptance_for(facts["target"], facts["draft"]).difficulty
+
+    def speed(policy: Policy) -> float:
+        return decoding(deployment, difficulty, policy, {Role.TARGET: 1}).decoding_tokens_per_s
+
+    name = f"{facts['target']} {facts['quant']}, one H200"
+    alone = speed(make_policy("autoregressive"))
+    yield _row(f"{name}, autoregressive", _SPEED, facts["autoregressive"], alone, facts["source"])
+    best = max(speed(make_policy("serial_chain", num_draft_tokens=length)) for length in facts["num_draft_tokens"])
+    yield _row(f"{name}, {facts['draft']} drafts", _SPEED, facts["serial"], best, facts["source"])
+
+
+def _vllm_steps() -> Iterator[Row]:
+    """A step with a chain of k: its verification and k draft forwards."""
+    facts = published_systems()["vllm"]
+    for machine in facts["machines"]:
+        where = f"{machine['target']}, {machine['name']}"
+        if not machine["as_input"]:
+            (first, *_) = machine["drafts"]
+            alone_ms = _step_s(_on(machine, first["draft"]), Phase.VERIFY, 1) * 1e3
+            yield _row(f"{where}, autoregressive", _STEP, machine["autoregressive_ms"], alone_ms, facts["source"])
+        for drafted in machine["drafts"]:
+            deployment, slowdown = _on(machine, drafted["draft"]), _slowdown(machine, drafted["draft"])
+            expand_s = slowdown * _step_s(deployment, Phase.EXPAND, 1)
+            if "alone_ms" in drafted:
+                name = f"{drafted['draft']}, {machine['name']}, autoregressive"
+                yield _row(name, _STEP, drafted["alone_ms"], expand_s * 1e3, facts["source"])
+            for length, published in drafted["step_ms"].items():
+                verify_s = slowdown * _step_s(deployment, Phase.VERIFY, int(length) + 1)
+                step_ms = (verify_s + int(length) * expand_s) * 1e3
+                yield _row(f"{where}, {drafted['draft']} drafts {length}", _STEP, published, step_ms, facts["source"])
+
+
+def _vllm_speeds() -> Iterator[Row]:
+    """Tokens per round from the published vectors over the predicted step."""
+    facts = published_systems()["vllm"]
+    for speed in facts["speeds"]:
+        machine, draft, length = facts["machines"][speed["machine"]], speed["draft"], speed["num_draft_tokens"]
+        deployment = _on(machine, draft)
+        difficulty = acceptance_for(machine["target"], draft, speed["dataset"]).difficulty
+        metrics = decoding(
+            deployment,
+            difficulty,
+            make_policy("serial_chain", num_draft_tokens=length),
+            {Role.TARGET: machine["degree"]},
+        )
+        name = f"{machine['target']}, {machine['name']}, {draft} drafts {length} on {speed['dataset']}"
+        predicted = metrics.decoding_tokens_per_s / _slowdown(machine, draft)
+        yield _row(name, _SPEED, speed["tokens_per_s"], predicted, facts["source"])
+
+
+def _on(machine: Mapping[str, Any], draft: str) -> Deployment:
+    return Deployment(
+        device=machine["device"],
+        target=machine["target"],
+        draft=draft,
+        quant=published_systems()["vllm"]["quant"],
+        num_devices=machine["degree"],
+    )
+
+
+def _slowdown(machine: Mapping[str, Any], draft: str) -> float:
+    """How many times as long forwards take on this machine, by its own autoregressive step, where that is an input."""
+    if not machine["as_input"]:
+        return 1.0
+    return float(machine["autoregressive_ms"]) * 1e-3 / _step_s(_on(machine, draft), Phase.VERIFY, 1)
+
+
+def _step_s(deployment: Deployment, phase: Phase, rows: int) -> float:
+    degree = deployment.num_devices
+    latency = deployment.profile.step(phase, degree=degree, peer_busy=False, rows=rows, context=_CONTEXT)
+    return latency.mean_s

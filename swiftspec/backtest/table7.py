@@ -1,0 +1,153 @@
+"""SwiftSpec's Table 7: fit on the serial tree's acceptance lengths, predict the asynchronous tree's.
+
+Qwen2-72B with Qwen2-1.5B, six data sets, 8 rows verified and 8 leaves per expansion in both arms. Not printed: how many
+expansions a round has, whether a length counts the bonus token, how many forwards follow a miss. They are read from
+the paper's rules and the serial arm's time, never from the asynchronous lengths:
+
+- An expansion lengthens the tree along the true path by one token at most, so on average a round accepts no more draft
+  tokens than it has expansions. GSM8K's 4.2 (3.2 without a bonus token) rules out 3. Four cannot last the printed
+  3.73 ms each: behind a verification of 10.34 ms that is a round of 25.3 ms, in which 200 tokens/s are 5.05 tokens; the
+  mean length is 3.63, at most 4.63 with the bonus token.
+- If lengths count the bonus token, 200 tokens/s are rounds of 18.2 ms, of which drafting has 7.8; otherwise 23.2 and
+  12.8. A draft of 28 layers takes about 1.1 ms with the paper's kernels (Table 8: 34 us a layer, then the head). It is
+  7 expansions, the tree levels per round that readers of the released code report; or 12, too many for a verification.
+- The tree grows until it has 8 nodes. After a miss that is two forwards: of the root, then of its candidates.
+
+How much hangs on each reading: tests/backtest/test_table7.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+
+from swiftspec.difficulty import PRIOR, Difficulty, Fit, Length, fit_difficulty, synthesise
+from swiftspec.documents import ModelRef, Origin
+from swiftspec.latency import NUM_QUANTILES, Provenance
+from swiftspec.policies.effects import Role
+from swiftspec.policies.serial import SerialTree
+from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.profile import Profile, StepPoint
+from swiftspec.registry.acceptance import acceptance_of
+from swiftspec.simulator.driver import Simulator
+from swiftspec.timeline import Phase, measure
+
+__all__ = ["DRAFT", "TARGET", "Reading", "predicted_lengths", "published_lengths", "serial_fits"]
+
+TARGET, DRAFT = "qwen2-72b", "qwen2-1.5b"
+_TARGET_MODEL, _DRAFT_MODEL = (ModelRef(model=name, dtype="int4") for name in (TARGET, DRAFT))
+_VERIFY_S = 10.48e-3
+_ROWS = 8
+_NUM_PROMPTS, _NUM_TOKENS, _SEED = 16, 192, 0
+_MEAN_LOGITS = (0.0, 1.5, 3.0, 4.5, 6.0)  # between them the serial length is interpolated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the paper leaves open, with the values argued for above.
+
+    Parameters
+    ----------
+    expansions : int
+        Per round, in both arms.
+    bonus : bool
+        Whether a printed length counts the bonus token.
+    miss_expansions : int
+        Draft forwards between a miss and the next verification.
+    """
+
+    expansions: int = 7
+    bonus: bool = True
+    miss_expansions: int = 2
+
+    @property
+    def serial(self) -> SerialTree:
+        return SerialTree(verify_rows=_ROWS, expand_rows=_ROWS, num_candidates=_ROWS, expansions=self.expansions)
+
+    @property
+    def parallel(self) -> SwiftSpec:
+        return SwiftSpec(
+            verify_rows=_ROWS, expand_rows=_ROWS, num_candidates=_ROWS, miss_expansions=self.miss_expansions
+        )
+
+    def length(self, policy: SerialTree | SwiftSpec, difficulty: Difficulty) -> float:
+        """As the paper would print it, of a simulated run in which a verification lasts `expansions` expansions."""
+        return _tokens_per_round(policy, difficulty, self.expansions) - (not self.bonus)
+
+
+def published_lengths(arm: str) -> dict[str, float]:
+    """Printed lengths by data set; `arm` is serial or asynchronous."""
+    return {record.dataset: record.values[0] for record in acceptance_of(TARGET, DRAFT) if record.shape.startswith(arm)}
+
+
+def serial_fits(reading: Reading, *, prior: Difficulty = PRIOR) -> dict[str, Fit]:
+    """Difficulties by data set that give the serial arm its printed lengths; only the mean logit is fitted."""
+    of = _serial_curve(reading, prior)
+    return {
+        dataset: fit_difficulty([Length(value=length, of=of)], prior=prior)
+        for dataset, length in published_lengths("serial").items()
+    }
+
+
+def predicted_lengths(reading: Reading, *, prior: Difficulty = PRIOR) -> dict[str, float]:
+    """Lengths of the asynchronous tree by data set, from the serial arm's alone."""
+    fits = serial_fits(reading, prior=prior)
+    return {dataset: reading.length(reading.parallel, fit.difficulty) for dataset, fit in fits.items()}
+
+
+def _serial_curve(reading: Reading, prior: Difficulty) -> Callable[[Difficulty], float]:
+    """The serial arm's length against the mean logit: a few simulations instead of some for every data set."""
+    lengths = [
+        reading.length(reading.serial, prior.model_copy(update={"mean_logit": mean_logit}))
+        for mean_logit in _MEAN_LOGITS
+    ]
+    curve = PchipInterpolator(np.array(_MEAN_LOGITS), np.array(lengths))
+    return lambda difficulty: float(curve(difficulty.mean_logit))
+
+
+@cache  # readings that differ in the bonus token alone, or after a miss alone, share their serial arm
+def _tokens_per_round(policy: SerialTree | SwiftSpec, difficulty: Difficulty, expansions: int) -> float:
+    trace = synthesise(
+        difficulty,
+        num_prompts=_NUM_PROMPTS,
+        prompt_length=1,
+        num_tokens=_NUM_TOKENS,
+        seed=_SEED,
+        target=_TARGET_MODEL,
+        draft=_DRAFT_MODEL,
+        num_candidates=_ROWS,
+    )
+    simulation = Simulator(_profile(expansions), trace).run(policy, degrees=dict.fromkeys(Role, 1), seed=_SEED)
+    return measure(simulation.timelines).figures.tokens_per_round
+
+
+def _profile(expansions: int) -> Profile:
+    # The last expansion is under way when the verdict arrives, so that exactly that many are made.
+    seconds = {Phase.VERIFY: _VERIFY_S, Phase.EXPAND: _VERIFY_S / (expansions - 0.5), Phase.PREFILL: _VERIFY_S}
+    steps = ((Role.TARGET, Phase.VERIFY), (Role.DRAFT, Phase.EXPAND), *((role, Phase.PREFILL) for role in Role))
+    return Profile(
+        origin=Origin.here(),
+        device="h800-sxm",
+        num_devices=2,
+        target=_TARGET_MODEL,
+        draft=_DRAFT_MODEL,
+        steps=tuple(_constant(role, phase, seconds[phase]) for role, phase in steps),
+        host=(),
+        peers_interfere=False,
+    )
+
+
+def _constant(role: Role, phase: Phase, seconds: float) -> StepPoint:
+    return StepPoint(
+        role=role,
+        phase=phase,
+        degree=1,
+        peer_busy=False,
+        rows=1,
+        context=0,
+        quantiles_s=(seconds,) * NUM_QUANTILES,
+        num_samples=1,
+        provenance=Provenance.PUBLISHED,
+    )
