@@ -1,0 +1,53 @@
+"""Colours, an empty figure, and how one is written.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart.
+"""
+
+import io
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from swiftspec.documents import write_atomically
+
+__all__ = [
+    "BLUE",
+    "COLOURS",
+    "GREEN",
+    "GREY",
+    "ORANGE",
+    "PURPLE",
+    "SKY",
+    "VERMILION",
+    "YELLOW",
+    "new_figure",
+    "render",
+    "save_figure",
+]
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+SKY, VERMILION, YELLOW, GREY = "#56B4E9", "#D55E00", "#F0E442", "#999999"
+COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY)
+_DPI = 120
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure, whole or not at all, in the format that the path's suffix names: png, svg or pdf."""
+    write_atomically(path, render(figure, path.suffix.removeprefix(".")))
+
+
+def render(figure: Figure, file_format: str) -> bytes:
+    """The bytes of a figure as png, svg or pdf."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=file_format, dpi=_DPI)
+    return buffer.getvalue()
+
+
+def new_figure(width: float = 7, height: float = 4.5) -> tuple[Figure, Axes]:
+    """An empty figure in the style of the others. width, height: inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(visible=True, alpha=0.3)
+    axes.set_axisbelow(True)
+    return figure, axes

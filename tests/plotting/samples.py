@@ -1,0 +1,24 @@
+"""What the figures of these tests show."""
+
+from swiftspec.latency import Latency
+from swiftspec.report import Report
+from swiftspec.timeline import Phase
+from swiftspec.validator import Measurement, make_report
+from tests.cli.samples import ORIGIN, plan, serial_timeline
+from tests.html.samples import composed_profile
+
+
+def report() -> Report:
+    measurements = [
+        Measurement(policy=policy, repeats=((serial_timeline(round_s=round_s),),), outputs=((1,),))
+        for policy, round_s in (("swiftspec", 0.1), ("autoregressive", 0.4))
+    ]
+    return make_report(plan(), plan_sha256="0", measurements=measurements, origin=ORIGIN)
+
+
+def forwards() -> dict[str, Latency]:
+    profile = composed_profile()
+    return {
+        f"{phase} on {degree}": profile.step(phase, degree=degree, peer_busy=False, rows=1, context=0)
+        for phase, degree in ((Phase.VERIFY, 4), (Phase.EXPAND, 4))
+    }

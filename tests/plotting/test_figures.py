@@ -1,0 +1,60 @@
+"""What holds for every figure."""
+
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from swiftspec.plotting import (
+    acceptance_by_rank,
+    errors,
+    forward_parts,
+    heat_map,
+    predicted_vs_measured,
+    render,
+    sensitivity,
+    speed_against_devices,
+    step_latency,
+    timeline_rounds,
+)
+from tests.cli.samples import parallel_timeline, serial_timeline, trace
+from tests.html.samples import rich_plan
+from tests.plotting.samples import forwards, report
+from tests.simulator.builders import machine_profile
+
+FIGURES = {
+    "acceptance": lambda: acceptance_by_rank(trace()),
+    "latency": lambda: step_latency(machine_profile()),
+    "report": lambda: predicted_vs_measured(report()),
+    "errors": lambda: errors(report()),
+    "splits": lambda: heat_map(rich_plan()),
+    "devices": lambda: speed_against_devices(rich_plan()),
+    "sensitivity": lambda: sensitivity(rich_plan()),
+    "parts": lambda: forward_parts(forwards()),
+    "serial": lambda: timeline_rounds(serial_timeline()),
+    "parallel": lambda: timeline_rounds(parallel_timeline(num_rounds=30)),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figure_renders(name: str) -> None:
+    assert render(FIGURES[name](), "svg").startswith(b"<?xml")
+
+
+@pytest.mark.parametrize(("file_format", "signature"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_formats_are_those_asked_for(file_format: str, signature: bytes) -> None:
+    assert render(FIGURES["acceptance"](), file_format).startswith(signature)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_value_axis_names_its_unit_or_quantity(name: str) -> None:
+    figure: Figure = FIGURES[name]()
+    for axes in figure.axes:
+        assert axes.get_xlabel() or [label.get_text() for label in axes.get_xticklabels()]
+        assert axes.get_ylabel() or [label.get_text() for label in axes.get_yticklabels()]
+
+
+def test_pictures_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    render(FIGURES["report"](), "png")
+    assert list(tmp_path.iterdir()) == []
