@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from swiftspec import __version__, console
-from swiftspec.commands import options
+from swiftspec.commands import options, verbs
+from swiftspec.commands.usage import usage_sentence
 
 __all__ = ["app", "main"]
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=arguments, prog_name="swiftspec", standalone_mode=False)
     except typer.TyperException as error:
-        console.error(error.format_message())
+        console.error(usage_sentence(error))
         return 2
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
@@ -148,28 +149,56 @@ def trace(
 @app.command()
 def plan(
     *,
-    target: options.Target,
-    draft: options.Draft,
-    profile: options.ProfileFile,
-    trace: options.TraceFile,
-    devices: Annotated[int, typer.Option(min=1, help="How many devices there are to place the pair on.")],
+    target: Annotated[str, typer.Option(metavar="M", help="Target: a directory, or with --device a name.")],
+    draft: Annotated[str, typer.Option(metavar="M", help="Draft: a directory, or with --device a name.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the plan.")],
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
+    device: options.DeviceName = None,
+    devices: Annotated[int, typer.Option(min=1, help="How many devices there are to place the pair on.")] = 8,
+    quant: options.Quant = None,
+    draft_quant: options.DraftQuant = None,
+    engine: options.Engine = None,
+    op_tables: options.OpTables = None,
+    context: options.Context = None,
+    dataset: options.Dataset = None,
+    objective: options.ObjectiveName = "tokens-per-s",
+    max_tpot_ms: options.MaxTpot = None,
+    max_gpus: options.MaxDevices = None,
+    price_per_hour: options.Price = None,
     inflate: options.Inflate = None,
     dtype: options.ProfileDtype = None,
     policy: Annotated[str, typer.Option(metavar="auto|NAME", help="Search all policies, or one.")] = "auto",
     seed: options.Seed = 0,
     jobs: options.Jobs = -1,
+    backend: options.Backend = None,
+    report: options.ReportPage = None,
     json: options.Json = None,
 ) -> None:
     """Choose policy, tree shape and split, and say what to expect.
 
+    For this machine from a profile and a trace; for one that is not at hand from its name and those of the models.
+
     \b
-    Example:
+    Examples:
       swiftspec plan --target demo/target --draft demo/draft --inflate layers=12,hidden=512 \\
           --profile profile.json --trace trace.npz --devices 2 --out plan.json
+      swiftspec plan --target llama-3-70b --draft llama-3.2-3b --device h800-sxm --devices 8 \\
+          --quant int4 --out plan.json --report plan.html
     """
+    from swiftspec.commands.hardware import Machine
+    from swiftspec.commands.plan import make_goal
     from swiftspec.commands.plan import plan as search
 
+    machine = Machine.named(
+        device,
+        num_devices=devices,
+        quant=quant,
+        draft_quant=draft_quant,
+        engine=engine,
+        context=context,
+        op_tables=op_tables,
+    )
     search(
         target=target,
         draft=draft,
@@ -178,10 +207,15 @@ def plan(
         profile=profile,
         trace=trace,
         devices=devices,
+        machine=machine,
+        dataset=dataset,
+        goal=make_goal(objective, max_tpot_ms=max_tpot_ms, max_gpus=max_gpus, price_per_hour=price_per_hour),
         policy=policy,
         seed=seed,
         jobs=jobs,
+        backend=backend,
         out=out,
+        report=report,
         json_path=json,
     )
 
@@ -341,59 +375,7 @@ def compare(
     )
 
 
-@app.command()
-def inflate(
-    *,
-    target: options.Target,
-    inflate: Annotated[str, typer.Option(metavar="SHAPE", help="As layers=24,hidden=1024.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the Hugging Face directory.")],
-    dtype: Annotated[str, typer.Option(help="float32 (fp32) or bfloat16 (bf16).")] = "float32",
-    seed: options.Seed = 0,
-    json: options.Json = None,
-) -> None:
-    """Write a larger model that says exactly what the small one says.
-
-    \b
-    Example:
-      swiftspec inflate --target demo/target --inflate layers=24,hidden=1024 --out inflated
-    """
-    from swiftspec.commands.inflate import inflate as write
-
-    write(target=target, inflate=inflate, dtype=dtype, out=out, seed=seed, json_path=json)
-
-
-@app.command()
-def demo(
-    *,
-    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the files go.")] = Path(
-        "swiftspec-demo"
-    ),
-    inflate: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape; a realistic one if not given.")
-    ] = None,
-    dtype: options.Dtype = "auto",
-    devices: Annotated[int | None, typer.Option(min=1, help="Cores; two, or what there is, if not given.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of the validation.")] = 3,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw figures beside the files.")] = False,
-    json: options.Json = None,
-) -> None:
-    """Do all of this on the bundled pair, in a few minutes.
-
-    \b
-    Example:
-      swiftspec demo --dir swiftspec-demo --plot
-    """
-    from swiftspec.commands.demo import demo as show
-
-    show(
-        directory=directory,
-        inflate=inflate,
-        dtype=dtype,
-        devices=devices,
-        repeats=repeats,
-        plot=plot,
-        json_path=json,
-    )
+verbs.register(app)
 
 
 if __name__ == "__main__":

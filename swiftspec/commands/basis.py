@@ -1,5 +1,6 @@
 """What a plan rests on: its own file, and the profile and trace it was computed from, held to their SHA-256."""
 
+from hashlib import sha256
 from pathlib import Path
 
 from swiftspec.acceptance import AcceptanceTrace
@@ -11,11 +12,14 @@ from swiftspec.profile import Profile
 __all__ = ["candidate_of", "check_models", "make_basis", "read_profile", "read_trace"]
 
 
-def make_basis(path: Path, *, plan_path: Path) -> Basis:
-    """A reference that survives moving the plan together with what lies beside or below it."""
+def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> Basis:
+    """A reference that survives moving the plan together with what lies beside or below it.
+
+    content: what the file will hold, if it is yet to be written.
+    """
     absolute, folder = path.resolve(), plan_path.resolve().parent
     stored = absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute
-    return Basis(path=str(stored), sha256=file_sha256(path))
+    return Basis(path=str(stored), sha256=file_sha256(path) if content is None else sha256(content).hexdigest())
 
 
 def read_profile(plan: Plan, plan_path: Path) -> Profile:

@@ -112,6 +112,12 @@ def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, na
             f"policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
             f"{report.rank_correlation:.2f}; regret of the choice, {report.chosen}, {percent(report.regret)}"
         )
+        if (repeatability := report.order_repeatability) is not None:
+            total, decided, agreeing = report.decided_pairs
+            console.say(
+                f"Two repetitions' measured orders correlate by {repeatability:.2f}. {decided} of {total} pairs of "
+                f"policies are ordered alike in all repetitions, {agreeing} of these as predicted"
+            )
         say_drift(report)
         if agreement := report.retimed_agreement:
             console.say(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
@@ -152,7 +158,12 @@ def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None)
             for candidate in candidates
         ]
         return content | {"policies": policies}
-    agreement = {"kendall_tau": report.rank_correlation, "median_error": report.median_error}
+    agreement: dict[str, object] = {
+        "kendall_tau": report.rank_correlation,
+        "median_error": report.median_error,
+        "order_repeatability": report.order_repeatability,
+        "decided_pairs": dict(zip(("all", "decided", "as_predicted"), report.decided_pairs, strict=True)),
+    }
     if again := report.retimed_agreement:
         agreement |= {"retimed_kendall_tau": again[0], "retimed_median_error": again[1]}
     return content | report.model_dump(mode="json") | agreement

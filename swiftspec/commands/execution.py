@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from swiftspec.plan import Candidate, Plan
 from swiftspec.policies import Layout, Request
 from swiftspec.prompts import Prompt
+from swiftspec.registry import DEVICES
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.tokenizer import Tokenizer
 
@@ -43,8 +44,10 @@ def num_devices_here() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def check_devices(candidates: Iterable[Candidate], *, source: Path) -> None:
-    """ValueError unless this machine has every device that the candidates use."""
+def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: Path) -> None:
+    """ValueError unless the plan is for a machine of this kind, with every device that the candidates use."""
+    if plan.device in DEVICES:
+        raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
     available = num_devices_here()
     for candidate in candidates:
         needed = max(candidate.devices) + 1

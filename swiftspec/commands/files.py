@@ -15,10 +15,13 @@ _FIGURES = (".png", ".svg", ".pdf")
 
 
 def check_outputs(**paths: Path | None) -> None:
-    """ValueError, naming the option, for the first path that could not be written now."""
+    """ValueError, naming the option, for the first path that could not be written now, or would be written twice."""
+    wanted: dict[Path, str] = {}
     for option, path in paths.items():
         if path is not None:
             _check(f"--{option}", path)
+            if (other := wanted.setdefault(path.resolve(), option)) != option:
+                raise ValueError(f"--{option} is {path}, where --{other} is to be written, too")
     if (plot := paths.get("plot")) is not None and plot.suffix not in _FIGURES:
         raise ValueError(f"--plot is {plot}; expected a name ending in {', '.join(_FIGURES)}")
 

@@ -7,20 +7,34 @@ import typer
 
 __all__ = [
     "AcceptanceMethod",
+    "Backend",
+    "Context",
+    "Dataset",
+    "DeviceName",
+    "Directory",
     "Draft",
+    "DraftQuant",
     "Dtype",
+    "Engine",
     "Inflate",
     "Jobs",
     "Json",
     "Limit",
+    "MaxDevices",
+    "MaxTpot",
     "NewTokens",
+    "ObjectiveName",
+    "OpTables",
     "PlanFile",
     "Plot",
+    "Price",
     "ProfileDtype",
     "ProfileFile",
     "PromptFile",
     "Prompts",
+    "Quant",
     "Repeats",
+    "ReportPage",
     "Seed",
     "Target",
     "Timeline",
@@ -33,6 +47,7 @@ Inflate = Annotated[
     str | None,
     typer.Option(metavar="SHAPE", help="Expand the target to this shape at load, as layers=24,hidden=1024."),
 ]
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the files go.")]
 Dtype = Annotated[str, typer.Option(help="auto (measures which is faster), float32 (fp32) or bfloat16 (bf16).")]
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
@@ -43,6 +58,9 @@ Timeline = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the timeline as JSON that ui.perfetto.dev opens.")
 ]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .svg or .pdf.")]
+ReportPage = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write the plan as a page: one HTML file.")
+]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results.")]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt at most; else the plan's.")]
@@ -59,3 +77,41 @@ AcceptanceMethod = Annotated[
     ),
 ]
 Jobs = Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Plan for this device, as h100-sxm, h200-sxm or h800-sxm, from op tables."),
+]
+Quant = Annotated[
+    str | None,
+    typer.Option(metavar="FORMAT", help="With --device, of weights: bf16, fp8, int8 or int4; bf16 if not given."),
+]
+DraftQuant = Annotated[
+    str | None, typer.Option(metavar="FORMAT", help="With --device, of the draft's; the target's if not given.")
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="With --device, whose kernels: auto (SwiftSpec's for int4, else the tables' with little around them), "
+        "swiftspec, vllm-int4, vllm, sglang, trtllm.",
+    ),
+]
+Context = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --device, tokens of a prompt; 512 if not given.")
+]
+OpTables = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="With --device: tables that `swiftspec import` wrote.")
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="With --device: acceptance on this data set; on all if not given."),
+]
+ObjectiveName = Annotated[
+    Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost"], typer.Option(help="What to be best at.")
+]
+MaxTpot = Annotated[float | None, typer.Option(metavar="MS", help="Only what keeps the mean TPOT below this.")]
+MaxDevices = Annotated[int | None, typer.Option(min=1, help="Only what needs so many devices at most.")]
+Price = Annotated[float | None, typer.Option(metavar="P", help="Of a device, in any currency, for --objective cost.")]
+Backend = Annotated[
+    str | None, typer.Option(metavar="loky|dask|ray", help="Where simulations run: here, or on an existing cluster.")
+]

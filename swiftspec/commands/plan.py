@@ -1,18 +1,26 @@
 """`swiftspec plan`: the simulator's choice of policy, shape and split, and what it rests on."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.commands.basis import check_models, make_basis
+from swiftspec.commands.basis import check_models, make_basis, read_profile, read_trace
+from swiftspec.commands.elsewhere import search_elsewhere
 from swiftspec.commands.files import check_outputs, write_json
+from swiftspec.commands.hardware import Machine
 from swiftspec.commands.models import resolve_pair
-from swiftspec.commands.wording import PREDICTION_COLUMNS, milliseconds, prediction_row, provenance_shares, speed
-from swiftspec.plan import Plan
-from swiftspec.policies import POLICIES, Layout, make_policy
+from swiftspec.commands.page import write_page
+from swiftspec.commands.policies import check_policy
+from swiftspec.commands.showing import show_plan
+from swiftspec.plan import Goal, Objective, Plan
 from swiftspec.profile import Profile
 
-__all__ = ["plan", "search", "show_plan"]
+__all__ = ["make_goal", "plan", "search", "search_elsewhere"]
+
+_ANY_GOAL = Goal()
 
 
 def plan(
@@ -21,35 +29,99 @@ def plan(
     draft: str,
     inflate: str | None,
     dtype: str | None,
-    profile: Path,
-    trace: Path,
+    profile: Path | None,
+    trace: Path | None,
     devices: int,
     policy: str,
     seed: int,
     jobs: int,
     out: Path,
+    machine: Machine | None = None,
+    dataset: str | None = None,
+    goal: Goal = _ANY_GOAL,
+    backend: str | None = None,
+    report: Path | None = None,
     json_path: Path | None = None,
 ) -> Plan:
-    """Search, print and save."""
-    check_outputs(out=out, json=json_path)
-    made = search(
-        target=target,
-        draft=draft,
-        inflate=inflate,
-        dtype=dtype,
-        profile=profile,
-        trace=trace,
-        devices=devices,
-        policy=policy,
-        seed=seed,
-        jobs=jobs,
-        plan_path=out,
-    )
+    """Search, print and save: for the machine that profile and trace were recorded on, or for a `machine` elsewhere."""
+    check_outputs(out=out, report=report, json=json_path)
+    _check_simulating(jobs, backend)
+    common: Common = {"policy": policy, "goal": goal, "seed": seed, "jobs": jobs, "backend": backend, "plan_path": out}
+    if machine is None:
+        if dataset is not None:
+            raise ValueError(f"--dataset is {dataset}; it needs --device, without which acceptance is that of --trace")
+        made = search(
+            target=target,
+            draft=draft,
+            inflate=inflate,
+            dtype=dtype,
+            profile=_needed("--profile", profile),
+            trace=_needed("--trace", trace),
+            devices=devices,
+            **common,
+        )
+    else:
+        _refuse({"--inflate": inflate, "--dtype": dtype, "--profile": profile})
+        with console.progress("plan") as progress:
+            made = search_elsewhere(
+                machine, target=target, draft=draft, trace=trace, dataset=dataset, progress=progress, **common
+            )
     made.save(out)
     show_plan(made)
-    console.say(f"\nSaved as {out}")
+    if report is not None:
+        write_page(report, made, profile=read_profile(made, out), trace=read_trace(made, out))
+    console.say(f"\nSaved as {out}" + (f"; the report is {report}" if report else ""))
     write_json(json_path, {"plan": str(out)} | made.model_dump(mode="json"))
     return made
+
+
+class Common(TypedDict):
+    """What any search is told."""
+
+    policy: str
+    goal: Goal
+    seed: int
+    jobs: int
+    backend: str | None
+    plan_path: Path
+
+
+def make_goal(objective: str, *, max_tpot_ms: float | None, max_gpus: int | None, price_per_hour: float | None) -> Goal:
+    """From flags. ValueError naming the flag."""
+    for flag, value in (("--max-tpot-ms", max_tpot_ms), ("--price-per-hour", price_per_hour)):
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{flag} is {value}; expected a positive number")
+    if objective == Objective.COST and price_per_hour is None:
+        raise ValueError("--price-per-hour is missing; --objective cost needs what a device costs an hour")
+    if objective != Objective.COST and price_per_hour is not None:
+        raise ValueError(f"--price-per-hour is {price_per_hour}; it needs --objective cost, not {objective}")
+    return Goal(
+        objective=Objective(objective),
+        max_tpot_s=None if max_tpot_ms is None else max_tpot_ms / 1e3,
+        max_devices=max_gpus,
+        price_per_hour=price_per_hour,
+    )
+
+
+def _needed(flag: str, path: Path | None) -> Path:
+    if path is None:
+        raise ValueError(f"{flag} is missing; a plan for this machine needs it, one for another machine needs --device")
+    return path
+
+
+def _check_simulating(jobs: int, backend: str | None) -> None:
+    from swiftspec.planner.backends import check_backend
+
+    if jobs < 1 and jobs != -1:
+        raise ValueError(f"--jobs is {jobs}; expected at least 1, or -1 for one per core")
+    if backend is not None:
+        check_backend(backend, field="--backend")
+
+
+def _refuse(given: Mapping[str, object]) -> None:
+    for flag, value in given.items():
+        if value is not None:
+            raise ValueError(f"{flag} is {value}; with --device nothing is run or was measured here")
 
 
 def search(
@@ -65,10 +137,11 @@ def search(
     seed: int,
     jobs: int,
     plan_path: Path,
+    goal: Goal = _ANY_GOAL,
+    backend: str | None = None,
 ) -> Plan:
-    """The plan that would be saved at `plan_path`."""
-    wanted = None if policy == "auto" else policy
-    _check_policy(wanted, devices)
+    """The plan for the machine of a profile, as it would be saved at `plan_path`."""
+    wanted = check_policy(policy, devices)
     latencies, recorded = Profile.load(profile), AcceptanceTrace.load(trace)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype or latencies.target.dtype)
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
@@ -85,54 +158,6 @@ def search(
             seed=seed,
             num_jobs=jobs,
             progress=progress,
+            goal=goal,
+            backend=backend,
         )
-
-
-def _check_policy(policy: str | None, devices: int) -> None:
-    if policy is None:
-        return
-    if policy not in POLICIES:
-        raise ValueError(f"--policy is {policy!r}; expected auto or one of {', '.join(POLICIES)}")
-    if devices < 2 and make_policy(policy).layout is Layout.DISAGGREGATED:
-        raise ValueError(
-            f"--policy is {policy}, which is disaggregated: its roles need 2 devices, and --devices is {devices}"
-        )
-
-
-def show_plan(made: Plan) -> None:
-    """The choice in a sentence, its rivals, and what the prediction rests on."""
-    console.say(_sentence(made))
-    console.table(
-        "The best of every policy, as predicted",
-        PREDICTION_COLUMNS,
-        [prediction_row(candidate) for candidate in made.candidates.values()],
-        num_text_columns=2,
-    )
-    if made.ties:
-        console.say(f"\nTied within the noise, and less simple: {'; '.join(made.ties)}")
-    metrics = made.chosen.prediction.metrics
-    console.say(
-        f"\nSpeed of light of the choice: {speed(metrics.speed_of_light)} tokens/s, "
-        f"{metrics.figures.tokens_per_round:.2f} tokens per verification of {milliseconds(metrics.verify_s)} ms"
-    )
-    console.say(f"Predicted time rests on: {provenance_shares(made.chosen.prediction.provenance)}")
-    console.say(f"Simulated {made.num_simulated} candidates on {made.num_devices} devices")
-    for reason, count in made.rejected.items():
-        console.say(f"Rejected {count}: {reason}")
-    console.say(f"Based on {made.profile.path} and {made.trace.path}, for {made.target}")
-
-
-def _sentence(made: Plan) -> str:
-    chosen = made.chosen
-    figures = chosen.prediction.metrics.figures
-    text = f"Chosen: {chosen.describe()}, for {speed(figures.tokens_per_s)} tokens/s predicted"
-    if not made.alternatives:
-        return f"{text}; no other policy was feasible or asked for."
-    rival = max(made.alternatives, key=lambda other: other.prediction.metrics.figures.tokens_per_s)
-    other = rival.prediction.metrics.figures
-    ratio = figures.tokens_per_s / other.tokens_per_s
-    return (
-        f"{text}, {ratio:.2f} times {rival.policy}{', the next best' if ratio >= 1 else ''}: "
-        f"a round of {milliseconds(figures.round_s.median)} ms brings {figures.tokens_per_round:.2f} tokens, "
-        f"against {milliseconds(other.round_s.median)} ms and {other.tokens_per_round:.2f}."
-    )

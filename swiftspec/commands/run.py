@@ -56,7 +56,7 @@ def run(
     check_outputs(timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
     candidate = candidate_of(made, policy)
-    check_devices([candidate], source=plan)
+    check_devices(made, [candidate], source=plan)
     tokenizer = target_tokenizer(made)
     encoded = encode(tokenizer, _prompts(prompt, prompts))
     tasks = make_tasks(made, [candidate], encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)

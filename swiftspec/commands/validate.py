@@ -90,7 +90,7 @@ def measure_plan(
     from, forwards are timed between the requests, and predictions made again. KeyboardInterrupt if no repetition was
     whole.
     """
-    check_devices(candidates, source=source)
+    check_devices(made, candidates, source=source)
     encoded = encode(target_tokenizer(made), _spread(read_prompts(prompts), limit))
     tasks = make_tasks(made, candidates, encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
     runs, interrupted, drift = _measure(made, candidates, tasks, repeats)

@@ -69,6 +69,7 @@ def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.Tem
     assert main([*trace, "--out", str(made.trace), "--json", str(folder / "trace-result.json")]) == 0
     files = ["--profile", str(made.profile), "--trace", str(made.trace)]
     plan = ["plan", *made.pair(), *files, "--devices", devices, "--jobs", "1", "--out", str(made.plan)]
+    plan += ["--report", str(folder / "plan.html")]
     assert main([*plan, "--json", str(folder / "plan-result.json")]) == 0
     return made
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.documents import ModelRef, Origin, Spread, file_sha256
+from swiftspec.latency import Provenance
 from swiftspec.plan import Basis, Candidate, Plan, Prediction
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Provenance
 from swiftspec.timeline import Figures, Metrics, Phase, Span, Timeline
 
 TARGET, DRAFT = ModelRef(model="synthetic", dtype="float32"), ModelRef(model="synthetic", dtype="float32")

@@ -63,6 +63,14 @@ def test_plan_refers_to_its_basis_beside_it(stage: Stage) -> None:
     assert read(stage.folder / "plan-result.json")["chosen"]["policy"] == plan.chosen.policy
 
 
+def test_plan_is_written_as_a_page_too(stage: Stage) -> None:
+    page = (stage.folder / "plan.html").read_text(encoding="utf-8")
+    plan = Plan.load(stage.plan)
+    assert f"{plan.chosen.policy} {plan.chosen.split}" in page
+    assert plan.profile.sha256 in page
+    assert "rounds of the plan" in page
+
+
 def test_plan_elsewhere_refers_to_its_basis_absolutely(stage: Stage, tmp_path: Path) -> None:
     files = ["--profile", str(stage.profile), "--trace", str(stage.trace), "--out", str(tmp_path / "plan.json")]
     assert main(["plan", *stage.pair(), *files, "--devices", "1", "--policy", "serial_chain", "--jobs", "1"]) == 0
@@ -87,7 +95,7 @@ def test_plan_says_what_it_chose_and_why(stage: Stage, capsys: pytest.CaptureFix
     assert "Speed of light" in text
     assert "measured" in text.split("Predicted time rests on: ")[1]
     assert f"Simulated {plan.num_simulated} candidates" in text
-    assert all(reason in text for reason in plan.rejected)
+    assert all(rejection.reason in text for rejection in plan.rejections[:8])
 
 
 @pytest.mark.parametrize("policy", ["autoregressive", "serial_tree", pytest.param("swiftspec", marks=two_cores)])
@@ -231,6 +239,7 @@ def test_comparison_measures_if_asked_to(stage: Stage, tmp_path: Path, capsys: p
     assert {policy["policy"] for policy in content["policies"]} == {"serial_tree", content["chosen"]}
     assert all(policy["measured"]["tokens_per_s"] > 0 for policy in content["policies"])
     assert -1 <= content["kendall_tau"] <= 1
+    assert 0 <= content["decided_pairs"]["as_predicted"] <= content["decided_pairs"]["decided"]
     assert content["regret"] >= 0
     assert "Kendall's rank correlation" in capsys.readouterr().out
 

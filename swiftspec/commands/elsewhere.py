@@ -1,0 +1,194 @@
+"""Planning for machines that are not at hand: a profile composed, acceptance synthesised, and the search over them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.commands.basis import make_basis
+from swiftspec.commands.hardware import Machine, PlannedModel, planned_pair
+from swiftspec.commands.policies import check_policy
+from swiftspec.console import Progress
+from swiftspec.documents import ModelRef, write_atomically
+from swiftspec.latency import Provenance
+from swiftspec.plan import Acceptance, Basis, Goal, Plan
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
+from swiftspec.registry.names import unknown
+
+__all__ = ["Inputs", "prepare", "search_elsewhere"]
+
+NUM_PROMPTS = 16
+NUM_NEW_TOKENS = 256
+_ANY_GOAL = Goal()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a plan rests on; `files` are to be written beside it, once there is one."""
+
+    profile: Profile
+    profile_basis: Basis
+    trace: AcceptanceTrace
+    trace_basis: Basis
+    acceptance: Acceptance
+    files: Mapping[Path, bytes]
+
+    def save(self) -> None:
+        for path, content in self.files.items():
+            write_atomically(path, content)
+
+
+def _unheard(*_: object) -> None:
+    """Nobody waits for progress."""
+
+
+def search_elsewhere(
+    machine: Machine,
+    *,
+    target: str,
+    draft: str,
+    plan_path: Path,
+    trace: Path | None = None,
+    dataset: str | None = None,
+    policy: str = "auto",
+    goal: Goal = _ANY_GOAL,
+    seed: int = 0,
+    jobs: int = -1,
+    backend: str | None = None,
+    progress: Progress = _unheard,
+) -> Plan:
+    """The plan for a machine that is not at hand; profile and trace are saved beside `plan_path`. Prints nothing.
+
+    From Python, and then `plan.save(plan_path)`; `swiftspec.commands.basis` reads profile and trace back.
+    """
+    wanted = check_policy(policy, machine.num_devices)
+    models = planned_pair(target, draft)
+    _check_dataset(dataset, trace)
+    from swiftspec.planner import Changes, MemoryModel, Search, make_plan, warm_up
+
+    if backend is None:
+        warm_up(jobs)
+    inputs = prepare(machine, target=models[0], draft=models[1], trace=trace, dataset=dataset, seed=seed, out=plan_path)
+    made = make_plan(
+        profile=inputs.profile,
+        profile_basis=inputs.profile_basis,
+        trace=inputs.trace,
+        trace_basis=inputs.trace_basis,
+        num_devices=machine.num_devices,
+        policy=wanted,
+        seed=seed,
+        num_jobs=jobs,
+        progress=progress,
+        goal=goal,
+        search=Search.QUICK,
+        memory=MemoryModel(
+            device=machine.spec,
+            specs=dict(zip(Role, (model.spec for model in models), strict=True)),
+            quantisation=dict(zip(Role, (machine.quant, machine.draft_quant), strict=True)),
+        ),
+        changes=Changes(at_context=lambda context: _profile_for(context, machine, *models)),
+        acceptance=inputs.acceptance,
+        backend=backend,
+    )
+    inputs.save()
+    return made
+
+
+def _profile_for(context: int, machine: Machine, target: PlannedModel, draft: PlannedModel) -> Profile | None:
+    """None where the models end before that."""
+    if context > _most_positions(target, draft):
+        return None
+    return machine.profile(target, draft, max_context=context)
+
+
+def _most_positions(target: PlannedModel, draft: PlannedModel) -> int:
+    return min(target.spec.max_position, draft.spec.max_position)
+
+
+def _check_dataset(dataset: str | None, trace: Path | None) -> None:
+    from swiftspec.difficulty import dataset_names
+
+    if dataset is None:
+        return
+    if dataset not in dataset_names():
+        raise unknown("--dataset", dataset, dataset_names())
+    if trace is not None:
+        raise ValueError(f"--dataset is {dataset}; with --trace acceptance is that of {trace}")
+
+
+def prepare(
+    machine: Machine,
+    *,
+    target: PlannedModel,
+    draft: PlannedModel,
+    trace: Path | None,
+    dataset: str | None,
+    seed: int,
+    out: Path,
+) -> Inputs:
+    """Synthesise the trace unless one is given, compose the profile, and name the files that `out` will rest on."""
+    files: dict[Path, bytes] = {}
+    if trace is not None:
+        recorded, acceptance = _given(trace, target, draft)
+        trace_basis = make_basis(trace, plan_path=out)
+    else:
+        _check_context(machine.context, target, draft)
+        recorded, acceptance = _synthesised(machine, target, draft, dataset=dataset, seed=seed)
+        trace_path = out.with_suffix(".trace.npz")
+        files[trace_path] = recorded.to_bytes()
+        trace_basis = make_basis(trace_path, plan_path=out, content=files[trace_path])
+    longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in recorded.prompts)
+    profile = machine.profile(target, draft, max_context=longest)
+    profile_path = out.with_suffix(".profile.json")
+    files[profile_path] = profile.to_bytes()
+    return Inputs(
+        profile=profile,
+        profile_basis=make_basis(profile_path, plan_path=out, content=files[profile_path]),
+        trace=recorded,
+        trace_basis=trace_basis,
+        acceptance=acceptance,
+        files=files,
+    )
+
+
+def _check_context(context: int, target: PlannedModel, draft: PlannedModel) -> None:
+    most = _most_positions(target, draft)
+    if context + NUM_NEW_TOKENS > most:
+        shorter = min((target, draft), key=lambda model: model.spec.max_position)
+        raise ValueError(
+            f"--context is {context}; with {NUM_NEW_TOKENS} output tokens that is more than the {most} positions of "
+            f"{shorter.name}"
+        )
+
+
+def _given(path: Path, target: PlannedModel, draft: PlannedModel) -> tuple[AcceptanceTrace, Acceptance]:
+    """A trace of the pair itself is as good as it was made; that of another pair is an assumption."""
+    recorded = AcceptanceTrace.load(path)
+    basis = f"{recorded.source} in {path.name}, of {recorded.target.model} with {recorded.draft.model}"
+    same = (recorded.target.model, recorded.draft.model) == (target.name, draft.name)
+    if not same:
+        basis += f", which stand in for {target.name} with {draft.name}"
+    measured = same and recorded.source == "recorded"
+    return recorded, Acceptance(basis=basis, provenance=Provenance.MEASURED if measured else Provenance.ASSUMED)
+
+
+def _synthesised(
+    machine: Machine, target: PlannedModel, draft: PlannedModel, *, dataset: str | None, seed: int
+) -> tuple[AcceptanceTrace, Acceptance]:
+    from swiftspec.difficulty import acceptance_for, synthesise
+
+    found = acceptance_for(target.registered, draft.registered, dataset)
+    trace = synthesise(
+        found.difficulty,
+        num_prompts=NUM_PROMPTS,
+        prompt_length=machine.context,
+        num_tokens=NUM_NEW_TOKENS,
+        seed=seed,
+        target=ModelRef(model=target.name, dtype=machine.quant),
+        draft=ModelRef(model=draft.name, dtype=machine.draft_quant),
+    )
+    if (target.registered, draft.registered) == (target.name, draft.name):
+        return trace, Acceptance(basis=found.basis, provenance=found.provenance)
+    closest = f"as that of {target.registered} with {draft.registered}, closest in size"
+    return trace, Acceptance(basis=f"{closest}: {found.basis}", provenance=Provenance.ASSUMED)

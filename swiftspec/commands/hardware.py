@@ -1,0 +1,253 @@
+"""Machines and models that are not at hand, as flags name them: checked, and as a profile composed of op tables."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec.commands.models import model_name
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
+from swiftspec.registry import (
+    DEVICES,
+    QUANTISATIONS,
+    ClusterSpec,
+    DeviceSpec,
+    known_model,
+    model_names,
+    named_device,
+    registered_name,
+)
+from swiftspec.registry.names import unknown
+from swiftspec.specs import ModelSpec, model_directory
+from swiftspec.tokenizer import check_same_vocabulary
+
+if TYPE_CHECKING:
+    from swiftspec.ops.kernels import Kernels
+    from swiftspec.ops.published import PublishedForwards
+
+__all__ = ["ENGINES", "Machine", "PlannedModel", "planned_pair"]
+
+ENGINES = ("auto", "swiftspec", "vllm-int4", "vllm", "sglang", "trtllm")
+MOST_NODES = 2
+_SERVING = ("vllm", "sglang", "trtllm")  # of `ENGINES`, those whose op tables and host time are known
+_INT4 = ("swiftspec", "vllm-int4")  # and those of which whole forwards in int4 are published
+_QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
+# Vocabularies whose sizes differ by no more are taken for one that is padded differently, as Qwen2's of 151,936 and
+# 152,064 tokens.
+_MOST_PADDING = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """A model whose shape is known, and perhaps nothing else."""
+
+    name: str
+    spec: ModelSpec
+    vocabulary: str | None  # of models in the registry
+    directory: Path | None  # of others
+
+    @classmethod
+    def of(cls, role: Role, name: str) -> "PlannedModel":
+        """From the registry, by name or repository, or from a directory with a config.json.
+
+        Raises
+        ------
+        ValueError
+            With the closest names where it is neither.
+        """
+        if (known := registered_name(name)) is not None:
+            found = known_model(known)
+            return cls(name=known, spec=found.spec, vocabulary=found.vocabulary, directory=None)
+        if name.startswith((".", "/")) and not Path(name).is_dir():
+            raise ValueError(f"--{role} is {name!r}; there is no such directory")
+        if not Path(name).is_dir() and not name.startswith("demo/"):
+            raise unknown(f"--{role}", name, model_names())
+        directory = model_directory(name)
+        return cls(
+            name=model_name(name), spec=ModelSpec.from_directory(directory), vocabulary=None, directory=directory
+        )
+
+    @property
+    def registered(self) -> str:
+        """Its own name in the registry, or that of the model closest in size, whose acceptance stands in."""
+        if self.directory is None:
+            return self.name
+        size = self.spec.num_parameters
+        return min(model_names(), key=lambda name: abs(known_model(name).spec.num_parameters / size - 1))
+
+
+def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
+    """Both models; ValueError unless they are made for each other, and the draft is the smaller one."""
+    theirs, ours = PlannedModel.of(Role.TARGET, target), PlannedModel.of(Role.DRAFT, draft)
+    _check_vocabularies(theirs, ours)
+    sizes = [model.spec.num_parameters / 1e9 for model in (theirs, ours)]
+    if sizes[1] >= sizes[0]:
+        raise ValueError(
+            f"--draft is {draft} of {sizes[1]:.3g} billion parameters; expected a smaller model than {target}, "
+            f"which has {sizes[0]:.3g} billion"
+        )
+    return theirs, ours
+
+
+def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
+    """By name, by the tokenizers, or, where one has neither, by size."""
+    if theirs.vocabulary and ours.vocabulary:
+        if theirs.vocabulary != ours.vocabulary:
+            raise ValueError(
+                f"--draft is {ours.name}, whose vocabulary is that of {ours.vocabulary}; "
+                f"{theirs.name} needs a draft with that of {theirs.vocabulary}"
+            )
+        return
+    directories = [model.directory for model in (theirs, ours) if model.directory is not None]
+    if len(directories) == len((theirs, ours)) and all((path / "tokenizer.json").exists() for path in directories):
+        check_same_vocabulary(*directories)
+    elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > _MOST_PADDING:
+        raise ValueError(
+            f"--draft is {ours.name} with a vocabulary of {ours.spec.vocab_size} tokens; "
+            f"that of {theirs.name} has {theirs.spec.vocab_size}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What to plan for.
+
+    Parameters
+    ----------
+    device : str
+        A name of the registry.
+    num_devices : int
+        On two nodes at most, since a forward is divided within a node only.
+    quant, draft_quant : str
+        Weight formats.
+    engine : str
+        One of `ENGINES`: whose kernels forwards are composed of.
+    context : int
+        Tokens of a prompt.
+    op_tables : Path, optional
+        As `swiftspec import` writes them; those that come with the package if not given.
+    """
+
+    device: str
+    num_devices: int
+    quant: str = _QUANT
+    draft_quant: str = _QUANT
+    engine: str = _ENGINE
+    context: int = _CONTEXT
+    op_tables: Path | None = None
+
+    @classmethod
+    def named(
+        cls,
+        device: str | None,
+        *,
+        num_devices: int,
+        quant: str | None,
+        draft_quant: str | None,
+        engine: str | None,
+        context: int | None,
+        op_tables: Path | None,
+    ) -> "Machine | None":
+        """The machine that flags name, None if they name none; the draft is quantised as the target unless they say.
+
+        Raises
+        ------
+        ValueError
+            If something is said of a machine that is not named, or is not known of it.
+        """
+        if device is None:
+            flags = {
+                "--quant": quant,
+                "--draft-quant": draft_quant,
+                "--engine": engine,
+                "--context": context,
+                "--op-tables": op_tables,
+            }
+            for flag, value in flags.items():
+                if value is not None:
+                    raise ValueError(f"{flag} is {value}; it needs --device, which names a machine that is not at hand")
+            return None
+        return cls(
+            device=device,
+            num_devices=num_devices,
+            quant=quant or _QUANT,
+            draft_quant=draft_quant or quant or _QUANT,
+            engine=engine or _ENGINE,
+            context=context or _CONTEXT,
+            op_tables=op_tables,
+        )
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise unknown("--device", self.device, DEVICES)
+        most = MOST_NODES * self.spec.devices_per_node
+        if not 1 <= self.num_devices <= most:
+            raise ValueError(
+                f"--devices is {self.num_devices}; expected 1 to {most}, which are {MOST_NODES} nodes of {self.device}"
+            )
+        for flag, quant in (("--quant", self.quant), ("--draft-quant", self.draft_quant)):
+            if quant not in QUANTISATIONS:
+                raise unknown(flag, quant, QUANTISATIONS)
+        if self.engine not in ENGINES:
+            raise unknown("--engine", self.engine, ENGINES)
+        if self.engine in _INT4 and "int4" not in (self.quant, self.draft_quant):
+            raise ValueError(
+                f"--engine is {self.engine}, of which only int4 forwards are known; --quant is {self.quant}"
+            )
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return named_device(self.device)
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        return ClusterSpec(device=self.spec, num_devices=self.num_devices)
+
+    @cached_property
+    def kernels(self) -> "Kernels":
+        """From op tables, or by roofline where there are none. ValueError if they are of another device or engine."""
+        from swiftspec.ops.shipped import kernels_of, tables_of
+
+        tables = tables_of(self.device, self.op_tables)
+        if tables is not None and self.engine in _SERVING:
+            known = tables.values("gemm", "framework")
+            if self.engine not in known:
+                raise ValueError(f"--engine is {self.engine}; the op tables of {self.device} hold {', '.join(known)}")
+        return kernels_of(self.device, framework=self.engine if self.engine in _SERVING else None, path=self.op_tables)
+
+    def profile(self, target: PlannedModel, draft: PlannedModel, *, max_context: int) -> Profile:
+        """Composed of the kernels, and in int4 of published forwards, for prefixes of so many tokens at most."""
+        from swiftspec.ops.compose import compose_profile
+        from swiftspec.ops.forward import Host
+
+        composed = compose_profile(
+            device=self.spec,
+            num_devices=self.num_devices,
+            target=target,
+            draft=draft,
+            quant=self.quant,
+            draft_quant=self.draft_quant,
+            kernels=self.kernels,
+            max_context=max_context,
+            host=Host.of(self.engine) if self.engine in _SERVING else None,
+            published=self._published,
+        )
+        return composed.model_copy(update={"sources": tuple(self._sources())})
+
+    @property
+    def _published(self) -> "PublishedForwards | None":
+        from swiftspec.ops.published import StandardInt4Kernels, SwiftSpecKernels
+
+        if self.engine in _SERVING:
+            return None
+        return StandardInt4Kernels(self.spec) if self.engine == "vllm-int4" else SwiftSpecKernels(self.spec)
+
+    def _sources(self) -> list[str]:
+        from swiftspec.ops.published import published_tables
+        from swiftspec.ops.shipped import source_of
+
+        sources = [source_of(self.device, self.op_tables)]
+        if self._published is not None and "int4" in (self.quant, self.draft_quant):
+            sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
+        return sources

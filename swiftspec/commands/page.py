@@ -1,0 +1,47 @@
+"""`--report`: a plan as one HTML file, with ten simulated rounds of its choice."""
+
+from pathlib import Path
+
+import numpy as np
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.documents import write_atomically
+from swiftspec.plan import Plan
+from swiftspec.profile import Profile
+from swiftspec.timeline import Timeline
+
+__all__ = ["typical_timeline", "write_page"]
+
+_NUM_PROMPTS = 5
+_MOST_TOKENS = 96
+_NUM_ROUNDS = 10
+
+
+def write_page(path: Path, plan: Plan, *, profile: Profile, trace: AcceptanceTrace) -> None:
+    """The report of a plan; profile and trace are those that it was made from."""
+    from swiftspec.html import render
+
+    timeline = typical_timeline(plan, profile=profile, trace=trace)
+    write_atomically(path, render(plan, profile=profile, timeline=timeline).encode())
+
+
+def typical_timeline(plan: Plan, *, profile: Profile, trace: AcceptanceTrace) -> Timeline:
+    """The chosen candidate on that of a few prompts, spread over the trace, which is closest to the plan's TPOT.
+
+    One with enough rounds to show, if there is any.
+    """
+    from swiftspec.simulator.driver import simulate
+
+    num_prompts = len(trace.prompts)
+    indices = np.linspace(0, num_prompts - 1, min(num_prompts, _NUM_PROMPTS)).round().astype(int)
+    timelines = simulate(
+        plan.chosen.build(),
+        degrees={role: len(devices) for role, devices in plan.chosen.groups.items()},
+        profile=profile,
+        trace=trace,
+        prompt_indices=indices.tolist(),
+        max_new_tokens=min(plan.max_new_tokens, _MOST_TOKENS),
+    )
+    expected_s = plan.chosen.prediction.metrics.tpot_s
+    long = [timeline for timeline in timelines if len(timeline.verifications_s) > _NUM_ROUNDS]
+    return min(long or timelines, key=lambda timeline: abs(timeline.tpot_s - expected_s))

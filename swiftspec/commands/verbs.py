@@ -1,0 +1,112 @@
+"""Verbs beside the stages' own: more of the command line, kept here for length. Each imports its module when called."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swiftspec.commands import options
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to the command line, in the order of its help."""
+    for verb in (inflate, demo):
+        app.command()(verb)
+    app.command("import")(import_tables)
+    app.command()(backtest)
+
+
+def inflate(
+    *,
+    target: options.Target,
+    inflate: Annotated[str, typer.Option(metavar="SHAPE", help="As layers=24,hidden=1024.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the Hugging Face directory.")],
+    dtype: Annotated[str, typer.Option(help="float32 (fp32) or bfloat16 (bf16).")] = "float32",
+    seed: options.Seed = 0,
+    json: options.Json = None,
+) -> None:
+    """Write a larger model that says exactly what the small one says.
+
+    \b
+    Example:
+      swiftspec inflate --target demo/target --inflate layers=24,hidden=1024 --out inflated
+    """
+    from swiftspec.commands.inflate import inflate as write
+
+    write(target=target, inflate=inflate, dtype=dtype, out=out, seed=seed, json_path=json)
+
+
+def demo(
+    *,
+    directory: options.Directory = Path("swiftspec-demo"),
+    inflate: Annotated[
+        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape; a realistic one if not given.")
+    ] = None,
+    dtype: options.Dtype = "auto",
+    devices: Annotated[int | None, typer.Option(min=1, help="Cores; two, or what there is, if not given.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of the validation.")] = 3,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw figures beside the files.")] = False,
+    json: options.Json = None,
+) -> None:
+    """Do all of this on the bundled pair, in a few minutes.
+
+    \b
+    Example:
+      swiftspec demo --dir swiftspec-demo --plot
+    """
+    from swiftspec.commands.demo import demo as show
+
+    show(
+        directory=directory,
+        inflate=inflate,
+        dtype=dtype,
+        devices=devices,
+        repeats=repeats,
+        plot=plot,
+        json_path=json,
+    )
+
+
+def import_tables(
+    *,
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="aiconfigurator|DIR", help="The installed package, or a folder of CSV files."),
+    ],
+    device: Annotated[str, typer.Option(help="Whose rows: h100-sxm, h200-sxm, ...")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the op tables (.npz).")],
+    json: options.Json = None,
+) -> None:
+    """Turn measured operations of others into tables to plan with.
+
+    A folder holds gemm.csv, attention.csv, all_reduce.csv and elementwise.csv, a row per measurement.
+
+    \b
+    Example:
+      swiftspec import --from aiconfigurator --device h200-sxm --out h200.npz
+    """
+    from swiftspec.commands.importing import import_tables as read
+
+    read(source=source, device=device, out=out, json_path=json)
+
+
+def backtest(
+    *,
+    e2e: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Predict the serving points of this CSV file instead.")
+    ] = None,
+    jobs: options.Jobs = -1,
+    plot: options.Plot = None,
+    json: options.Json = None,
+) -> None:
+    """Predict published results from published inputs; show errors.
+
+    \b
+    Example:
+      swiftspec backtest --json backtest.json
+    """
+    from swiftspec.commands.backtest import backtest as predict
+
+    predict(e2e=e2e, jobs=jobs, plot=plot, json_path=json)

@@ -1,0 +1,158 @@
+"""Machines and models as flags name them."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swiftspec.commands.elsewhere import prepare
+from swiftspec.commands.hardware import Machine, PlannedModel, planned_pair
+from swiftspec.latency import Provenance
+from swiftspec.ops.shipped import shipped_tables
+from swiftspec.ops.tables import OpTables
+from swiftspec.policies.effects import Role
+from swiftspec.registry import known_model
+from swiftspec.timeline import Phase
+from tests.cli.tokenizer_files import write_byte_tokenizer, write_printable_tokenizer
+
+LLAMA = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16}
+LLAMA |= {"intermediate_size": 8192, "max_position_embeddings": 4096}
+UNNAMED: dict[str, Any] = dict.fromkeys(("quant", "draft_quant", "engine", "context", "op_tables"))
+
+
+def directory(folder: Path, name: str, *, vocab_size: int = 128256, **changed: object) -> str:
+    """A model of which nothing is there but its config.json."""
+    (folder / name).mkdir()
+    (folder / name / "config.json").write_text(json.dumps(LLAMA | {"vocab_size": vocab_size} | changed))
+    return str(folder / name)
+
+
+def verify_s(machine: Machine, *, degree: int = 1) -> float:
+    pair = planned_pair("llama-3-8b", "llama-3.2-1b")
+    profile = machine.profile(*pair, max_context=64)
+    return profile.step(Phase.VERIFY, degree=degree, peer_busy=False, rows=8, context=64).mean_s
+
+
+def test_what_is_not_said_of_a_machine_is_usual() -> None:
+    assert Machine.named("b200", num_devices=4, **UNNAMED) == Machine(
+        device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="auto", context=512
+    )
+
+
+def test_a_draft_is_quantised_as_its_target_unless_said_otherwise() -> None:
+    alike = Machine.named("b200", num_devices=4, **UNNAMED | {"quant": "fp8"})
+    assert (alike and alike.draft_quant) == "fp8"
+    other = Machine.named("b200", num_devices=4, **UNNAMED | {"quant": "fp8", "draft_quant": "bf16"})
+    assert (other and other.draft_quant) == "bf16"
+
+
+def test_no_device_is_no_machine() -> None:
+    assert Machine.named(None, num_devices=4, **UNNAMED) is None
+
+
+def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> None:
+    named = PlannedModel.of(Role.TARGET, "qwen2-72b")
+    assert PlannedModel.of(Role.TARGET, "Qwen/Qwen2-72B") == named
+    assert (named.registered, named.vocabulary) == ("qwen2-72b", "qwen2")
+    local = PlannedModel.of(Role.DRAFT, directory(tmp_path, "mine"))
+    assert (local.name, local.spec.num_layers, local.vocabulary) == (str(tmp_path / "mine"), 8, None)
+    assert local.registered == "llama-3.2-1b"  # by size
+    assert PlannedModel.of(Role.TARGET, "demo/target").name == "demo/target"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("/nowhere", "--draft is '/nowhere'; there is no such directory"),
+        ("Llama-3.2-3B", "--draft is 'Llama-3.2-3B'; did you mean llama-3.2-3b"),
+        ("demo/none", "model 'demo/none': there is no directory "),
+    ],
+)
+def test_a_model_that_is_nowhere(name: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        PlannedModel.of(Role.DRAFT, name)
+
+
+def test_a_directory_without_config_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read config\.json"):
+        PlannedModel.of(Role.DRAFT, str(tmp_path))
+
+
+def test_a_local_draft_fits_a_named_target_by_the_size_of_its_vocabulary(tmp_path: Path) -> None:
+    _, draft = planned_pair("llama-3-70b", directory(tmp_path, "mine"))
+    assert draft.spec.num_layers == 8
+    with pytest.raises(ValueError, match=r"other with a vocabulary of 32000 tokens; that of llama-3-70b has 128256"):
+        planned_pair("llama-3-70b", directory(tmp_path, "other", vocab_size=32000))
+
+
+def test_a_vocabulary_padded_differently_is_the_same_one(tmp_path: Path) -> None:
+    assert known_model("qwen2-72b").spec.vocab_size - known_model("qwen2-1.5b").spec.vocab_size == 128
+    planned_pair("qwen2-72b", directory(tmp_path, "mine", vocab_size=known_model("qwen2-1.5b").spec.vocab_size))
+
+
+def test_two_directories_are_told_apart_by_their_tokenizers(tmp_path: Path) -> None:
+    target = directory(tmp_path, "target", num_hidden_layers=16)
+    draft = directory(tmp_path, "draft")
+    for model in (target, draft):
+        write_printable_tokenizer(Path(model))
+    planned_pair(target, draft)
+    write_byte_tokenizer(Path(draft))
+    with pytest.raises(ValueError, match="have different vocabularies"):
+        planned_pair(target, draft)
+
+
+def test_op_tables_of_ones_own_are_used_and_said(tmp_path: Path) -> None:
+    shipped = shipped_tables("l40s")
+    assert shipped is not None
+    usual = Machine(device="l40s", num_devices=1)
+    same = Machine(device="l40s", num_devices=1, op_tables=Path(shutil.copy(shipped, tmp_path / "same.npz")))
+    assert verify_s(same) == verify_s(usual)
+    tables = OpTables.load(shipped)
+    gemm = tables.tables["gemm"]
+    slow = gemm | {"latency_s": 2 * gemm["latency_s"]}  # type: ignore[operator]
+    replace(tables, tables={**tables.tables, "gemm": slow}).save(tmp_path / "slow.npz")
+    slower = Machine(device="l40s", num_devices=1, op_tables=tmp_path / "slow.npz")
+    assert 1.7 < verify_s(slower) / verify_s(usual) < 2
+    pair = planned_pair("llama-3-8b", "llama-3.2-1b")
+    assert str(tmp_path / "slow.npz") in slower.profile(*pair, max_context=64).sources[0]
+
+
+def test_op_tables_have_to_be_of_the_device_or_its_twin() -> None:
+    assert (
+        Machine(device="h800-sxm", num_devices=1, op_tables=shipped_tables("h100-sxm")).kernels.device.name
+        == "h800-sxm"
+    )
+    with pytest.raises(ValueError, match="op tables of h100-sxm; expected those of h200-sxm"):
+        _ = Machine(device="h200-sxm", num_devices=1, op_tables=shipped_tables("h100-sxm")).kernels
+
+
+def test_an_engine_that_the_tables_do_not_know(tmp_path: Path) -> None:
+    tables = OpTables.load(shipped_tables("h200-sxm") or Path())
+    kept = {name: tables.rows(name, framework="sglang") for name in ("gemm", "attention", "quantisation")}
+    replace(tables, tables={**tables.tables, **kept}).save(tmp_path / "ops.npz")
+    machine = Machine(device="h200-sxm", num_devices=1, op_tables=tmp_path / "ops.npz")
+    assert verify_s(machine) > 0  # by what there is
+    with pytest.raises(ValueError, match="--engine is vllm; the op tables of h200-sxm hold sglang"):
+        _ = replace(machine, engine="vllm").kernels
+
+
+def test_a_directory_is_planned_with_what_stands_in_for_it(tmp_path: Path) -> None:
+    target, draft = planned_pair("llama-3.3-70b", directory(tmp_path, "mine"))
+    inputs = prepare(
+        Machine(device="h200-sxm", num_devices=1, context=20),
+        target=target,
+        draft=draft,
+        trace=None,
+        dataset=None,
+        seed=0,
+        out=tmp_path / "plan.json",
+    )
+    # Figures are published of the pair that it is planned as; but it is not that pair.
+    assert inputs.acceptance.provenance is Provenance.ASSUMED
+    assert inputs.acceptance.basis.startswith("as that of llama-3.3-70b with llama-3.2-1b, closest in size: fitted to ")
+    assert not (tmp_path / "plan.profile.json").exists()
+    inputs.save()
+    assert sorted(path.name for path in tmp_path.glob("plan.*")) == ["plan.profile.json", "plan.trace.npz"]

@@ -1,0 +1,197 @@
+"""`plan --device`: for machines that are not at hand, by registry, op tables and synthesised acceptance."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.cli import main
+from swiftspec.commands.basis import read_profile, read_trace
+from swiftspec.documents import ModelRef
+from swiftspec.latency import Provenance
+from swiftspec.ops.shipped import shipped_tables
+from swiftspec.plan import Plan
+from swiftspec.policies.effects import Role
+from tests.cli import samples
+
+Fails = Callable[..., str]
+
+TARGET, DRAFT = "llama-3-8b", "llama-3.2-1b"
+PAIR = ["--target", TARGET, "--draft", DRAFT]
+ON_TWO = ["--device", "h800-sxm", "--devices", "2", "--jobs", "1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_text() -> Iterator[None]:
+    """Enough for a plan, not for a good one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("swiftspec.commands.elsewhere.NUM_PROMPTS", 2)
+        patch.setattr("swiftspec.commands.elsewhere.NUM_NEW_TOKENS", 32)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a plan and its files are; whoever changes them makes a copy first."""
+    made = tmp_path_factory.mktemp("elsewhere")
+    files = ["--out", str(made / "plan.json"), "--report", str(made / "plan.html"), "--json", str(made / "result.json")]
+    assert main(["plan", *PAIR, *ON_TWO, "--quant", "int4", "--context", "96", *files]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path) -> Plan:
+    return Plan.load(folder / "plan.json")
+
+
+def fails_to_plan(fails: Fails, folder: Path, *arguments: object) -> str:
+    """The sentence; nothing is written."""
+    out = folder / "out"
+    out.mkdir()
+    sentence = fails("plan", *arguments, "--out", out / "plan.json", "--report", out / "plan.html")
+    assert list(out.iterdir()) == []
+    return sentence
+
+
+def test_plan_names_machine_formats_and_what_it_rests_on(made: Plan, folder: Path) -> None:
+    assert (made.device, made.num_devices) == ("h800-sxm", 2)
+    assert made.quantisation == dict.fromkeys(Role, "int4")
+    assert (made.target, made.draft) == (ModelRef(model=TARGET, dtype="int4"), ModelRef(model=DRAFT, dtype="int4"))
+    assert made.acceptance is not None
+    assert made.acceptance.provenance is Provenance.ASSUMED  # nothing is published of this pair
+    assert sum(made.chosen.prediction.provenance.values()) == pytest.approx(1.0)
+    assert json.loads((folder / "result.json").read_text())["device"] == "h800-sxm"
+    assert (folder / "plan.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_profile_and_trace_lie_beside_the_plan(made: Plan, folder: Path) -> None:
+    assert (made.profile.path, made.trace.path) == ("plan.profile.json", "plan.trace.npz")
+    assert read_profile(made, folder / "plan.json").sources
+    trace = read_trace(made, folder / "plan.json")
+    assert (trace.source, len(trace.prompts)) == ("synthesised", 2)
+    assert {(prompt.prompt_length, len(prompt.target_tokens)) for prompt in trace.prompts} == {(96, 32)}
+
+
+def test_nothing_is_looked_up_in_text_that_was_made_up(made: Plan) -> None:
+    assert "prompt_lookup" not in made.candidates
+    assert "serial_chain" in made.candidates
+
+
+def test_plan_can_be_simulated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--plan", str(folder / "plan.json"), "--timeline", str(tmp_path / "t.json")]) == 0
+    assert "on 2 traced prompts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "--prompt", "x"], ["validate", "--prompts", "PROMPTS"]], ids=["run", "validate"]
+)
+def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, arguments: list[str]) -> None:
+    verb, *more = [str(prompts) if argument == "PROMPTS" else argument for argument in arguments]
+    sentence = fails(verb, "--plan", folder / "plan.json", *more)
+    assert sentence == (
+        f"{folder / 'plan.json'}: a plan for h800-sxm, which this machine is not; `simulate` can replay it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--device", "h800"], "--device is 'h800'; did you mean h800-sxm or "),
+        (["--device", "abacus"], "--device is 'abacus'; expected one of h100-sxm, h200-sxm, "),
+        (["--devices", "0"], "--devices is '0'; expected at least 1"),
+        (["--devices", "17"], "--devices is 17; expected 1 to 16, which are 2 nodes of h800-sxm"),
+        (["--target", "llama-3-8"], "--target is 'llama-3-8'; did you mean llama-3-8b or "),
+        (["--draft", "./none"], "--draft is './none'; there is no such directory"),
+        (["--draft", "qwen2-0.5b"], "--draft is qwen2-0.5b, whose vocabulary is that of qwen2; llama-3-8b needs "),
+        (["--draft", TARGET], "--draft is llama-3-8b of 8.03 billion parameters; expected a smaller model than "),
+        (["--draft", "llama-3-70b"], "--draft is llama-3-70b of 70.6 billion parameters; expected a smaller model"),
+        (["--quant", "int3"], "--quant is 'int3'; did you mean int8 or int4?"),
+        (["--draft-quant", "int3"], "--draft-quant is 'int3'; did you mean int8 or int4?"),
+        (["--engine", "vlm"], "--engine is 'vlm'; did you mean vllm or vllm-int4?"),
+        (["--engine", "swiftspec"], "--engine is swiftspec, of which only int4 forwards are known; --quant is bf16"),
+        (["--dataset", "humaneval"], "--dataset is 'humaneval'; did you mean HumanEval?"),
+        (["--dataset", "GSM8K", "--trace", "t.npz"], "--dataset is GSM8K; with --trace acceptance is that of t.npz"),
+        (["--trace", "none.npz"], "none.npz: cannot be read (No such file or directory)"),
+        (["--backend", "rya"], "--backend is 'rya'; did you mean ray?"),
+        (["--jobs", "0"], "--jobs is 0; expected at least 1, or -1 for one per core"),
+        (["--policy", "swift"], "--policy is 'swift'; did you mean swiftspec"),
+        (["--policy", "pearl", "--devices", "1"], "--policy is pearl, which is disaggregated: its roles "),
+        (["--context", "8161"], "--context is 8161; with 32 output tokens that is more than the 8192 positions of "),
+        (["--context", "0"], "--context is '0'; expected at least 1"),
+        (["--objective", "speed"], "--objective is 'speed'; expected one of tokens-per-s, tpot, "),
+        (["--objective", "cost"], "--price-per-hour is missing; --objective cost needs what a device costs an hour"),
+        (["--price-per-hour", "2"], "--price-per-hour is 2.0; it needs --objective cost, not tokens-per-s"),
+        (["--max-tpot-ms", "0"], "--max-tpot-ms is 0.0; expected a positive number"),
+        (["--profile", "p.json"], "--profile is p.json; with --device nothing is run or was measured here"),
+        (["--inflate", "layers=9"], "--inflate is layers=9; with --device nothing is run or was measured here"),
+        (["--op-tables", "none.npz"], "none.npz: cannot be read (No such file or directory)"),
+    ],
+)  # fmt: skip
+def test_mistake(fails: Fails, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    assert fails_to_plan(fails, tmp_path, *PAIR, *ON_TWO, *arguments).startswith(sentence)
+
+
+@pytest.mark.parametrize("flag", ["--quant", "--draft-quant", "--engine", "--context", "--op-tables", "--dataset"])
+def test_what_needs_a_device_says_so(fails: Fails, tmp_path: Path, flag: str) -> None:
+    sentence = fails_to_plan(fails, tmp_path, *PAIR, "--devices", 2, flag, 8)
+    assert sentence.startswith(f"{flag} is 8; it needs --device")
+
+
+def test_without_device_and_profile(fails: Fails, tmp_path: Path) -> None:
+    sentence = fails_to_plan(fails, tmp_path, *PAIR, "--devices", 2)
+    assert sentence == "--profile is missing; a plan for this machine needs it, one for another machine needs --device"
+
+
+def test_what_does_not_fit_says_what_is_missing_and_what_would_help(fails: Fails, tmp_path: Path) -> None:
+    large = ["--target", "llama-3-70b", "--draft", DRAFT]
+    sentence = fails_to_plan(fails, tmp_path, *large, "--device", "l40s", "--devices", 1, "--jobs", 1)
+    assert sentence.startswith("the target in bf16 does not fit on one l40s: ")
+    assert " GB more than the 43.2 GB usable of 48.0 GB; " in sentence
+    assert sentence.endswith("4 devices or int4 would help")
+
+
+def test_tpot_out_of_reach_brings_the_lowest(fails: Fails, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan.json"
+    command = ["plan", *PAIR, *ON_TWO, "--policy", "serial_chain", "--max-tpot-ms", "0.1", "--out", str(out)]
+    assert main(command) == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence.startswith("swiftspec: error: max_tpot_ms is 0.1; the lowest that was found is ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_an_earlier_plan_as_it_was(fails: Fails, folder: Path, tmp_path: Path) -> None:
+    earlier = shutil.copytree(folder, tmp_path / "earlier")
+    before = {path: path.read_bytes() for path in earlier.iterdir()}
+    large = ["--target", "llama-3-70b", "--draft", DRAFT, "--device", "l40s", "--devices", 1, "--jobs", 1]
+    fails("plan", *large, "--out", earlier / "plan.json")
+    assert {path: path.read_bytes() for path in earlier.iterdir()} == before
+
+
+def test_files_that_would_overwrite_each_other(fails: Fails, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    sentence = fails("plan", *PAIR, *ON_TWO, "--out", out, "--json", out)
+    assert sentence == f"--json is {out}, where --out is to be written, too"
+
+
+def test_op_tables_of_another_device(fails: Fails, tmp_path: Path) -> None:
+    tables = shipped_tables("l40s")
+    sentence = fails_to_plan(fails, tmp_path, *PAIR, *ON_TWO, "--op-tables", tables)
+    assert sentence == f"{tables}: op tables of l40s; expected those of h800-sxm"
+
+
+def test_a_trace_of_another_pair_is_an_assumption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace: AcceptanceTrace = samples.trace()
+    trace.save(tmp_path / "trace.npz")
+    command = ["plan", *PAIR, *ON_TWO, "--trace", str(tmp_path / "trace.npz"), "--policy", "serial_chain"]
+    assert main([*command, "--out", str(tmp_path / "plan.json")]) == 0
+    capsys.readouterr()
+    made = Plan.load(tmp_path / "plan.json")
+    assert made.trace.path == "trace.npz"
+    assert made.acceptance is not None
+    assert made.acceptance.provenance is Provenance.ASSUMED
+    assert made.acceptance.basis == (
+        "recorded in trace.npz, of synthetic with synthetic, which stand in for llama-3-8b with llama-3.2-1b"
+    )
