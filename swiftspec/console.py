@@ -52,16 +52,24 @@ def heading(text: str) -> None:
         say(f"\n== {text} ==")
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, num_text_columns: int = 1) -> None:
-    """Rows under column titles, the first `num_text_columns` of them flush left, numbers flush right."""
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    num_text_columns: int = 1,
+    last_is_text: bool = False,
+) -> None:
+    """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right."""
+    text_columns = {*range(num_text_columns), *([len(columns) - 1] if last_is_text else [])}
     if sys.stdout.isatty():
-        _rich_table(title, columns, rows, num_text_columns)
+        _rich_table(title, columns, rows, text_columns)
         return
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     say(f"\n{title}")
     for row in (columns, *rows):
         cells = [
-            cell.ljust(width) if index < num_text_columns else cell.rjust(width)
+            cell.ljust(width) if index in text_columns else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         say(f"  {'  '.join(cells)}".rstrip())
@@ -123,13 +131,13 @@ def _rich_progress() -> "RichProgress":
     return Progress(*columns, console=_rich(sys.stderr), transient=True)
 
 
-def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num_text_columns: int) -> None:
+def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: set[int]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     drawn = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for index, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if index < num_text_columns else "right", overflow="fold")
+        drawn.add_column(column, justify="left" if index in text_columns else "right", overflow="fold")
     for row in rows:
         drawn.add_row(*row)
     _rich(sys.stdout).print(drawn)

@@ -16,8 +16,8 @@ MAX_LINES = 400
 
 CONTRACTS = frozenset(
     {
-        *("specs", "registry", "profile", "acceptance", "plan", "timeline", "report"),
-        *("tree", "policies", "documents", "errors"),
+        *("specs", "registry", "latency", "steps", "profile", "acceptance", "plan", "timeline", "report"),
+        *("tree", "policies", "documents", "errors", "difficulty"),
     }
 )
 # Layer -> what its modules may import beside the standard library: other layers and third-party packages.
@@ -29,12 +29,16 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
     "engine": frozenset({"engine", "contracts", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy"}),
     "profiler": frozenset({"profiler", "engine", "kernels", "contracts", "torch", "numpy"}),
-    "planner": frozenset({"planner", "simulator", "contracts", "joblib", "numpy", "scipy"}),
+    "ops": frozenset({"ops", "contracts", "numpy", "scipy", "pyarrow"}),
+    "planner": frozenset({"planner", "simulator", "contracts", "joblib", "distributed", "ray", "numpy", "scipy"}),
+    "backtest": frozenset({"backtest", "ops", "simulator", "contracts", "joblib", "numpy", "scipy"}),
     "validator": frozenset({"contracts"}),
     "prompts": frozenset({"prompts"}),
     "tokenizer": frozenset({"tokenizer", "tokenizers"}),
     "perfetto": frozenset({"contracts"}),
-    "plotting": frozenset({"contracts", "matplotlib", "numpy"}),
+    "wording": frozenset({"contracts"}),
+    "html": frozenset({"html", "wording", "contracts"}),
+    "plotting": frozenset({"plotting", "contracts", "matplotlib", "numpy"}),
     "demo": frozenset({"demo", "profiler", "engine", "contracts", "torch", "transformers", "tokenizers", "rich"}),
 }
 # Parsing and printing: these may use every layer, but nothing heavy may be loaded when they are imported.
