@@ -2,19 +2,17 @@
 
 import io
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 from pydantic import Field
 
-from swiftspec.documents import Document, Facts, ModelRef, Origin, write_atomically
+from swiftspec.documents import Document, Facts, ModelRef, Origin, read_archive, write_atomically
 
 __all__ = ["AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
 
@@ -137,14 +135,7 @@ class AcceptanceTrace:
     @classmethod
     def load(cls, path: Path) -> "AcceptanceTrace":
         """ValueError, one sentence naming file and field, for anything that is not such a trace."""
-        try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-        # Whatever numpy and zipfile raise for bytes that are no archive; NotImplementedError is an unknown compression.
-        except (ValueError, TypeError, EOFError, KeyError, NotImplementedError, BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path}: not an acceptance trace (.npz)") from error
+        arrays = read_archive(path, kind="an acceptance trace")
         if missing := _ARRAYS - arrays.keys():
             raise ValueError(f"{path}: {min(missing)} is missing")
         try:

@@ -1,21 +1,25 @@
 """The files that pass between stages: schema'd JSON, checked on load, written whole or not at all. No torch here."""
 
 import hashlib
+import io
 import json
 import os
 import platform
 import shlex
 import sys
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Self
+from zipfile import BadZipFile
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = ["Document", "Facts", "ModelRef", "Origin", "Spread", "file_sha256", "write_atomically"]
+__all__ = ["Document", "Facts", "ModelRef", "Origin", "Spread", "file_sha256", "read_archive", "write_atomically"]
 
 
 class Facts(BaseModel):
@@ -124,6 +128,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             partial.unlink()  # there unless it was renamed, an interrupt included
+
+
+def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
+    """Arrays of an .npz file by name; ValueError with one sentence if it is none. `kind` says what it should be."""
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    # Whatever numpy and zipfile raise for bytes that are no archive; NotImplementedError is an unknown compression.
+    except (ValueError, TypeError, EOFError, KeyError, NotImplementedError, BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: not {kind} (.npz)") from error
 
 
 def file_sha256(path: Path) -> str:

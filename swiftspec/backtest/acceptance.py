@@ -28,6 +28,7 @@ from swiftspec.registry.acceptance import Quantity, published_acceptance
 
 __all__ = ["acceptance_rows"]
 
+_row = Row.unfitted
 _QUANTITY = "tokens per round"
 _KNOWN_CHAIN = 3  # tokens: the shortest one of every pair there that shows whether acceptance rises with depth
 
@@ -38,22 +39,11 @@ def acceptance_rows() -> tuple[list[Row], list[Constant]]:
     return rows, _constants()
 
 
-def _row(name: str, published: float, predicted: float, source: str) -> Row:
-    return Row(
-        name=name,
-        quantity=_QUANTITY,
-        published=published,
-        predicted=predicted,
-        error_leave_one_out=predicted / published - 1,
-        source=source,
-    )
-
-
 def _asynchronous_trees() -> Iterator[Row]:
     published = published_lengths("asynchronous")
     for dataset, predicted in predicted_lengths(Reading()).items():
         name = f"qwen2-72b + qwen2-1.5b, {dataset}, asynchronous tree of 8 rows from the serial one"
-        yield _row(name, published[dataset], predicted, "SwiftSpec, DOI 10.1145/3779212.3790246, Table 7")
+        yield _row(name, _QUANTITY, published[dataset], predicted, "SwiftSpec, DOI 10.1145/3779212.3790246, Table 7")
 
 
 def _chains() -> Iterator[Row]:
@@ -69,7 +59,7 @@ def _chains() -> Iterator[Row]:
                 length = len(chain.values)
                 name = f"{target} + {draft}, {dataset}, chain of {length} from that of {_KNOWN_CHAIN}"
                 predicted = 1 + sum(tree_acceptance(difficulty, (1,) * length))
-                yield _row(name, _tokens_per_round(chain), predicted, vectors[0].source)
+                yield _row(name, _QUANTITY, _tokens_per_round(chain), predicted, vectors[0].source)
 
 
 def _tokens_per_round(chain: Chain) -> float:
@@ -81,7 +71,7 @@ def _trees_of_candidates() -> Iterator[Row]:
         predicted = specinfer_lengths(ranks, SPECINFER_WIDE_LEVEL)
         for width, (theirs, mine) in enumerate(zip(lengths.values, predicted, strict=True), start=1):
             name = f"{ranks.target} + {ranks.draft}, {ranks.dataset}, tree of width {width} from rank acceptance"
-            yield _row(name, theirs, mine, ranks.source)
+            yield _row(name, _QUANTITY, theirs, mine, ranks.source)
 
 
 def _static_trees() -> Iterator[Row]:
@@ -89,47 +79,24 @@ def _static_trees() -> Iterator[Row]:
         shape = f"static tree of {tree.num_nodes} nodes from {tree.width} chains"
         name = f"{tree.target} + {tree.draft}, {tree.dataset}, {shape}"
         predicted = sequoia_length(forked_fit(tree).difficulty, num_nodes=tree.num_nodes, depth=tree.depth)
-        yield _row(name, tree.published()[1], predicted, "Sequoia, arXiv 2402.12374")
+        yield _row(name, _QUANTITY, tree.published()[1], predicted, "Sequoia, arXiv 2402.12374")
 
 
 def _constants() -> list[Constant]:
-    reading = Reading()
-    return [
-        Constant(name="difficulty.spread", value=PRIOR.spread, unit="nats", fitted_on="the bundled demo trace"),
-        Constant(
-            name="difficulty.correlation_length",
-            value=PRIOR.correlation_length,
-            unit="tokens",
-            fitted_on="the bundled demo trace",
+    reading, forwards = Reading(), "draft forwards"
+    demo, vllm, ranks = "the bundled demo trace", "vLLM's chains of three pairs", "SpecInfer's ranks on five data sets"
+    facts = (
+        ("difficulty.spread", PRIOR.spread, "nats", demo),
+        ("difficulty.correlation_length", PRIOR.correlation_length, "tokens", demo),
+        ("difficulty.persistence", PRIOR.persistence, "1", f"mean of {demo} and of {vllm}"),
+        ("difficulty.runner_up", PRIOR.runner_up, "1", f"mean of {demo} and of {ranks}"),
+        ("table 7: expansions per round", reading.expansions, forwards, "the serial arm's time and the paper's rules"),
+        ("table 7: forwards after a miss", reading.miss_expansions, forwards, "the paper's Algorithm 1"),
+        (
+            "SpecInfer: levels above the wide one",
+            SPECINFER_WIDE_LEVEL,
+            "levels",
+            "SpecInfer's lengths on five data sets; the same with any of them left out",
         ),
-        Constant(
-            name="difficulty.persistence",
-            value=PRIOR.persistence,
-            unit="1",
-            fitted_on="mean of the demo trace and of vLLM's chains of three pairs",
-        ),
-        Constant(
-            name="difficulty.runner_up",
-            value=PRIOR.runner_up,
-            unit="1",
-            fitted_on="mean of the demo trace and of SpecInfer's rank acceptance on five data sets",
-        ),
-        Constant(
-            name="table 7: expansions per round",
-            value=reading.expansions,
-            unit="draft forwards",
-            fitted_on="read from the serial arm's time and the paper's rules",
-        ),
-        Constant(
-            name="SpecInfer: levels above the wide one",
-            value=SPECINFER_WIDE_LEVEL,
-            unit="levels",
-            fitted_on="SpecInfer's lengths on five data sets; the same with any of them left out",
-        ),
-        Constant(
-            name="table 7: draft forwards after a miss",
-            value=reading.miss_expansions,
-            unit="draft forwards",
-            fitted_on="read from the paper's Algorithm 1",
-        ),
-    ]
+    )
+    return [Constant(name=name, value=value, unit=unit, fitted_on=fitted_on) for name, value, unit, fitted_on in facts]

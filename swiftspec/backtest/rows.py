@@ -18,6 +18,18 @@ class Row:
     error_leave_one_out: float | None
     source: str
 
+    @classmethod
+    def unfitted(cls, name: str, quantity: str, published: float, predicted: float, source: str) -> "Row":
+        """Of a prediction that nothing was fitted to, so that its error is the one with the row left out."""
+        return cls(
+            name=name,
+            quantity=quantity,
+            published=published,
+            predicted=predicted,
+            error_leave_one_out=predicted / published - 1,
+            source=source,
+        )
+
     @property
     def error(self) -> float:
         return self.predicted / self.published - 1

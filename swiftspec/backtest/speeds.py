@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from swiftspec.difficulty import Difficulty, synthesise
 from swiftspec.documents import ModelRef
@@ -59,6 +60,12 @@ class Deployment:
     collective: str | None = None
     int4: str | None = None
     target_host_s: float = 0.0
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "Deployment":
+        """From figures of a system that name these fields among others."""
+        names = ("device", "target", "draft", "quant", "num_devices", "collective")
+        return cls(**{name: facts[name] for name in names if name in facts})
 
     @property
     def profile(self) -> Profile:

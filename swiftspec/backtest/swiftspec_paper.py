@@ -21,6 +21,7 @@ from swiftspec.registry import named_device
 
 __all__ = ["paper_constants", "paper_rows", "split_speeds"]
 
+_row = Row.unfitted
 _SPLITS = ((2, 6), (4, 4), (6, 2))  # those that the authors tried
 _SERIAL_EXPANSIONS = (3, 7)
 _DEVICE = named_device("h800-sxm")
@@ -142,17 +143,6 @@ def _pair(family: Mapping[str, Any]) -> str:
 
 def _split(split: Sequence[int]) -> str:
     return "+".join(map(str, split))
-
-
-def _row(name: str, quantity: str, published: float, predicted: float, source: str) -> Row:
-    return Row(
-        name=name,
-        quantity=quantity,
-        published=published,
-        predicted=predicted,
-        error_leave_one_out=predicted / published - 1,
-        source=source,
-    )
 
 
 def paper_constants() -> list[Constant]:

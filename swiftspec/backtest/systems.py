@@ -22,6 +22,7 @@ __all__ = ["published_systems", "ssd_rows", "system_rows"]
 
 _FILE = Path(__file__).with_name("data") / "systems.json"
 _SPEED, _STEP = "tokens/s", "step, ms"
+_row = Row.unfitted
 _CONTEXT = 500  # tokens: steps are timed at it
 
 
@@ -37,29 +38,10 @@ def system_rows() -> list[Row]:
     return [*ssd_rows(), *_nvidia_rows(), *_vllm_steps(), *_vllm_speeds()]
 
 
-def _row(name: str, quantity: str, published: float, predicted: float, source: str) -> Row:
-    error = predicted / published - 1
-    return Row(
-        name=name,
-        quantity=quantity,
-        published=published,
-        predicted=predicted,
-        error_leave_one_out=error,
-        source=source,
-    )
-
-
 def ssd_rows() -> Iterator[Row]:
     """Autoregressive decoding as composed; with it as an input, the serial chain and SSD."""
     facts = published_systems()["ssd"]
-    deployment = Deployment(
-        device=facts["device"],
-        target=facts["target"],
-        draft=facts["draft"],
-        quant=facts["quant"],
-        num_devices=facts["num_devices"],
-        collective=facts["collective"],
-    )
+    deployment = Deployment.of(facts)
     target, name = facts["target_devices"], f"{facts['target']} + {facts['draft']}, 4+1 H100"
     groups = {Role.TARGET: target}
     difficulty = acceptance_for(facts["target"], facts["draft"]).difficulty
@@ -80,13 +62,7 @@ def ssd_rows() -> Iterator[Row]:
 def _nvidia_rows() -> Iterator[Row]:
     """The length of the chain is not printed with the result, so the best one is taken."""
     facts = published_systems()["nvidia"]
-    deployment = Deployment(
-        device=facts["device"],
-        target=facts["target"],
-        draft=facts["draft"],
-        quant=facts["quant"],
-        num_devices=facts["num_devices"],
-    )
+    deployment = Deployment.of(facts)
     difficulty = acceptance_for(facts["target"], facts["draft"]).difficulty
 
     def speed(policy: Policy) -> float:

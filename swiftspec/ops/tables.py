@@ -2,16 +2,14 @@
 
 import io
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-from zipfile import BadZipFile
 
 import numpy as np
 
-from swiftspec.documents import Document, Facts, Origin, write_atomically
+from swiftspec.documents import Document, Facts, Origin, read_archive, write_atomically
 
 __all__ = ["COLUMNS", "Columns", "OpTables", "Source"]
 
@@ -122,14 +120,7 @@ class OpTables:
     @classmethod
     def load(cls, path: Path) -> "OpTables":
         """ValueError, one sentence naming file, field and value, for anything that is not such a file."""
-        try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-        # Whatever numpy and zipfile raise for bytes that are no archive; NotImplementedError is an unknown compression.
-        except (ValueError, TypeError, EOFError, KeyError, NotImplementedError, BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path}: not a file of op tables (.npz)") from error
+        arrays = read_archive(path, kind="a file of op tables")
         try:
             content = json.loads(str(arrays["about"]))
         except (KeyError, ValueError) as error:
