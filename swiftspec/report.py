@@ -88,7 +88,7 @@ class Report(Document):
     def order_repeatability(self) -> float | None:
         """Kendall's tau between the measured orders of two repetitions, on average; None for a single one.
 
-        What a measurement does not find twice no prediction can agree with.
+        How far noise moves the order of one repetition; that of their means moves less.
         """
         orders = list(zip(*[policy.repeats for policy in self.policies], strict=True))
         if len(orders) < 2:

@@ -126,4 +126,4 @@ def _decoded(
 def decoding(deployment: Deployment, difficulty: Difficulty, policy: Policy, degrees: Mapping[Role, int]) -> Metrics:
     """Metrics of a policy on synthesised prompts; `decoding_tokens_per_s` leaves out the prefill."""
     key = tuple(sorted(degrees.items()))
-    return _decoded(deployment, difficulty, policy, key)  # type: ignore[arg-type]  # policies are frozen dataclasses
+    return _decoded(deployment, difficulty, policy, key)

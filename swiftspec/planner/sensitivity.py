@@ -112,7 +112,11 @@ def sensitivities(
 
 def _simulated(scenario: _Scenario, effort: Effort, num_jobs: int) -> list[Outcome]:
     evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs)
-    return evaluator.run([entry.option for entry in scenario.entries], effort, done=lambda count: None)  # noqa: ARG005
+    return evaluator.run([entry.option for entry in scenario.entries], effort, done=_unheard)
+
+
+def _unheard(_: int) -> None:
+    """Too few to report on."""
 
 
 def _forecast(after: Outcome, before: Outcome, planned: Standing, goal: Goal) -> _Forecast:

@@ -31,6 +31,9 @@ class Policy(Protocol):
     exits: ClassVar[bool]  # verifies in two halves
     quotes: ClassVar[bool]  # drafts from the text itself
 
+    def __hash__(self) -> int:
+        """Equal shapes are equal keys."""
+
     @property
     def target_rows(self) -> int:
         """Most rows of one verification: the tree slots that the target's cache needs."""
