@@ -1,0 +1,122 @@
+"""Residual addition and RMSNorm: x + y, and its rows brought to length one and weighted.
+
+R rows, H hidden size. One program per row: a row is at most some 16 KB, which one block holds in registers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape, check_together
+
+__all__ = ["DTYPES", "MAX_HIDDEN", "rms_norm", "rms_norm_reference"]
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MAX_HIDDEN = 16384  # a row in registers: beyond that a block spills
+
+
+def rms_norm_reference(
+    residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """(s, s / sqrt(mean(s^2) + eps) * weight) with s = residual + update, in fp32; s rounded as the residual."""
+    total = residual_RH.float() if update_RH is None else residual_RH.float() + update_RH.float()
+    scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + eps)
+    return total.to(residual_RH.dtype), (total * scale * weight_H.float()).to(weight_H.dtype)
+
+
+@triton.jit
+def _rms_norm_kernel(
+    residual,
+    update,
+    weight,
+    out,
+    size,
+    eps,
+    HAS_UPDATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """residual <- s = residual + update; out <- s * rsqrt(mean(s^2) + eps) * weight, for row program_id(0)."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < size
+    # The weight depends on nothing that ran before: it may be on its way while the predecessor finishes.
+    scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    total = tl.load(residual + row * size + columns, mask=inside, other=0.0).to(tl.float32)
+    if HAS_UPDATE:
+        total += tl.load(update + row * size + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(residual + row * size + columns, total.to(residual.dtype.element_ty), mask=inside)
+    mean_square = tl.sum(total * total, axis=0) / size
+    normed = total * tl.rsqrt(mean_square + eps) * scale
+    tl.store(out + row * size + columns, normed.to(out.dtype.element_ty), mask=inside)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+def rms_norm(
+    residual_RH: Tensor,
+    update_RH: Tensor | None,
+    weight_H: Tensor,
+    *,
+    eps: float,
+    out: Tensor | None = None,
+    pdl: bool = False,
+) -> Tensor:
+    """`rms_norm_reference`'s second answer; its first replaces `residual_RH`.
+
+    Parameters
+    ----------
+    residual_RH : Tensor
+        fp32, fp16 or bf16, contiguous; updated in place where there is an `update_RH`.
+    update_RH : Tensor, optional
+        Same shape; any supported dtype.
+    weight_H : Tensor
+        Its dtype is the answer's.
+    eps : float
+    out : Tensor, optional
+        Answer's buffer, (R, H).
+    pdl : bool
+        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
+
+    Raises
+    ------
+    ValueError
+        For a shape, dtype, device or layout that is not supported.
+    """
+    check_shape("residual_RH", residual_RH, (None, None))
+    num_rows, size = residual_RH.shape
+    if not 0 < size <= MAX_HIDDEN:
+        raise ValueError(f"residual_RH has shape {tuple(residual_RH.shape)}; supported: H from 1 to {MAX_HIDDEN}")
+    check_shape("weight_H", weight_H, (size,), why="H of residual_RH")
+    if out is None:
+        out = torch.empty(num_rows, size, dtype=weight_H.dtype, device=weight_H.device)
+    check_shape("out", out, (num_rows, size))
+    tensors = {"residual_RH": residual_RH, "weight_H": weight_H, "out": out}
+    if update_RH is not None:
+        check_shape("update_RH", update_RH, (num_rows, size), why="that of residual_RH")
+        tensors["update_RH"] = update_RH
+    for name, tensor in tensors.items():
+        check_dtype(name, tensor, DTYPES)
+    check_together(**tensors)
+    check_contiguous(**tensors)
+    if num_rows:
+        block = triton.next_power_of_2(size)
+        _rms_norm_kernel[(num_rows,)](
+            residual_RH,
+            residual_RH if update_RH is None else update_RH,
+            weight_H,
+            out,
+            size,
+            eps,
+            HAS_UPDATE=update_RH is not None,
+            BLOCK=block,
+            PDL=pdl,
+            num_warps=4 if block <= 4096 else 8,
+            launch_pdl=pdl,
+        )
+    return out

@@ -1,0 +1,60 @@
+"""What every kernel file shares: is this the interpreter, products that it gets right, checks of arguments.
+
+Triton decides between compiler and interpreter when a kernel is decorated, so TRITON_INTERPRET counts at import.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["INTERPRETED", "check_contiguous", "check_dtype", "check_shape", "check_together", "dot"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+@triton.jit
+def dot(left, right, total, UPCAST: tl.constexpr):
+    """total + left right, in fp32. UPCAST under the interpreter, which multiplies bf16 wrongly and says nothing."""
+    if UPCAST:
+        left = left.to(tl.float32)
+        right = right.to(tl.float32)
+    return tl.dot(left, right, total, input_precision="ieee")
+
+
+def check_shape(name: str, tensor: Tensor, expected: Sequence[int | None], *, why: str = "") -> None:
+    """ValueError unless the shape is the expected one; None stands for any size."""
+    shape = tuple(tensor.shape)
+    if len(shape) != len(expected) or any(
+        size not in (None, actual) for size, actual in zip(expected, shape, strict=True)
+    ):
+        wanted = ", ".join("any" if size is None else str(size) for size in expected)
+        raise ValueError(f"{name} has shape {shape}; expected ({wanted}){why and ': ' + why}")
+
+
+def check_contiguous(**tensors: Tensor) -> None:
+    """ValueError for the first tensor that is not contiguous."""
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(
+                f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}; expected contiguous"
+            )
+
+
+def check_dtype(name: str, tensor: Tensor, supported: Sequence[torch.dtype]) -> None:
+    """ValueError unless the dtype is one of the supported."""
+    if tensor.dtype not in supported:
+        raise ValueError(f"{name} is {tensor.dtype}; supported: {', '.join(map(str, supported))}")
+
+
+def check_together(**tensors: Tensor) -> None:
+    """ValueError unless all have the device of the first one."""
+    (first, reference), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.device != reference.device:
+            raise ValueError(f"{name} is on {tensor.device}; expected {reference.device}, where {first} is")
