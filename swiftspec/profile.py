@@ -48,13 +48,16 @@ class StepPoint(_Measured):
 
     degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
     meanwhile. rows: tokens in the forward, a prefill's prompt length included; context: slots of the cache in use
-    before it, measured as a prefix of that length. parts: what a composed step consists of.
+    before it, measured as a prefix of that length. cold: whether the role's process did something else before, waiting
+    included, for so long that the model's weights have left the caches; matters for small models only. parts: what a
+    composed step consists of.
     """
 
     role: Role
     phase: Phase
     degree: int = Field(ge=1)
     peer_busy: bool
+    cold: bool = False
     rows: int = Field(ge=1)
     context: int = Field(ge=0)
     parts: tuple[Part, ...] = ()
@@ -75,13 +78,14 @@ class StepPoint(_Measured):
 
     @property
     def table(self) -> StepTable:
-        return StepTable(self.role, self.phase, self.degree, self.peer_busy)
+        return StepTable(self.role, self.phase, self.degree, self.peer_busy, self.cold)
 
 
 class HostPoint(_Measured):
     """What a role's process spends around an effect of this phase, its forward excluded, at this many rows.
 
-    For `wait` it is the channel's hop: peer's send ended to message in hand.
+    For `wait` it is the channel's hop: peer's send ended to message in hand. For `arrive` it is by how much a message
+    delays the process that computes when it arrives.
     """
 
     phase: Phase
@@ -129,7 +133,7 @@ class Profile(Document):
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:
-        steps = Counter((s.role, s.phase, s.degree, s.peer_busy, s.rows, s.context) for s in self.steps)
+        steps = Counter((*s.table, s.rows, s.context) for s in self.steps)
         for name, counts in (("steps", steps), ("host", Counter((point.phase, point.rows) for point in self.host))):
             key, count = counts.most_common(1)[0] if counts else ((), 0)
             if count > 1:
@@ -138,19 +142,30 @@ class Profile(Document):
         return self
 
     def step(
-        self, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int, role: Role | None = None
+        self,
+        phase: Phase,
+        *,
+        degree: int,
+        peer_busy: bool,
+        rows: int,
+        context: int,
+        role: Role | None = None,
+        cold: bool = False,
     ) -> Latency:
         """Latency of one whole forward; `role` says whose prefill, and follows from any other phase.
 
         Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last.
-        A table with a busy peer that was not measured is that of an idle one, and says `assumed` if peers interfere.
+        A table with a busy peer that was not measured is that of an idle one, and says `assumed` if peers interfere;
+        a cold one that was not measured is the warm one.
 
         Raises
         ------
         ValueError
             If nothing was measured for this phase and degree.
         """
-        return self.latencies.step(phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context, role=role)
+        return self.latencies.step(
+            phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context, role=role, cold=cold
+        )
 
     def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
         """Host time of an effect, linear in rows between measurements; None where the profile has none."""
@@ -159,11 +174,13 @@ class Profile(Document):
     def retimed(self, factors: Mapping[StepTable, float]) -> Self:
         """The same profile with the steps of these tables so many times as long.
 
-        A table without a factor has that of its counterpart with the peer in the other state, if there is one.
+        A table without a factor has that of its warm counterpart, or of that with the peer in the other state.
         """
 
         def factor(table: StepTable) -> float:
-            return factors.get(table) or factors.get(table._replace(peer_busy=not table.peer_busy), 1.0)
+            warm = table._replace(cold=False)
+            alike = (table, warm, warm._replace(peer_busy=not table.peer_busy))
+            return next((factors[other] for other in alike if other in factors), 1.0)
 
         steps = tuple(_stretched(step, factor(step.table)) for step in self.steps)
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | {"steps": steps})

@@ -46,6 +46,7 @@ class Drift(Facts):
     phase: str
     degree: int
     peer_busy: bool
+    cold: bool = False
     factor: float
 
 

@@ -9,20 +9,25 @@ import numpy.typing as npt
 
 from swiftspec.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
 from swiftspec.policies.effects import Role
-from swiftspec.timeline import Phase
+from swiftspec.timeline import DRAFTING, Phase
 
-__all__ = ["HostGrid", "Latencies", "StepGrid", "StepTable"]
+__all__ = ["COOLING_S", "HostGrid", "Latencies", "StepGrid", "StepTable"]
+
+# A model whose last forward ended longer ago than this is cold. Longer than what passes between two forwards of one,
+# shorter than a forward of a target that is worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
+COOLING_S = 1e-3
 
 _Array = npt.NDArray[np.float64]
 
 
 class StepTable(NamedTuple):
-    """Steps of one kind, over rows and context."""
+    """Steps of one kind, over rows and context. `cold`: as in `StepPoint`."""
 
     role: Role
     phase: Phase
     degree: int
     peer_busy: bool
+    cold: bool = False
 
 
 class _Known(Protocol):
@@ -154,19 +159,32 @@ class Latencies:
     peers_interfere: bool
 
     def step(
-        self, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int, role: Role | None = None
+        self,
+        phase: Phase,
+        *,
+        degree: int,
+        peer_busy: bool,
+        rows: int,
+        context: int,
+        role: Role | None = None,
+        cold: bool = False,
     ) -> Latency:
         """As `Profile.step`."""
-        role = role or (Role.DRAFT if phase in (Phase.EXPAND, Phase.FUZZY) else Role.TARGET)
+        role = role or (Role.DRAFT if phase in DRAFTING else Role.TARGET)
         peer_busy = peer_busy and self.peers_interfere
-        grid = self.steps.get(StepTable(role, phase, degree, peer_busy))
+        table = StepTable(role, phase, degree, peer_busy, cold)
+        grid = self._warm_or_cold(table)
         assumed = grid is None
-        grid = grid or self.steps.get(StepTable(role, phase, degree, not peer_busy))
+        grid = grid or self._warm_or_cold(table._replace(peer_busy=not peer_busy))
         if grid is None:
             degrees = self.degrees(phase, role=role)
             raise ValueError(f"degree is {degree}, but the {role}'s {phase} steps were measured at {degrees or 'none'}")
         latency = grid.at(rows, context)
         return Latency(latency.quantiles_s, Provenance.ASSUMED) if assumed else latency
+
+    def _warm_or_cold(self, table: StepTable) -> StepGrid | None:
+        """The steps of a table, or else of those as warm: where no difference was measured there is none."""
+        return self.steps.get(table) or self.steps.get(table._replace(cold=False))
 
     def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
         """As `Profile.host_latency`."""

@@ -11,7 +11,7 @@ import numpy as np
 from swiftspec.documents import Facts, Spread
 from swiftspec.policies.effects import Role
 
-__all__ = ["COMPUTING", "Excerpt", "Figures", "Metrics", "Phase", "Span", "Timeline", "measure"]
+__all__ = ["COMPUTING", "DRAFTING", "Excerpt", "Figures", "Metrics", "Phase", "Span", "Timeline", "measure"]
 
 
 class Phase(StrEnum):
@@ -27,11 +27,12 @@ class Phase(StrEnum):
     SEND = "send"
     WAIT = "wait"  # until the peer's message is there; a poll that finds one counts
     COMMIT = "commit"
+    ARRIVE = "arrive"  # of a message at a process that computes: a cost, never a span
 
 
-_DRAFTING = frozenset({Phase.EXPAND, Phase.FUZZY})
+DRAFTING = frozenset({Phase.EXPAND, Phase.FUZZY})
 _VERIFYING = frozenset({Phase.VERIFY, Phase.EXIT, Phase.FINISH})
-COMPUTING = frozenset({Phase.PREFILL, *_DRAFTING, *_VERIFYING})
+COMPUTING = frozenset({Phase.PREFILL, *DRAFTING, *_VERIFYING})
 
 
 class Span(NamedTuple):
@@ -252,7 +253,7 @@ def _seconds(spans: Iterable[Span]) -> float:
 
 
 def _wasted(timelines: Sequence[Timeline]) -> float | None:
-    rows = sum(span.rows for timeline in timelines for span in timeline.phase(*_DRAFTING))
+    rows = sum(span.rows for timeline in timelines for span in timeline.phase(*DRAFTING))
     tokens = sum(timeline.verified_tokens for timeline in timelines)
     return max(0.0, 1 - tokens / rows) if rows else None
 
@@ -272,7 +273,7 @@ def _turnarounds(timeline: Timeline) -> Iterator[tuple[float, int]]:
         elif span.phase is Phase.SEND and received_s is not None:
             yield span.end_s - received_s, forwards
             received_s = None
-        elif span.phase in _DRAFTING:
+        elif span.phase in DRAFTING:
             forwards += 1
 
 

@@ -211,6 +211,17 @@ def test_peers_that_do_not_interfere_need_no_table_of_their_own() -> None:
     assert at(apart, 1, 0, peer_busy=True) == Latency(quantiles(2.0), Provenance.MEASURED)
 
 
+def test_cold_steps_are_the_warm_ones_where_no_difference_was_measured() -> None:
+    draft = {"role": Role.DRAFT, "phase": Phase.EXPAND}
+    table = profile([step(1, 0, 2.0, **draft), step(1, 0, 3.0, **draft, cold=True), step(1, 0, 9.0)])
+
+    def longest_s(phase: Phase, *, cold: bool) -> float:
+        return table.step(phase, degree=1, peer_busy=False, rows=1, context=0, cold=cold).quantiles_s[-1]
+
+    assert [longest_s(Phase.EXPAND, cold=cold) for cold in (False, True)] == [2.0, 3.0]
+    assert longest_s(Phase.VERIFY, cold=True) == 9.0
+
+
 def test_collective_must_be_among_those_it_was_chosen_from() -> None:
     with pytest.raises(ValueError, match="implementation is 'nccl'; expected one of one_shot, fused"):
         Collective(role=Role.TARGET, degree=2, implementation="nccl", seconds={"one_shot": 1e-6, "fused": 2e-6})
@@ -263,7 +274,7 @@ def test_profile_without_steps_is_refused() -> None:
 
 
 def test_step_measured_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"steps holds 2 entries of \(target, verify, 1, False, 4, 64\)"):
+    with pytest.raises(ValueError, match=r"steps holds 2 entries of \(target, verify, 1, False, False, 4, 64\)"):
         profile([step(4, 64, 3.0), step(4, 64, 3.5), step(4, 128, 3.0)])
     with pytest.raises(ValueError, match=r"host holds 2 entries of \(send, 1\)"):
         profile([step(4, 64, 3.0)], [host(Phase.SEND, 1, 1.0), host(Phase.SEND, 1, 2.0)])

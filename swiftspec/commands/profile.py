@@ -65,6 +65,7 @@ def show_profile(measured: Profile) -> None:
             step.phase,
             str(step.degree),
             "busy" if step.peer_busy else "idle",
+            "cold" if step.cold else "",
             str(step.rows),
             milliseconds(step.latency.median_s),
             milliseconds(step.quantiles_s[-1]),
@@ -75,7 +76,7 @@ def show_profile(measured: Profile) -> None:
     console.say(f"target  {measured.target}")
     console.say(f"draft   {measured.draft}")
     console.say(f"device  {measured.origin.device}")
-    columns = ("forward", "degree", "peer", "rows", "median ms", "p97.5 ms", "tokens/s at most")
+    columns = ("forward", "degree", "peer", "", "rows", "median ms", "p97.5 ms", "tokens/s at most")
     console.table(f"Whole forwards behind a prefix of {context} tokens", columns, rows)
     origins = Counter(str(point.provenance) for point in (*measured.steps, *measured.host))
     samples = sum(point.num_samples for point in (*measured.steps, *measured.host))
@@ -83,8 +84,8 @@ def show_profile(measured: Profile) -> None:
     console.say(f"\n{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}")
 
 
-def _order(step: StepPoint) -> tuple[str, int, int, bool, int]:
-    return step.role, list(Phase).index(step.phase), step.degree, step.peer_busy, step.rows
+def _order(step: StepPoint) -> tuple[str, int, int, bool, bool, int]:
+    return step.role, list(Phase).index(step.phase), step.degree, step.peer_busy, step.cold, step.rows
 
 
 def _summaries(measured: Profile) -> list[dict[str, Any]]:

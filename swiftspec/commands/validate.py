@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["measure_plan", "show_report", "validate"]
 
-_GAUGE_EVERY = 4  # prompts; a sweep takes as long as a request or two
+_GAUGE_EVERY = 12  # requests; a sweep takes as long as one or two
 _DRIFT = 0.05  # profiles of one quiet machine agree better than that
 
 
@@ -163,7 +163,7 @@ def _measure(
             for repeat in range(1, repeats + 1):
                 done: dict[str, list[Generation]] = defaultdict(list)
                 for number, task in enumerate(tasks):
-                    if number % _GAUGE_EVERY == 0:
+                    if number % max(1, _GAUGE_EVERY // len(candidates)) == 0:
                         drift.sweep()
                     for candidate in candidates:
                         progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")

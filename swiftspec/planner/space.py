@@ -86,12 +86,12 @@ class _Checks:
         self._memory = memory
         self._longest = longest_context(trace)
         self._grids: dict[tuple[Role, Phase, int], list[tuple[int, int]]] = {}
-        self._means: dict[tuple[Role, Phase, int], dict[tuple[bool, int, int], float]] = {}
-        for (role, phase, degree, busy), grid in profile.latencies.steps.items():
+        self._means: dict[tuple[Role, Phase, int], dict[tuple[bool, bool, int, int], float]] = {}
+        for (role, phase, degree, busy, cold), grid in profile.latencies.steps.items():
             key = (role, phase, degree)
             self._grids.setdefault(key, []).extend(grid.grid)
             means = zip(grid.grid, grid.means_s().tolist(), strict=True)
-            self._means.setdefault(key, {}).update({(busy, *point): mean_s for point, mean_s in means})
+            self._means.setdefault(key, {}).update({(busy, cold, *point): mean_s for point, mean_s in means})
         self._farthest = {key: tuple(np.max(points, axis=0).tolist()) for key, points in self._grids.items()}
         self._compared: dict[tuple[Role, Phase, int, int], tuple[bool, bool]] = {}
         self._undominated: dict[tuple[object, ...], frozenset[tuple[int, ...]]] = {}

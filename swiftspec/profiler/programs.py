@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape
@@ -11,11 +12,13 @@ from swiftspec.policies.effects import (
     Poll,
     Prefill,
     Program,
+    Receive,
     Role,
     Row,
     Send,
     Step,
     Stop,
+    Verdict,
     draft_forward,
     target_exit,
     target_finish,
@@ -23,8 +26,10 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.policies.verification import Request
 
-__all__ = ["NUM_CANDIDATES", "AlternatingSweep", "OverlappedSweep"]
+__all__ = ["NUM_CANDIDATES", "AlternatingSweep", "Interruptions", "OverlappedSweep", "Resumptions"]
 
+_FEW_ROWS = 6  # of a verification beside which something else is measured
+_SIGNAL = Verdict(())
 NUM_CANDIDATES = 8  # what the policies' default shapes keep per node
 
 
@@ -112,6 +117,74 @@ class OverlappedSweep(_Sweep):
                 if (yield Poll()) is not None:
                     return
                 yield from _expand(request, rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumptions(_Sweep):
+    """The draft waits for a verification, then runs one forward: every row count in turn, cold."""
+
+    name: ClassVar[str] = "resumptions"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["Resumptions"]:
+        yield from ()
+
+    def _target(self, request: Request) -> Program:
+        yield Prefill(Role.TARGET, request.prompt)
+        for _ in range(self.repeats * len(self.draft_rows_grid)):
+            yield from _verify(request, _FEW_ROWS)
+            yield Send(_SIGNAL)
+        yield Send(Stop())
+        yield Commit((0,))
+
+    def _draft(self, request: Request) -> Program:
+        yield Prefill(Role.DRAFT, request.prompt)
+        for rows in cycle(self.draft_rows_grid):
+            if (yield Receive()) != _SIGNAL:
+                return
+            yield from _expand(request, rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruptions(_Sweep):
+    """The draft is busy throughout: beside one verification it sends nothing, beside the next a message a forward."""
+
+    name: ClassVar[str] = "interruptions"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["Interruptions"]:
+        yield from ()
+
+    def _target(self, request: Request) -> Program:
+        yield Prefill(Role.TARGET, request.prompt)
+        for _ in range(2 * self.repeats * len(self.target_rows_grid)):
+            yield from _verify(request, _FEW_ROWS)
+            yield Send(_SIGNAL)  # the other way round from here
+            while (yield Poll()) is not None:
+                pass
+        yield Send(Stop())
+        yield Commit((0,))
+
+    def _draft(self, request: Request) -> Program:
+        yield Prefill(Role.DRAFT, request.prompt)
+        sends = False
+        while True:
+            yield from _expand(request, 1)
+            message = yield Poll()
+            if message == _SIGNAL:
+                sends = not sends
+            elif message is not None:
+                return
+            if sends:
+                yield Send(_SIGNAL)
 
 
 def _chain(request: Request, num_rows: int) -> tuple[Row, ...]:

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, product
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import HostPoint, Profile, StepPoint
-from swiftspec.profiler.programs import AlternatingSweep, OverlappedSweep
+from swiftspec.profile import Profile, StepPoint
+from swiftspec.profiler.host import arrival_point, host_points
+from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
 from swiftspec.specs import ModelSpec, model_directory
-from swiftspec.timeline import COMPUTING, Phase, Timeline
+from swiftspec.steps import COOLING_S
+from swiftspec.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 
-__all__ = ["host_points", "measure_profile", "new_sweep", "step_points"]
+__all__ = ["measure_profile", "new_sweep", "step_points"]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
@@ -47,7 +49,7 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     ),
 }
 HOST_TOKENS = 48
-LEAST_SAMPLES = 8
+LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards makes one look cold, too
 Progress = Callable[[int, int, str], None]
 
 
@@ -77,6 +79,7 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
     benches = list(_benches(num_devices))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[Timeline] = []
+    interrupted: list[Timeline] = []
     per_engine = len(contexts) + 1
     total = PASSES * len(benches) * per_engine
     stages = product(range(1, PASSES + 1), zip(benches, sweeps, strict=True))
@@ -90,9 +93,13 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
             for index, context in enumerate(contexts):
                 progress(done + index, total, f"{what}: steps at context {context}")
                 timelines += measured.sweep(context)
+                if bench.layout is Layout.DISAGGREGATED:
+                    timelines.append(measured.resume(context))
+                    interrupted.append(measured.interrupt(context))
             progress(done + len(contexts), total, f"{what}: host costs")
             rounds += measured.policies()
     progress(total, total, "done")
+    arrival = arrival_point(interrupted)
     return Profile(
         origin=Origin.here(),
         device=device,
@@ -104,7 +111,7 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
             for bench, timelines in zip(benches, sweeps, strict=True)
             for step in step_points(timelines, bench.groups, bench.layout)
         ),
-        host=tuple(host_points(rounds)),
+        host=(*host_points(rounds), *([arrival] if arrival else [])),
     )
 
 
@@ -132,6 +139,16 @@ class _Measurement:
             timelines.append(self._run(policy, context, max_new_tokens=1))
         return timelines[1:]  # the first time at a context compiles its shapes
 
+    def resume(self, context: int) -> Timeline:
+        """Only what Resumptions are there for: the draft's first forwards after a wait."""
+        sweep = Resumptions(target_rows_grid=(1,), draft_rows_grid=DRAFT_ROWS, halves_rows_grid=(), repeats=REPEATS)
+        timeline = self._run(sweep, context, max_new_tokens=1)
+        return replace(timeline, spans=tuple(span for span in timeline.spans if span.phase in DRAFTING))
+
+    def interrupt(self, context: int) -> Timeline:
+        sweep = Interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
+        return self._run(sweep, context, max_new_tokens=1)
+
     def policies(self) -> list[Timeline]:
         """Real rounds, for what they cost beside the forwards."""
         shapes = HOST_SHAPES[self._bench.layout]
@@ -157,21 +174,24 @@ def new_sweep(layout: Layout, *, repeats: int) -> Policy:
 def step_points(
     timelines: Sequence[Timeline], groups: Mapping[Role, tuple[int, ...]], layout: Layout
 ) -> Iterator[StepPoint]:
-    """Forwards of the timelines, by phase, rows and context (the request's id)."""
-    samples: dict[tuple[Role, Phase, int, int], list[float]] = defaultdict(list)
+    """Forwards of the timelines, by kind, rows and context (the request's id); a draft's, warm and cold."""
+    samples: dict[tuple[Role, Phase, bool, int, int], list[float]] = defaultdict(list)
     for timeline in timelines:
-        for span in timeline.spans:
-            if span.phase in COMPUTING:
-                context = 0 if span.phase is Phase.PREFILL else int(timeline.request)
-                samples[span.model, span.phase, span.rows, context].append(span.end_s - span.start_s)
+        for span, cold in _forwards(timeline):
+            context = 0 if span.phase is Phase.PREFILL else int(timeline.request)
+            cold = cold and span.phase in DRAFTING
+            samples[span.model, span.phase, cold, span.rows, context].append(span.end_s - span.start_s)
     peer_busy = layout is Layout.DISAGGREGATED
-    for (role, phase, rows, context), seconds in samples.items():
+    for (role, phase, cold, rows, context), seconds in samples.items():
+        if cold and len(seconds) < LEAST_COLD_SAMPLES:
+            continue
         latency = Latency.of_samples(seconds, Provenance.MEASURED)
         yield StepPoint(
             role=role,
             phase=phase,
             degree=len(groups[role if peer_busy else Role.TARGET]),
             peer_busy=peer_busy,
+            cold=cold,
             rows=rows,
             context=context,
             quantiles_s=latency.quantiles_s,
@@ -180,36 +200,11 @@ def step_points(
         )
 
 
-def host_points(timelines: Sequence[Timeline]) -> Iterator[HostPoint]:
-    """What passes around an effect: the gap before its span, and the span itself where it is no forward.
-
-    For `wait` it is the hop: from the peer's send to the message in hand, where the receiver was already waiting.
-    """
-    samples: dict[tuple[Phase, int], list[float]] = defaultdict(list)
-    for timeline in timelines:
-        for role in Role:
-            for before, span in pairwise(timeline.of(role)):
-                if span.phase in COMPUTING and span.phase is not Phase.PREFILL:
-                    samples[span.phase, span.rows].append(span.start_s - before.end_s)
-                elif span.phase in (Phase.SEND, Phase.COMPACT, Phase.COMMIT):
-                    samples[span.phase, 1].append(span.end_s - before.end_s)
-        samples[Phase.WAIT, 1] += _hops(timeline)
-    for (phase, rows), seconds in samples.items():
-        if len(seconds) >= LEAST_SAMPLES:
-            latency = Latency.of_samples(seconds, Provenance.MEASURED)
-            yield HostPoint(
-                phase=phase,
-                rows=rows,
-                quantiles_s=latency.quantiles_s,
-                num_samples=len(seconds),
-                provenance=Provenance.MEASURED,
-            )
-
-
-def _hops(timeline: Timeline) -> Iterator[float]:
-    for receiver, sender in ((Role.TARGET, Role.DRAFT), (Role.DRAFT, Role.TARGET)):
-        sends = [span for span in timeline.of(sender) if span.phase is Phase.SEND]
-        waits = [span for span in timeline.of(receiver) if span.phase is Phase.WAIT]
-        for send, wait in zip(sends, waits, strict=False):
-            if wait.start_s < send.start_s:
-                yield max(wait.end_s - send.end_s, 1e-9)
+def _forwards(timeline: Timeline) -> Iterator[tuple[Span, bool]]:
+    """Every forward, and whether its model's last one in that process ended too long ago for it to be warm."""
+    ended_s: dict[tuple[Role, int, Role], float] = {}
+    for span in timeline.spans:
+        if span.phase in COMPUTING:
+            key = (span.role, span.rank, span.model)
+            yield span, span.start_s - ended_s.get(key, span.start_s) > COOLING_S
+            ended_s[key] = span.end_s

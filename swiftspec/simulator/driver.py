@@ -35,9 +35,9 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.profile import Profile
 from swiftspec.simulator.latency import Meter, PriceList
-from swiftspec.simulator.link import Link
+from swiftspec.simulator.link import Arrival, Link
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
-from swiftspec.steps import Latencies
+from swiftspec.steps import COOLING_S, Latencies
 from swiftspec.timeline import Phase, Span, Timeline
 
 __all__ = ["Simulation", "Simulator", "simulate"]
@@ -179,6 +179,7 @@ class _Process:
         self._from: list[Link] = []
         self._to: list[Link] = []
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
+        self._computed_s: dict[Role, float] = {}  # when the last forward of each model ended
         self._meter = meter
         self._perform: Mapping[type[Effect], Callable[[Any], _Events]] = {
             Prefill: self._prefill,
@@ -220,8 +221,10 @@ class _Process:
             yield env.timeout(thinking_s)
         peer_busy = any(not peer.blocked for peer in self._peers)
         start_s = env.now
+        cold = start_s - self._computed_s.get(model, start_s) > COOLING_S
         context = self.oracle.context(model)
-        yield env.timeout(meter.forward(model, phase, peer_busy=peer_busy, rows=rows, context=context))
+        yield env.timeout(meter.forward(model, phase, peer_busy=peer_busy, cold=cold, rows=rows, context=context))
+        self._computed_s[model] = env.now
         self._note(phase, model, start_s, rows=rows)
 
     def _prefill(self, effect: Prefill) -> Generator[simpy.Event, Any, int | None]:
@@ -259,17 +262,19 @@ class _Process:
     def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message]:
         start_s = self.env.now
         self.blocked = True
-        message = yield from self._from[effect.peer].receive()
+        arrival = yield from self._from[effect.peer].receive()
         self.blocked = False
-        self._note(Phase.WAIT, self.role, start_s)
-        return message
+        return (yield from self._take(arrival, start_s))
 
     def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:
-        yield from ()
-        message = self._from[effect.peer].poll()
-        if message is not None:
-            self._note(Phase.WAIT, self.role, self.env.now)
-        return message
+        arrival = self._from[effect.peer].poll()
+        return None if arrival is None else (yield from self._take(arrival, self.env.now))
+
+    def _take(self, arrival: Arrival, start_s: float) -> Generator[simpy.Event, Any, Message]:
+        if not arrival.awaited and (delay_s := self._meter.host(Phase.ARRIVE)):
+            yield self.env.timeout(delay_s)
+        self._note(Phase.WAIT, self.role, start_s)
+        return arrival.message
 
     def _host(self, phase: Phase, model: Role, *, rows: int = 0, tokens: int = 0) -> _Events:
         start_s = self.env.now

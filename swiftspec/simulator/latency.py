@@ -3,7 +3,8 @@
 A forward costs one of the quantiles of `Profile.step`, drawn with equal chances, so that its mean is the measured mean.
 Host time comes from `Profile.host_latency`: in front of a forward it is what the program thinks and the driver prepares
 (a fruitless poll included), and lies between spans; of a send, a compaction and a commit it is the whole effect, the
-thinking before it included, and is the span. Receiving costs nothing: the hop is charged to the message.
+thinking before it included, and is the span. Receiving what one waited for costs nothing: the hop is charged to the
+message. A message that came while the receiver computed had to be taken in then, which is charged when it is received.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,18 +39,20 @@ class PriceList:
 
     def __init__(self, latencies: Latencies) -> None:
         self._latencies = latencies
-        self._forwards: dict[tuple[Role, Phase, int, bool, int, int], Cost] = {}
+        self._forwards: dict[tuple[Role, Phase, int, bool, bool, int, int], Cost] = {}
         self._host: dict[tuple[Phase, int], Cost] = {}
 
-    def forward(self, role: Role, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int) -> Cost:
+    def forward(
+        self, role: Role, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int, cold: bool = False
+    ) -> Cost:
         """A whole forward. ValueError if the profile knows nothing of this phase and degree."""
         step = -(-context // _CONTEXT_STEP)
-        key = (role, phase, degree, peer_busy, rows, step)
+        key = (role, phase, degree, peer_busy, cold, rows, step)
         cost = self._forwards.get(key)
         if cost is None:
             middle = max(0, step * _CONTEXT_STEP - _CONTEXT_STEP // 2)
             latency = self._latencies.step(
-                phase, role=role, degree=degree, peer_busy=peer_busy, rows=rows, context=middle
+                phase, role=role, degree=degree, peer_busy=peer_busy, cold=cold, rows=rows, context=middle
             )
             cost = self._forwards[key] = Cost.of(latency)
         return cost
@@ -90,10 +93,14 @@ class Meter:
         """Start a request. Each phase has its own stream: policies under one seed meet much the same noise."""
         self._draws = {phase: uniforms((*entropy, number)) for number, phase in enumerate(Phase, start=1)}
 
-    def forward(self, role: Role, phase: Phase, *, peer_busy: bool, rows: int, context: int) -> float:
+    def forward(
+        self, role: Role, phase: Phase, *, peer_busy: bool, rows: int, context: int, cold: bool = False
+    ) -> float:
         """Seconds of one forward."""
         degree = self._degrees[role]
-        cost = self._prices.forward(role, phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context)
+        cost = self._prices.forward(
+            role, phase, degree=degree, peer_busy=peer_busy, cold=cold, rows=rows, context=context
+        )
         return self._charge(phase, cost)
 
     def host(self, phase: Phase, rows: int = 1) -> float:

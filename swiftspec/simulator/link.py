@@ -2,13 +2,20 @@
 
 from collections import deque
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import simpy
 
 from swiftspec.policies.effects import Message
 
-__all__ = ["Link"]
+__all__ = ["Arrival", "Link"]
+
+
+class Arrival(NamedTuple):
+    """A message, and whether its receiver did nothing but wait for it when it came."""
+
+    message: Message
+    awaited: bool
 
 
 class Link:
@@ -16,7 +23,7 @@ class Link:
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
-        self._arrived: deque[Message] = deque()
+        self._arrived: deque[Arrival] = deque()
         self._coming: deque[Message] = deque()
         self._arrival_s = 0.0  # of the last of those
         self._awaited: simpy.Event | None = None  # by a receive that found nothing
@@ -28,20 +35,20 @@ class Link:
         arrival = self._env.timeout(self._arrival_s - self._env.now)
         arrival.callbacks.append(self._deliver)
 
-    def receive(self) -> Generator[simpy.Event, Any, Message]:
+    def receive(self) -> Generator[simpy.Event, Any, "Arrival"]:
         """The next message, as soon as it is there."""
         if not self._arrived:
             self._awaited = self._env.event()
             yield self._awaited
         return self._arrived.popleft()
 
-    def poll(self) -> Message | None:
+    def poll(self) -> "Arrival | None":
         """The next message, if it is there."""
         return self._arrived.popleft() if self._arrived else None
 
     def _deliver(self, _: simpy.Event) -> None:
         # The oldest message, whoever's arrival this is: rounding may swap two that are due at once.
-        self._arrived.append(self._coming.popleft())
+        self._arrived.append(Arrival(self._coming.popleft(), awaited=self._awaited is not None))
         if self._awaited is not None:
             self._awaited.succeed()
             self._awaited = None

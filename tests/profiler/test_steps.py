@@ -7,9 +7,12 @@ from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.profiler import steps
-from swiftspec.profiler.steps import host_points, measure_profile, step_points
+from swiftspec.profiler.host import arrival_point, host_points
+from swiftspec.profiler.steps import measure_profile, step_points
 from swiftspec.timeline import Phase, Span, Timeline
 from tests.engine.pairs import write_pair
+
+GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}
 
 
 def timeline(*spans: Span, request: str = "64") -> Timeline:
@@ -17,12 +20,12 @@ def timeline(*spans: Span, request: str = "64") -> Timeline:
 
 
 def test_steps_are_grouped_by_phase_rows_and_context() -> None:
-    spans = [Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 8, 0, 0.1 * i, 0.1 * i + 0.02) for i in range(4)]
+    spans = [Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 8, 0, 0.1 * i, 0.1 * i + 0.02) for i in range(9)]
     spans.append(Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 4, 0, 0.0, 0.005))
     groups = {Role.TARGET: (0, 1), Role.DRAFT: (2,)}
     verify, expand = step_points([timeline(*spans)], groups, Layout.DISAGGREGATED)
     assert (verify.role, verify.rows, verify.context, verify.degree, verify.peer_busy) == (Role.TARGET, 8, 64, 2, True)
-    assert verify.num_samples == 4
+    assert verify.num_samples == 9
     assert verify.quantiles_s[0] == pytest.approx(0.02)
     assert (expand.role, expand.degree) == (Role.DRAFT, 1)
 
@@ -31,6 +34,35 @@ def test_a_colocated_drafts_steps_have_the_targets_degree() -> None:
     span = Span(Role.TARGET, Phase.EXPAND, Role.DRAFT, 4, 0, 0.0, 0.005)
     (point,) = step_points([timeline(span)], {Role.TARGET: (0, 1)}, Layout.COLOCATED)
     assert (point.role, point.degree, point.peer_busy) == (Role.DRAFT, 2, False)
+
+
+def test_a_draft_that_waited_is_cold() -> None:
+    spans = []
+    for i in range(8):
+        t = float(i)
+        spans += [
+            Span(Role.DRAFT, Phase.WAIT, Role.DRAFT, 0, 0, t, t + 0.5),
+            Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 4, 0, t + 0.5, t + 0.52),
+            Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 4, 0, t + 0.5205, t + 0.5305),
+        ]
+    points = {point.cold: point for point in step_points([timeline(*spans)], GROUPS, Layout.DISAGGREGATED)}
+    # The first one of all is not: nothing is known of what came before.
+    assert {cold: point.num_samples for cold, point in points.items()} == {True: 7, False: 9}
+    assert points[True].latency.mean_s == pytest.approx(0.02)
+    assert points[False].latency.median_s == pytest.approx(0.01)
+
+
+def test_a_message_costs_what_verifications_with_more_of_them_take_longer() -> None:
+    spans = []
+    for i in range(16):
+        many = i % 2 == 1
+        spans.append(Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 6, 0, i + 0.0, i + (0.24 if many else 0.2)))
+        spans += [Span(Role.DRAFT, Phase.SEND, Role.DRAFT, 0, 0, i + 0.1, i + 0.1 + 0.01 * n) for n in range(4 * many)]
+    arrival = arrival_point([timeline(*spans)])
+    assert arrival is not None
+    assert arrival.num_samples == 8
+    assert arrival.latency.mean_s == pytest.approx(0.04 / 4)
+    assert arrival_point([timeline(*spans[:5])]) is None  # too few to say
 
 
 def test_host_time_is_the_gap_and_the_span_unless_it_is_a_forward() -> None:

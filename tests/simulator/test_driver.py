@@ -12,7 +12,19 @@ from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import Shape
-from swiftspec.policies.effects import Commit, Poll, Prefill, Program, Receive, Role, Send, Stop, target_forward
+from swiftspec.policies.effects import (
+    Commit,
+    Poll,
+    Prefill,
+    Program,
+    Receive,
+    Role,
+    Row,
+    Send,
+    Stop,
+    draft_forward,
+    target_forward,
+)
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profile import Profile
@@ -231,6 +243,36 @@ def test_forward_is_slower_only_beside_a_peer_that_works() -> None:
     policy = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
     timeline = simulate_one(policy, profile, chain_trace(num_tokens=1))
     assert [(s.start_s, s.end_s) for s in timeline.phase(Phase.VERIFY)] == [(0.0, 3.0), (3.0, 5.0)]
+
+
+def test_a_draft_that_waited_finds_its_weights_gone() -> None:
+    warm = constant_profile(expand_s=1.0, verify_s=5.0)
+    cold = [s.model_copy(update={"cold": True, "quantiles_s": (1.25,) * 20}) for s in warm.steps if s.phase == "expand"]
+    profile = warm.model_copy(update={"steps": (*warm.steps, *cold)})
+    timeline = simulate_one(SerialChain(num_draft_tokens=2), profile, chain_trace(num_tokens=5))
+    seconds = [span.end_s - span.start_s for span in timeline.phase(Phase.EXPAND)]
+    # Its prefill ended when the first round began; the target's verification lies before the next one.
+    assert seconds == [1.0, 1.0, 1.25, 1.0]
+
+
+@pytest.mark.parametrize(("idles", "delay_s"), [(True, 0.0), (False, 0.25)])
+def test_a_message_delays_a_receiver_that_computes(idles: bool, delay_s: float) -> None:
+    def target() -> Program:
+        yield Prefill(Role.TARGET, (1, 2, 3, 4))
+        if not idles:
+            yield from target_forward((Row(7, 4, 0),))
+        yield Receive()
+
+    def draft() -> Program:
+        yield Prefill(Role.DRAFT, (1, 2, 3, 4))
+        yield from draft_forward((Row(7, 4, 0),), 1)
+        yield Send(Stop())
+
+    profile = constant_profile(expand_s=1.0, verify_s=5.0, prefill_s=2.0, host_s={Phase.ARRIVE: 0.25})
+    scripted = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
+    timeline = simulate_one(scripted, profile, chain_trace(num_tokens=3))
+    (wait,) = timeline.phase(Phase.WAIT)
+    assert wait.end_s == (3.0 if idles else 7.0) + delay_s
 
 
 def test_host_time_before_a_forward_lies_between_spans_and_is_the_span_elsewhere() -> None:
