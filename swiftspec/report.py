@@ -77,6 +77,12 @@ class Report(Document):
         return median(abs(policy.error.tokens_per_s) for policy in self.policies)
 
     @property
+    def text_error(self) -> float | None:
+        """Of tokens per round, median over the policies that draft: how much easier the traced text was."""
+        errors = [policy.error.tokens_per_round for policy in self.policies if policy.policy != "autoregressive"]
+        return median(errors) if errors else None
+
+    @property
     def retimed_agreement(self) -> tuple[float, float] | None:
         """Kendall's tau and median error of the retimed predictions; None unless all policies have one."""
         retimed = [policy.retimed for policy in self.policies if policy.retimed is not None]

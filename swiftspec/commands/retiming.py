@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["gauge", "list_drift", "retimed_figures", "say_drift"]
 
+_TEXTS_DIFFER = 0.02  # of tokens per round; replayed on the text that was measured, predictions agree better than that
+
 
 def gauge(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Engine"]) -> "DriftGauge":
     """Of the engines that the candidates run on, each once."""
@@ -58,7 +60,13 @@ def list_drift(factors: Mapping[StepTable, float]) -> list[Drift]:
 
 
 def say_drift(report: Report) -> None:
-    """How the machine had changed, and what that explains."""
+    """How text and machine differ from what was traced and profiled, and what that explains."""
+    if (text := report.text_error) is not None and abs(text) > _TEXTS_DIFFER:
+        change = 1 / (1 + text) - 1
+        console.say(
+            f"Rounds brought {signed_percent(change)} tokens against the prediction, in the median over policies: "
+            f"these prompts are {'easier' if change > 0 else 'harder'} than those traced."
+        )
     if not report.drift:
         return
     factors = [drift.factor - 1 for drift in report.drift]

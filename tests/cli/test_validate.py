@@ -37,6 +37,17 @@ def test_errors_come_with_their_margin(capsys: pytest.CaptureFixture[str]) -> No
     assert "% ± 10.0 %" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("factor", "word"), [(1.1, "easier"), (0.9, "harder"), (1.01, None)])
+def test_other_text_is_named(factor: float, word: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = report(plain_round_s=0.02)
+    error = plain.policies[0].error.model_copy(update={"tokens_per_round": 1 / factor - 1})
+    policies = tuple(policy.model_copy(update={"error": error}) for policy in plain.policies)
+    show_report(plain.model_copy(update={"policies": policies}), plan())
+    printed = capsys.readouterr().out
+    assert (f"Rounds brought {factor - 1:+.1%}".replace("%", " %") in printed) == (word is not None)
+    assert word is None or f"prompts are {word} than those traced" in printed
+
+
 def test_what_the_machine_changed_by_stands_beside_the_errors(capsys: pytest.CaptureFixture[str]) -> None:
     plain = report(plain_round_s=0.02)
     first, *others = plain.policies
