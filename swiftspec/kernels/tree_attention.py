@@ -121,7 +121,7 @@ def _tree_attention_kernel(
         tl.extra.cuda.gdc_launch_dependents()
 
     prefix = tl.load(lengths)
-    end = prefix + tl.load(lengths + 1) + num_rows
+    end = tl.minimum(prefix + tl.load(lengths + 1) + num_rows, capacity)
     num_blocks = tl.cdiv(end, BLOCK)
     per_split = tl.maximum(tl.cdiv(num_blocks, num_splits), MIN_BLOCKS)
     # Splits that a short prefix leaves without work do not take part at all.
