@@ -36,6 +36,7 @@ MAX_TREE = 64  # slots: the bits of two mask words
 MASK_WORDS = 2
 
 BLOCK = 64  # slots; with 16-bit keys of 128 a block is 32 KB, and two more are on their way
+BLOCKS_Q = (16, 32)  # queries
 MIN_BLOCKS = 4  # per split: a merge takes about as long as four blocks
 NUM_SMS = 132  # H100 and H200; a constant, since the answer must not depend on what else runs
 MAX_MERGE_BYTES = 256 * 1024  # of partial results: one program reads them all
@@ -196,13 +197,17 @@ class _Grid(NamedTuple):
     num_counters: int  # room for arrivals: the same for any number of rows, lest partial results end up in it
     num_partials: int
 
+    @property
+    def workspace_size(self) -> int:
+        return self.num_counters + self.num_partials
+
 
 def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | None) -> _Grid:
     num_kv_heads, capacity, head_dim = keys_GCD.shape
     num_queries = num_rows * num_heads // num_kv_heads
     # More queries per program would read keys less often, but one program merges them: 32 are 16 KB per split.
     # fp32 has no matrix instructions, and 32 queries no room in registers.
-    block_q = 16 if num_queries <= 16 or keys_GCD.dtype == torch.float32 else 32
+    block_q = BLOCKS_Q[num_queries > BLOCKS_Q[0] and keys_GCD.dtype != torch.float32]
     num_query_blocks = triton.cdiv(num_queries, block_q)
     num_cells = num_kv_heads * num_query_blocks
     if num_splits is None:
@@ -212,7 +217,7 @@ def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | Non
             MAX_MERGE_BYTES // (4 * block_q * head_dim),
         )
     num_partials = num_cells * num_splits * block_q * (head_dim + 2) if num_splits > 1 else 0
-    num_counters = num_kv_heads * MAX_TREE * MAX_GROUP // 16
+    num_counters = num_kv_heads * MAX_TREE * MAX_GROUP // BLOCKS_Q[0]
     return _Grid(block_q, num_query_blocks, num_splits, num_counters, num_partials)
 
 
@@ -223,7 +228,7 @@ def tree_attention_workspace(
 
     Every call leaves its counters at zero, so that one workspace serves all layers and all forwards of a stream.
     """
-    sizes = [sum(_plan(rows, num_heads, keys_GCD, num_splits)[-2:]) for rows in range(1, num_rows + 1)]
+    sizes = [_plan(rows, num_heads, keys_GCD, num_splits).workspace_size for rows in range(1, num_rows + 1)]
     return torch.zeros(max(sizes), dtype=torch.float32, device=keys_GCD.device)
 
 
@@ -277,14 +282,13 @@ def tree_attention(
     num_kv_heads, capacity, _ = keys_GCD.shape
     grid = _plan(num_rows, num_heads, keys_GCD, num_splits)
     if workspace is None:
-        workspace = torch.zeros(grid.num_counters + grid.num_partials, dtype=torch.float32, device=q_RHD.device)
+        workspace = torch.zeros(grid.workspace_size, dtype=torch.float32, device=q_RHD.device)
     check_dtype("workspace", workspace, (torch.float32,))
     check_shape("workspace", workspace, (None,))
     check_together(q_RHD=q_RHD, workspace=workspace)
     check_contiguous(workspace=workspace)
-    if workspace.numel() < grid.num_counters + grid.num_partials:
-        wanted = grid.num_counters + grid.num_partials
-        raise ValueError(f"workspace has shape {tuple(workspace.shape)}; expected at least ({wanted})")
+    if len(workspace) < grid.workspace_size:
+        raise ValueError(f"workspace has shape {tuple(workspace.shape)}; expected at least ({grid.workspace_size})")
     _tree_attention_kernel[(grid.num_query_blocks, grid.num_splits, num_kv_heads)](
         q_RHD,
         keys_GCD,
