@@ -37,9 +37,18 @@ def test_matches_reference(rows: int, dtype: torch.dtype, device: str) -> None:
         ([-1, 0, 0, 2], [5, 6, 7, 8], [7, 8, 8, 1], [0, 2, 3, -1], 1),
         ([-1, 0, 0, 1], [5, 6, 6, 8], [6, 8, 8, 1], [0, 1, 3, -1], 1),
         ([-1, 0, 1, 2], [6, 6, 6, 6], [5, 6, 6, 6], [0, -1, -1, -1], 5),
-        ([-1, 2, 1, 3], [6, 6, 6, 6], [6, 6, 6, 6], [0, -1, -1, -1], 6),
+        ([-1, 2, 0, 1], [6, 6, 6, 6], [6, 6, 6, 6], [0, 2, -1, -1], 6),
+        ([0, 0, 1, 0], [6, 6, 6, 6], [6, 6, 6, 6], [0, 1, 2, -1], 6),
     ],
-    ids=["all", "middle", "second-branch", "first-of-equal-siblings", "none", "no-tree-ends"],
+    ids=[
+        "all",
+        "middle",
+        "second-branch",
+        "first-of-equal-siblings",
+        "none",
+        "parent-behind-its-child",
+        "root-its-own-parent",
+    ],
 )
 def test_path_by_hand(
     parents: list[int], tokens: list[int], choices: list[int], path: list[int], bonus: int, device: str
