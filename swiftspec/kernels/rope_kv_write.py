@@ -97,13 +97,13 @@ def _rope_kv_write_kernel(
     tl.store(queries, new_low_BF, mask=is_query_B[:, None])
     tl.store(queries + D // 2, new_high_BF, mask=is_query_B[:, None])
     # The length comes from the device: a row that does not fit must not end up in the next head.
-    fits = slot < capacity
-    kv_head_B = tl.where(is_value_B, head_B - NUM_KV_HEADS, head_B) - NUM_HEADS
-    places = (kv_head_B.to(tl.int64) * capacity + slot)[:, None] * D + dims_F[None, :]
-    for half in tl.static_range(2):
-        new_BF = new_high_BF if half else new_low_BF
-        tl.store(keys + places + half * (D // 2), new_BF, mask=(is_key_B & fits)[:, None])
-        tl.store(values + places + half * (D // 2), new_BF, mask=(is_value_B & fits)[:, None])
+    if slot < capacity:
+        kv_head_B = tl.where(is_value_B, head_B - NUM_KV_HEADS, head_B) - NUM_HEADS
+        places = (kv_head_B.to(tl.int64) * capacity + slot)[:, None] * D + dims_F[None, :]
+        tl.store(keys + places, new_low_BF, mask=is_key_B[:, None])
+        tl.store(keys + places + D // 2, new_high_BF, mask=is_key_B[:, None])
+        tl.store(values + places, new_low_BF, mask=is_value_B[:, None])
+        tl.store(values + places + D // 2, new_high_BF, mask=is_value_B[:, None])
 
 
 @triton.jit
