@@ -84,7 +84,8 @@ def keep_slots(
     cache_L2GCD : Tensor
         fp32, fp16 or bf16, contiguous, as all tensors here: keys and values of all layers. D up to 256.
     slots_K : Tensor
-        int32: distinct tree slots in their new order, then -1 up to K, which is at most 64.
+        int32: distinct tree slots in their new order, then -1 up to K, which is at most 64. Like the lengths and
+        `num_verified` they are read on the device and therefore not checked.
     lengths_2 : Tensor
         int32, (prefix, tree). What the tree was long before does not matter.
     num_verified : Tensor

@@ -37,7 +37,7 @@ MASK_WORDS = 2
 
 BLOCK = 64  # slots; with 16-bit keys of 128 a block is 32 KB, and two more are on their way
 BLOCKS_Q = (16, 32)  # queries
-MIN_BLOCKS = 4  # per split: a merge takes about as long as four blocks
+MIN_BLOCKS = 4  # per split: a merge takes about as long as four blocks (estimated from instructions, not measured)
 NUM_SMS = 132  # H100 and H200; a constant, since the answer must not depend on what else runs
 MAX_MERGE_BYTES = 256 * 1024  # of partial results: one program reads them all
 
