@@ -1,0 +1,349 @@
+"""Attention of a tree's rows to the prefix and to their ancestors, split over the keys.
+
+R rows, H query heads, G key/value heads, J = H / G query heads per key/value head, C capacity, D head dimension,
+W words of a mask. Slots are [prefix | tree]. A program owns Q queries of one key/value head (query = row * J + head in
+group, so that a group reads its keys once), and one run of B-slot blocks; S splits are the runs.
+
+Only blocks that reach beyond the prefix are masked: there every row sees other slots, before them all see the same.
+The split that arrives last merges all of them in their order, so that the answer does not depend on the arrival.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together, dot
+
+__all__ = [
+    "DTYPES",
+    "HEAD_DIMS",
+    "MAX_TREE",
+    "tree_attention",
+    "tree_attention_reference",
+    "tree_attention_workspace",
+]
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+HEAD_DIMS = (16, 32, 64, 128)
+MAX_GROUP = 8
+MAX_TREE = 64  # slots: the bits of two mask words
+MASK_WORDS = 2
+
+BLOCK = 64  # slots; with 16-bit keys of 128 a block is 32 KB, and two more are on their way
+BLOCKS_Q = (16, 32)  # queries
+MIN_BLOCKS = 4  # per split: a merge takes about as long as four blocks (estimated from instructions, not measured)
+NUM_SMS = 132  # H100 and H200; a constant, since the answer must not depend on what else runs
+MAX_MERGE_BYTES = 256 * 1024  # of partial results: one program reads them all
+
+
+def tree_attention_reference(
+    q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Tensor, lengths_2: Tensor, *, scale: float
+) -> Tensor:
+    """softmax(scale q k^T over visible slots) v in fp32; visible: the prefix, and tree slots whose bit is set."""
+    num_rows, num_heads, _ = q_RHD.shape
+    prefix, tree = lengths_2.tolist()
+    end = prefix + tree + num_rows
+    bits_T = torch.arange(end - prefix, device=q_RHD.device)
+    in_tree_RT = (ancestors_RW[:, bits_T // 32] >> (bits_T % 32) & 1).bool()
+    visible_RC = torch.cat([in_tree_RT.new_ones(num_rows, prefix), in_tree_RT], dim=1)
+    group = num_heads // keys_GCD.shape[0]
+    keys_HCD, values_HCD = (cache[:, :end].float().repeat_interleave(group, dim=0) for cache in (keys_GCD, values_GCD))
+    scores_HRC = scale * q_RHD.float().transpose(0, 1) @ keys_HCD.mT
+    weights_HRC = scores_HRC.masked_fill(~visible_RC, -math.inf).softmax(-1)
+    return (weights_HRC @ values_HCD).transpose(0, 1).to(q_RHD.dtype)
+
+
+@triton.jit
+def _attend(
+    q_QD, keys, values, first, stop, prefix, end, low_Q, high_Q, scale,
+    out_QD, peak_Q, total_Q,
+    MASKED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Blocks first to stop - 1 into (sum of 2^(s - peak) v, peak = max s, sum of 2^(s - peak)), s = scale q k."""
+    dims = tl.arange(0, D)
+    for block in tl.range(first, stop):
+        slots = block * BLOCK + tl.arange(0, BLOCK)
+        offsets = slots[:, None] * D + dims[None, :]
+        if MASKED:
+            inside = slots < end
+            k_BD = tl.load(keys + offsets, mask=inside[:, None], other=0.0)
+            # Behind the end lies anything, and not-a-number times a weight of zero is not zero.
+            v_BD = tl.load(values + offsets, mask=inside[:, None], other=0.0)
+        else:
+            k_BD = tl.load(keys + offsets)
+            v_BD = tl.load(values + offsets)
+        zero_QB = tl.zeros([q_QD.shape[0], BLOCK], dtype=tl.float32)
+        s_QB = dot(q_QD, tl.trans(k_BD), zero_QB, UPCAST) * scale
+        if MASKED:
+            bits = slots - prefix
+            word_QB = tl.where(bits[None, :] < 32, low_Q[:, None], high_Q[:, None])
+            in_tree_QB = (word_QB >> (bits[None, :] & 31)) & 1
+            visible_QB = ((bits[None, :] < 0) | (in_tree_QB == 1)) & inside[None, :]
+            s_QB = tl.where(visible_QB, s_QB, float("-inf"))
+        new_peak_Q = tl.maximum(peak_Q, tl.max(s_QB, axis=1))
+        fade_Q = tl.exp2(peak_Q - new_peak_Q)
+        weights_QB = tl.exp2(s_QB - new_peak_Q[:, None])
+        total_Q = total_Q * fade_Q + tl.sum(weights_QB, axis=1)
+        out_QD = dot(weights_QB.to(v_BD.dtype), v_BD, out_QD * fade_Q[:, None], UPCAST)
+        peak_Q = new_peak_Q
+    return out_QD, peak_Q, total_Q
+
+
+@triton.jit
+def _tree_attention_kernel(
+    q, keys, values, ancestors, lengths, out, partials, arrivals,
+    num_rows, capacity, scale, num_splits,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, MIN_BLOCKS: tl.constexpr,
+    UPCAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out[r, h] = softmax(scale q[r, h] k^T over visible slots) v; scale has log2(e) in it, for powers of two.
+
+    A partial result is Q rows of D sums, then Q peaks and Q totals. `arrivals` counts the splits that have stored
+    theirs, and is zero again when the kernel ends.
+    """
+    query_block, split, kv_head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    query = query_block * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    row = query // GROUP
+    is_row = row < num_rows
+    dims = tl.arange(0, D)
+    q_offsets = (row * NUM_HEADS + kv_head * GROUP + query % GROUP)[:, None] * D + dims[None, :]
+    keys += kv_head.to(tl.int64) * capacity * D
+    values += kv_head.to(tl.int64) * capacity * D
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        # What follows may prepare itself meanwhile: it waits, too, before it reads what is written here.
+        tl.extra.cuda.gdc_launch_dependents()
+
+    prefix = tl.load(lengths)
+    end = tl.minimum(prefix + tl.load(lengths + 1) + num_rows, capacity)
+    num_blocks = tl.cdiv(end, BLOCK)
+    per_split = tl.maximum(tl.cdiv(num_blocks, num_splits), MIN_BLOCKS)
+    # Splits that a short prefix leaves without work do not take part at all.
+    num_active = tl.cdiv(num_blocks, per_split)
+    if split >= num_active:
+        return
+    first = split * per_split
+    stop = tl.minimum(first + per_split, num_blocks)
+    unmasked_stop = tl.minimum(stop, prefix // BLOCK)
+
+    q_QD = tl.load(q + q_offsets, mask=is_row[:, None], other=0.0)
+    low_Q = tl.load(ancestors + row * 2, mask=is_row, other=1)  # even padding sees a slot: its sum is no zero
+    high_Q = tl.load(ancestors + row * 2 + 1, mask=is_row, other=0)
+    out_QD = tl.zeros([BLOCK_Q, D], dtype=tl.float32)
+    total_Q = tl.zeros([BLOCK_Q], dtype=tl.float32)
+    # Finite, so that a block without visible slots is one without effect instead of infinity minus infinity.
+    peak_Q = tl.full([BLOCK_Q], -1.0e30, dtype=tl.float32)
+    out_QD, peak_Q, total_Q = _attend(
+        q_QD, keys, values, first, unmasked_stop, prefix, end, low_Q, high_Q, scale,
+        out_QD, peak_Q, total_Q, False, D, BLOCK, UPCAST,
+    )  # fmt: skip
+    out_QD, peak_Q, total_Q = _attend(
+        q_QD, keys, values, tl.maximum(first, unmasked_stop), stop, prefix, end, low_Q, high_Q, scale,
+        out_QD, peak_Q, total_Q, True, D, BLOCK, UPCAST,
+    )  # fmt: skip
+
+    if num_active > 1:
+        cell = kv_head * tl.num_programs(0) + query_block
+        size: tl.constexpr = BLOCK_Q * (D + 2)
+        partials += cell.to(tl.int64) * num_splits * size
+        queries = tl.arange(0, BLOCK_Q)
+        sums = partials + queries[:, None] * D + dims[None, :]
+        peaks = partials + BLOCK_Q * D + queries
+        tl.store(sums + split * size, out_QD, cache_modifier=".cg")
+        tl.store(peaks + split * size, peak_Q, cache_modifier=".cg")
+        tl.store(peaks + BLOCK_Q + split * size, total_Q, cache_modifier=".cg")
+        tl.debug_barrier()  # every thread's part is stored before one thread says so
+        if tl.atomic_add(arrivals + cell, 1, sem="acq_rel") != num_active - 1:
+            return
+        tl.store(arrivals + cell, 0)
+        out_QD, peak_Q, total_Q = _merge(sums, peaks, num_active, size, BLOCK_Q, D)
+    out_QD = out_QD / total_Q[:, None]
+    tl.store(out + q_offsets, out_QD.to(out.dtype.element_ty), mask=is_row[:, None])
+
+
+@triton.jit
+def _merge(sums, peaks, num_active, size, BLOCK_Q: tl.constexpr, D: tl.constexpr):
+    """Partial results 0 to num_active - 1, added in this order."""
+    out_QD = tl.zeros([BLOCK_Q, D], dtype=tl.float32)
+    total_Q = tl.zeros([BLOCK_Q], dtype=tl.float32)
+    peak_Q = tl.full([BLOCK_Q], -1.0e30, dtype=tl.float32)
+    # Stages: without them each round would wait for the memory anew.
+    for split in tl.range(0, num_active, num_stages=4):
+        sums_QD = tl.load(sums + split * size, cache_modifier=".cg")
+        other_peak_Q = tl.load(peaks + split * size, cache_modifier=".cg")
+        other_total_Q = tl.load(peaks + BLOCK_Q + split * size, cache_modifier=".cg")
+        new_peak_Q = tl.maximum(peak_Q, other_peak_Q)
+        fade_Q = tl.exp2(peak_Q - new_peak_Q)
+        other_fade_Q = tl.exp2(other_peak_Q - new_peak_Q)
+        out_QD = out_QD * fade_Q[:, None] + sums_QD * other_fade_Q[:, None]
+        total_Q = total_Q * fade_Q + other_total_Q * other_fade_Q
+        peak_Q = new_peak_Q
+    return out_QD, peak_Q, total_Q
+
+
+class _Grid(NamedTuple):
+    """Who does what; from static facts alone, so that a captured graph stays right while lengths grow."""
+
+    block_q: int
+    num_query_blocks: int
+    num_splits: int
+    num_counters: int  # room for arrivals: the same for any number of rows, lest partial results end up in it
+    num_partials: int
+
+    @property
+    def workspace_size(self) -> int:
+        return self.num_counters + self.num_partials
+
+
+def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | None) -> _Grid:
+    num_kv_heads, capacity, head_dim = keys_GCD.shape
+    num_queries = num_rows * num_heads // num_kv_heads
+    # More queries per program would read keys less often, but one program merges them: 32 are 16 KB per split.
+    # fp32 has no matrix instructions, and 32 queries no room in registers.
+    block_q = BLOCKS_Q[num_queries > BLOCKS_Q[0] and keys_GCD.dtype != torch.float32]
+    num_query_blocks = triton.cdiv(num_queries, block_q)
+    num_cells = num_kv_heads * num_query_blocks
+    if num_splits is None:
+        num_splits = min(
+            triton.cdiv(capacity, MIN_BLOCKS * BLOCK),
+            max(1, NUM_SMS // num_cells),
+            MAX_MERGE_BYTES // (4 * block_q * head_dim),
+        )
+    num_partials = num_cells * num_splits * block_q * (head_dim + 2) if num_splits > 1 else 0
+    num_counters = num_kv_heads * MAX_TREE * MAX_GROUP // BLOCKS_Q[0]
+    return _Grid(block_q, num_query_blocks, num_splits, num_counters, num_partials)
+
+
+def tree_attention_workspace(
+    num_rows: int, num_heads: int, keys_GCD: Tensor, *, num_splits: int | None = None
+) -> Tensor:
+    """Zeros that `tree_attention` takes as `workspace`, for up to `num_rows` rows on caches of this shape and dtype.
+
+    Every call leaves its counters at zero, so that one workspace serves all layers and all forwards of a stream.
+    """
+    sizes = [_plan(rows, num_heads, keys_GCD, num_splits).workspace_size for rows in range(1, num_rows + 1)]
+    return torch.zeros(max(sizes), dtype=torch.float32, device=keys_GCD.device)
+
+
+def tree_attention(
+    q_RHD: Tensor,
+    keys_GCD: Tensor,
+    values_GCD: Tensor,
+    ancestors_RW: Tensor,
+    lengths_2: Tensor,
+    *,
+    scale: float,
+    out: Tensor | None = None,
+    num_splits: int | None = None,
+    workspace: Tensor | None = None,
+    pdl: bool = False,
+) -> Tensor:
+    """`tree_attention_reference`, (R, H, D), in one launch.
+
+    Parameters
+    ----------
+    q_RHD : Tensor
+        fp32, fp16 or bf16, contiguous, as all tensors here. R from 1 to 64; D 16, 32, 64 or 128.
+    keys_GCD, values_GCD : Tensor
+        Cache of one layer, dtype of q; this forward's rows are in it already. H / G is 1 to 8.
+    ancestors_RW : Tensor
+        int32 [R, 2]: bit s % 32 of word s // 32 is set where the row sees tree slot s, its own included.
+    lengths_2 : Tensor
+        int32, (prefix, tree) before this forward's rows: at most 64 - R of the tree, at most C - R in all. Read on
+        the device and therefore not checked.
+    scale : float
+        Of the products of queries and keys, usually 1 / sqrt(D).
+    out : Tensor, optional
+        Answer's buffer.
+    num_splits : int, optional
+        Most programs that share the keys of one query block. Fewer where one would have less than 256 slots.
+    workspace : Tensor, optional
+        `tree_attention_workspace`'s answer, or longer. Without it every call clears one: a launch more.
+    pdl : bool
+        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
+
+    Raises
+    ------
+    ValueError
+        For a shape, dtype, device or layout that is not supported.
+    """
+    out = torch.empty_like(q_RHD) if out is None else out
+    _check(q_RHD, keys_GCD, values_GCD, ancestors_RW, lengths_2, out)
+    if num_splits is not None and num_splits < 1:
+        raise ValueError(f"num_splits is {num_splits}; expected at least 1")
+    num_rows, num_heads, head_dim = q_RHD.shape
+    num_kv_heads, capacity, _ = keys_GCD.shape
+    grid = _plan(num_rows, num_heads, keys_GCD, num_splits)
+    if workspace is None:
+        workspace = torch.zeros(grid.workspace_size, dtype=torch.float32, device=q_RHD.device)
+    check_dtype("workspace", workspace, (torch.float32,))
+    check_shape("workspace", workspace, (None,))
+    check_together(q_RHD=q_RHD, workspace=workspace)
+    check_contiguous(workspace=workspace)
+    if len(workspace) < grid.workspace_size:
+        raise ValueError(f"workspace has shape {tuple(workspace.shape)}; expected at least ({grid.workspace_size})")
+    _tree_attention_kernel[(grid.num_query_blocks, grid.num_splits, num_kv_heads)](
+        q_RHD,
+        keys_GCD,
+        values_GCD,
+        ancestors_RW,
+        lengths_2,
+        out,
+        workspace[grid.num_counters :],
+        workspace.view(torch.int32),
+        num_rows,
+        capacity,
+        scale * math.log2(math.e),
+        grid.num_splits,
+        NUM_HEADS=num_heads,
+        GROUP=num_heads // num_kv_heads,
+        D=head_dim,
+        BLOCK_Q=grid.block_q,
+        BLOCK=BLOCK,
+        MIN_BLOCKS=MIN_BLOCKS,
+        UPCAST=INTERPRETED,
+        PDL=pdl,
+        num_warps=8 if q_RHD.dtype == torch.float32 else 4,
+        num_stages=2 if q_RHD.dtype == torch.float32 else 3,
+        launch_pdl=pdl,
+    )
+    return out
+
+
+def _check(
+    q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Tensor, lengths_2: Tensor, out: Tensor
+) -> None:
+    check_shape("q_RHD", q_RHD, (None, None, None))
+    num_rows, num_heads, head_dim = q_RHD.shape
+    if not 1 <= num_rows <= MAX_TREE or head_dim not in HEAD_DIMS:
+        raise ValueError(
+            f"q_RHD has shape {tuple(q_RHD.shape)}; supported: R from 1 to {MAX_TREE}, "
+            f"D one of {', '.join(map(str, HEAD_DIMS))}"
+        )
+    check_shape("keys_GCD", keys_GCD, (None, None, head_dim), why="D of q_RHD")
+    num_kv_heads = keys_GCD.shape[0]
+    if num_kv_heads == 0 or num_heads % num_kv_heads or not 1 <= num_heads // num_kv_heads <= MAX_GROUP:
+        raise ValueError(
+            f"keys_GCD has shape {tuple(keys_GCD.shape)} for {num_heads} query heads; "
+            f"supported: 1 to {MAX_GROUP} query heads per key/value head"
+        )
+    check_shape("values_GCD", values_GCD, tuple(keys_GCD.shape), why="that of keys_GCD")
+    check_shape("ancestors_RW", ancestors_RW, (num_rows, MASK_WORDS), why="R of q_RHD, two words")
+    check_shape("lengths_2", lengths_2, (2,))
+    check_shape("out", out, tuple(q_RHD.shape), why="that of q_RHD")
+    check_dtype("q_RHD", q_RHD, DTYPES)
+    like_q = {"keys_GCD": keys_GCD, "values_GCD": values_GCD, "out": out}
+    for name, tensor in like_q.items():
+        check_dtype(name, tensor, (q_RHD.dtype,))
+    integers = {"ancestors_RW": ancestors_RW, "lengths_2": lengths_2}
+    for name, tensor in integers.items():
+        check_dtype(name, tensor, (torch.int32,))
+    check_together(q_RHD=q_RHD, **like_q, **integers)
+    check_contiguous(q_RHD=q_RHD, **like_q, **integers)
