@@ -33,7 +33,7 @@ __all__ = [
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_ROWS = 64
-_STREAMS = 132 * 2  # programs that keep an H100's or H200's memory busy: two per multiprocessor
+_MULTIPROCESSORS = 132  # of an H100 or H200
 _MAX_SPLITS = 16
 
 
@@ -117,18 +117,26 @@ def _workspace(device: torch.device, stream: int) -> Workspace:
     return Workspace.allocate(device)
 
 
-def default_config(num_rows: int, n: int, k: int) -> TileConfig:
-    """A tiling for a shape that nobody measured: two programs per multiprocessor, 48 KB or more on their way to each.
+def default_config(num_rows: int, n: int, k: int, *, bits: int = 16) -> TileConfig:
+    """A tiling for a shape that nobody measured, by arithmetic: 40 KB or more on their way to every multiprocessor.
 
-    Below 64 rows the weight comes first: a third fewer registers than the same product by mma.sync.
+    That is two programs on each, and three for int4, whose unpacking needs more warps to hide. The weight comes first
+    where that saves registers: below 64 rows, a third of those of mma.sync, and where it is unpacked in registers.
     """
-    num_tiles = triton.cdiv(n, 64)
+    tile_k = 256 if bits == 4 else 128 if num_rows <= 32 else 64
+    num_tiles, programs = triton.cdiv(n, 64), _MULTIPROCESSORS * (3 if bits == 4 else 2)
     split_k = 1
     # A program that has fewer than 4 tiles starts and ends more than it streams.
-    while num_tiles * split_k < _STREAMS and split_k < _MAX_SPLITS and k >= 4 * 128 * 2 * split_k:
+    while num_tiles * split_k < programs and split_k < _MAX_SPLITS and k >= 8 * tile_k * split_k:
         split_k *= 2
-    few = num_rows <= 32
-    return TileConfig(block_n=64, block_k=128 if few else 64, split_k=split_k, swap_ab=few, num_stages=4)
+    return TileConfig(
+        block_n=64,
+        block_k=tile_k,
+        split_k=split_k,
+        swap_ab=num_rows <= 32 or bits == 4,
+        # Every stage of an int4 tile has 256 inputs of all rows with it.
+        num_stages=2 if bits == 4 and num_rows > 32 else 4,
+    )
 
 
 def check_product(x_RK: Tensor, shape: tuple[int, int], out: Tensor, num_outputs: int, **weights: Tensor) -> None:

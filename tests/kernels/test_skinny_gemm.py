@@ -118,6 +118,7 @@ def test_bad_tiling_is_named(change: dict[str, int], message: str) -> None:
 def test_narrow_products_are_split_and_wide_ones_are_not() -> None:
     assert default_config(8, 4096, 14336).split_k == 8  # 64 tiles of the output, for 264 programs
     assert default_config(8, 28672, 4096).split_k == 1
+    assert default_config(8, 14336, 8192, bits=4).split_k == 2
     assert default_config(8, 64, 256).split_k == 1  # two tiles of K: too few to share
 
 
