@@ -20,6 +20,8 @@ from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype
 __all__ = [
     "DTYPES",
     "MAX_ROWS",
+    "MAX_SPLITS",
+    "NUM_PARTIALS",
     "Launch",
     "TileConfig",
     "Workspace",
@@ -34,7 +36,8 @@ __all__ = [
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_ROWS = 64
 _MULTIPROCESSORS = 132  # of an H100 or H200
-_MAX_SPLITS = 16
+MAX_SPLITS = 16
+NUM_PARTIALS = 1 << 22  # of a workspace: 16 MiB, small enough for the L2; every `default_config` fits in it
 
 
 def _is_power_of_2(value: int) -> bool:
@@ -64,8 +67,8 @@ class TileConfig:
             value = getattr(self, name)
             if value < 16 or not _is_power_of_2(value):
                 raise ValueError(f"{name} is {value}; expected a power of 2 from 16")
-        if not 1 <= self.split_k <= _MAX_SPLITS:
-            raise ValueError(f"split_k is {self.split_k}; expected 1 to {_MAX_SPLITS}")
+        if not 1 <= self.split_k <= MAX_SPLITS:
+            raise ValueError(f"split_k is {self.split_k}; expected 1 to {MAX_SPLITS}")
         if self.num_warps not in (1, 2, 4, 8):
             raise ValueError(f"num_warps is {self.num_warps}; expected 1, 2, 4 or 8")
         if not 1 <= self.num_stages <= 8:
@@ -85,9 +88,9 @@ class Workspace:
 
     @classmethod
     def allocate(
-        cls, device: torch.device | str, *, num_partials: int = 1 << 22, num_tiles: int = 1 << 14
+        cls, device: torch.device | str, *, num_partials: int = NUM_PARTIALS, num_tiles: int = 1 << 14
     ) -> Workspace:
-        """By default 16 MiB: `split_k` 2 for 64 rows of the widest gate and up, and small enough for the L2."""
+        """By default enough for what `default_config` answers."""
         return cls(
             torch.empty(num_partials, dtype=torch.float32, device=device),
             torch.zeros(num_tiles, dtype=torch.int32, device=device),
@@ -129,7 +132,7 @@ def default_config(num_rows: int, n: int, k: int, *, bits: int = 16) -> TileConf
     num_tiles, programs = triton.cdiv(n, 64), _MULTIPROCESSORS * (3 if bits == 4 else 2)
     split_k = 1
     # A program that has fewer than 4 tiles starts and ends more than it streams.
-    while num_tiles * split_k < programs and split_k < _MAX_SPLITS and k >= 8 * tile_k * split_k:
+    while num_tiles * split_k < programs and split_k < MAX_SPLITS and k >= 8 * tile_k * split_k:
         split_k *= 2
     return TileConfig(
         block_n=64,
