@@ -124,9 +124,8 @@ def default_config(num_rows: int, n: int, k: int, *, bits: int = 16) -> TileConf
     """A tiling for a shape that nobody measured, by arithmetic: 40 KB or more on their way to every multiprocessor.
 
     That is two programs on each, and three for int4, whose unpacking needs more warps to hide. Which operand is first
-    follows from the compiler's output for sm_90: 16-bit weights of few rows take 56 registers as the first and 96 as
-    the second; int4 words go straight from shared memory to wgmma's registers as the first; fp8 takes 80 registers
-    and 16-byte copies as the second, 128 and 8-byte ones as the first.
+    follows from the code that Triton makes for sm_90: few rows of 16 bits take fewer registers with the weight first;
+    int4 words then go straight from shared memory to wgmma's registers; fp8 would be copied 8 bytes at a time.
     """
     tile_k = 256 if bits == 4 else 128 if num_rows <= 32 else 64
     num_tiles, programs = triton.cdiv(n, 64), _MULTIPROCESSORS * (3 if bits == 4 else 2)

@@ -62,25 +62,26 @@ def _nibbles(words, NIBBLE: tl.constexpr, dtype: tl.constexpr, UPCAST: tl.conste
 
 
 @triton.jit
-def _add_block(
-    total,
-    line,
-    pair,
-    inputs,
-    keep,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SWAP_AB: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
+def _load_inputs(inputs, keep):
+    """x over a block's 256 inputs: a tile of 64 for each nibble."""
+    return (
+        tl.load(inputs, mask=keep, other=0.0),
+        tl.load(inputs + 64, mask=keep, other=0.0),
+        tl.load(inputs + 128, mask=keep, other=0.0),
+        tl.load(inputs + 192, mask=keep, other=0.0),
+    )
+
+
+@triton.jit
+def _add_block(total, line, pair, tiles, SWAP_AB: tl.constexpr, UPCAST: tl.constexpr, dtype: tl.constexpr):
     """total + x weight^T over 256 inputs: two groups of 128, each summed in fp32 and scaled."""
     # From the order in memory, which suits the threads, to that of x: moves nothing, only says who holds what.
-    line = tl.reshape(tl.permute(tl.reshape(line, (BLOCK_N, 4, 8)), (0, 2, 1)), (BLOCK_N, 32))
+    size: tl.constexpr = line.shape[0]
+    line = tl.reshape(tl.permute(tl.reshape(line, (size, 4, 8)), (0, 2, 1)), (size, 32))
     for group in tl.static_range(2):
-        part = tl.zeros((BLOCK_N, BLOCK_M) if SWAP_AB else (BLOCK_M, BLOCK_N), tl.float32)
+        part = tl.zeros_like(total)
         for nibble in tl.static_range(2 * group, 2 * group + 2):
-            tile = tl.load(inputs + 64 * nibble, mask=keep, other=0.0)
-            part = multiply(tile, _nibbles(line, nibble, inputs.dtype.element_ty, UPCAST), part, SWAP_AB, UPCAST)
+            part = multiply(tiles[nibble], _nibbles(line, nibble, dtype, UPCAST), part, SWAP_AB, UPCAST)
         scale = ((pair >> (16 * group)) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
         total += part * (scale[:, None] if SWAP_AB else scale[None, :])
     return total
@@ -116,22 +117,30 @@ def _int4_gemm_kernel(
     pairs = scales + weight_row
     inputs = x + row * (num_blocks * 256) + tl.arange(0, 64)[None, :]
 
-    # The weight depends on nothing that ran before. A program beyond the last block has a first one of zeros.
+    # The weight depends on nothing that ran before.
     any_block = first < num_blocks
-    first_line = tl.load(lines + first * 32, mask=any_block & tl.full((BLOCK_N, 1), True, tl.int1), other=0)
+    every = any_block & tl.full((BLOCK_N, 1), True, tl.int1)
+    first_line = tl.load(lines + first * 32, mask=every, other=0)
     first_pair = tl.load(pairs + first * size_n, mask=any_block, other=0)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+    t0, t1, t2, t3 = _load_inputs(inputs + first * 256, keep & any_block)
 
     total = tl.zeros((BLOCK_N, BLOCK_M) if SWAP_AB else (BLOCK_M, BLOCK_N), tl.float32)
     for block in tl.range(first + 1, tl.minimum(first + blocks_each, num_blocks), num_stages=STAGES):
         line = tl.load(lines + block * 32)
         pair = tl.load(pairs + block * size_n)
-        total = _add_block(total, line, pair, inputs + block * 256, keep, BLOCK_M, BLOCK_N, SWAP_AB, UPCAST)
-    total = _add_block(
-        total, first_line, first_pair, inputs + first * 256, keep & any_block, BLOCK_M, BLOCK_N, SWAP_AB, UPCAST
+        tiles = _load_inputs(inputs + block * 256, keep)
+        total = _add_block(total, line, pair, tiles, SWAP_AB, UPCAST, x.dtype.element_ty)
+    # As in the skinny GEMM: what came first waits in registers, not in shared memory before all other loads.
+    tiles = (
+        tl.where(any_block, t0, 0.0),
+        tl.where(any_block, t1, 0.0),
+        tl.where(any_block, t2, 0.0),
+        tl.where(any_block, t3, 0.0),
     )
+    total = _add_block(total, first_line, first_pair, tiles, SWAP_AB, UPCAST, x.dtype.element_ty)
     finish(
         total, scales, scales, out, partials, arrivals, num_rows, size_n,
         BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, False, False,

@@ -1,8 +1,9 @@
 """x W^T for 1 to 64 rows of x: a stream of the weight, whose speed is the memory's.
 
-R rows, N outputs, K inputs. Each program multiplies BLOCK_N rows of the weight, a tile at a time, while `num_stages`
-more are on their way. The first tile is asked for before the predecessor's output is waited for (PDL): it is the
-predecessor's tail that hides the memory's latency then. It waits in registers and is added last.
+R rows, N outputs, K inputs. Each program multiplies BLOCK_N rows of the weight, a tile at a time, while the next ones
+are on their way. The first tile is asked for before the predecessor's output is waited for (PDL), so that the memory's
+latency passes during the predecessor's tail. It waits in registers and is added last: to multiply it first would be to
+wait for it before the others are asked for.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ def _skinny_gemm_kernel(
         tile_weight = load_tile(weights, tile * BLOCK_K, every, size_k, BLOCK_K, EVEN_K)
         tile_input = load_tile(inputs, tile * BLOCK_K, row < num_rows, size_k, BLOCK_K, EVEN_K)
         total = multiply(tile_input, tile_weight.to(x.dtype.element_ty), total, SWAP_AB, UPCAST)
+    # Not a no-op to the compiler, which otherwise stages the first tile in shared memory right where it is loaded, and
+    # so waits for it there: before all other loads, and before the predecessor's end.
+    first_input = tl.where(first < num_tiles, first_input, 0.0)
+    first_weight = tl.where(first < num_tiles, first_weight, 0.0)
     total = multiply(first_input, first_weight.to(x.dtype.element_ty), total, SWAP_AB, UPCAST)
 
     finish(

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -5,7 +6,7 @@ import pytest
 import torch
 
 from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
-from swiftspec.kernels.products import TileConfig, Workspace, default_config
+from swiftspec.kernels.products import NUM_PARTIALS, TileConfig, Workspace, _workspace, default_config
 from swiftspec.kernels.skinny_gemm import skinny_gemm, skinny_gemm_reference
 
 # Under the interpreter a store to bf16 truncates, so that it is off by a whole unit in the last place.
@@ -115,6 +116,21 @@ def test_bad_tiling_is_named(change: dict[str, int], message: str) -> None:
         TileConfig(**{"block_n": 64, "block_k": 64} | change)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("n", [64, 2560, 8192, 12608, 16832, 25280, 128256])
+@pytest.mark.parametrize("bits", [4, 16])
+def test_every_default_fits_the_default_workspace(n: int, bits: int) -> None:
+    config = default_config(64, n, 16384, bits=bits)
+    assert config.split_k == 1 or config.split_k * 64 * n <= NUM_PARTIALS
+
+
+def test_workspace_of_a_stream_is_not_made_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert Workspace.of_stream(cpu) is Workspace.of_stream(cpu)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="pass a workspace allocated before it"):
+        _workspace(cpu, 7)
+
+
 def test_narrow_products_are_split_and_wide_ones_are_not() -> None:
     assert default_config(8, 4096, 14336).split_k == 8  # 64 tiles of the output, for 264 programs
     assert default_config(8, 28672, 4096).split_k == 1
@@ -129,9 +145,15 @@ def test_compiles_for_hopper(compile_gate: Callable[[str], list[Compiled]]) -> N
         assert 2 * compiled.shared_bytes <= MAX_SHARED_BYTES  # two programs per multiprocessor
         assert compiled.count(r"cp\.async\.cg\.shared\.global \[.*0x10") >= 24
         assert compiled.count(r"griddepcontrol\.wait") == 1
-        # Some weights are asked for before the predecessor is waited for.
+        # The first weights are asked for before the predecessor is waited for.
         before, _ = compiled.ptx.split("griddepcontrol.wait")
         assert before.count("ld.global.v4") >= 4
+        # Nobody waits for them until the pipeline is full.
+        assert "st.shared" not in compiled.ptx.split("cp.async.wait_group")[0]
+        # Every one of these is split: partial sums, a barrier, one thread's arrival, and what it learnt to all.
+        assert re.search(
+            r"st\.global\.cg.*bar\.sync.*atom\.global\.gpu\.acq_rel.*bar\.sync.*ld\.global\.cg", compiled.ptx, re.S
+        )
     assert all(compiled.count(r"wgmma\.mma_async\S*m64n16k16") for compiled in swapped)
     assert wide.count(r"wgmma\.mma_async\S*m64n64k16")
     assert plain.count(r"mma\.sync\S*m16n8k16")
