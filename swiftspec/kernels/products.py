@@ -35,9 +35,9 @@ __all__ = [
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_ROWS = 64
-_MULTIPROCESSORS = 132  # of an H100 or H200
 MAX_SPLITS = 16
 NUM_PARTIALS = 1 << 22  # of a workspace: 16 MiB, small enough for the L2; every `default_config` fits in it
+_MULTIPROCESSORS = 132  # of an H100 or H200
 
 
 def _is_power_of_2(value: int) -> bool:
@@ -110,7 +110,7 @@ class Workspace:
         return _workspace(device, torch.cuda.current_stream(device).cuda_stream)
 
 
-@functools.lru_cache
+@functools.cache  # without a limit: a captured graph may hold on to any of them
 def _workspace(device: torch.device, stream: int) -> Workspace:
     if stream and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
@@ -196,10 +196,11 @@ class Launch:
 
 def _check_workspace(workspace: Workspace, x_RK: Tensor, num_tiles: int, num_partials: int) -> None:
     check_together(x_RK=x_RK, partials=workspace.partials, arrivals=workspace.arrivals)
-    for name, tensor, needed in (
-        ("partials", workspace.partials, num_partials),
-        ("arrivals", workspace.arrivals, num_tiles),
+    for name, tensor, dtype, needed in (
+        ("partials", workspace.partials, torch.float32, num_partials),
+        ("arrivals", workspace.arrivals, torch.int32, num_tiles),
     ):
+        check_dtype(f"workspace.{name}", tensor, (dtype,))
         if tensor.numel() < needed:
             raise ValueError(f"workspace.{name} has {tensor.numel()} elements; this product and tiling need {needed}")
 

@@ -143,7 +143,7 @@ def _int4_gemm_kernel(
     total = _add_block(total, first_line, first_pair, tiles, SWAP_AB, UPCAST, x.dtype.element_ty)
     finish(
         total, scales, scales, out, partials, arrivals, num_rows, size_n,
-        BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, False, False,
+        BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, HAS_SCALE=False, HAS_BIAS=False,
     )  # fmt: skip
 
 

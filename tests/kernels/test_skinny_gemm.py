@@ -55,6 +55,30 @@ def test_split_leaves_its_counters_at_zero_and_repeats_its_bits(device: str) -> 
     assert torch.equal(skinny_gemm(x, weight, config=config, workspace=workspace), first)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs and dependent launches are a GPU's")
+@pytest.mark.parametrize("split_k", [1, 4])
+def test_dependent_launches_in_a_graph_are_right_every_time(split_k: int) -> None:
+    x, weight, _ = _tensors(8, 2048, 2048, "cuda", torch.bfloat16)
+    hidden, out, workspace = torch.empty_like(x), torch.empty_like(x), Workspace.allocate("cuda")
+    config = TileConfig(block_n=64, block_k=128, split_k=split_k, swap_ab=True)
+
+    def forward() -> None:
+        skinny_gemm(x, weight, config=config, out=hidden, workspace=workspace, pdl=True)
+        skinny_gemm(hidden, weight, config=config, out=out, workspace=workspace, pdl=True)
+
+    forward()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(10):
+            forward()
+    for scale in (1.0, -2.0, 0.5):
+        x.mul_(scale)
+        graph.replay()
+        expected = skinny_gemm_reference(skinny_gemm_reference(x, weight), weight)
+        torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())
+
+
 def test_more_programs_than_tiles_of_k(device: str) -> None:
     x, weight, _ = _tensors(2, 64, 300, device, torch.float32)
     out = skinny_gemm(x, weight, config=TileConfig(block_n=64, block_k=64, split_k=4))
@@ -90,6 +114,10 @@ def test_answer_goes_where_it_is_asked_to(device: str) -> None:
         (
             {"workspace": Workspace.allocate("cpu", num_partials=10), "config": CONFIGS[1]},
             r"workspace.partials has 10 elements; this product and tiling need 1536",
+        ),
+        (
+            {"workspace": Workspace(torch.ones(1536), torch.ones(1)), "config": CONFIGS[1]},
+            r"workspace.arrivals is torch.float32; supported: torch.int32",
         ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
