@@ -1,0 +1,73 @@
+"""The first half of a gated MLP in one launch: silu(x G^T) * (x U^T).
+
+R rows, N = 2 I rows of the weight (I gate rows, then I up rows), K inputs. It is the skinny GEMM with another order of
+the weight's rows: gate and up rows take turns in a tile, so that one stream of weights, one dot and one accumulator
+serve both, and every thread ends with pairs. What a separate SiLU would write and read again never leaves the program.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from swiftspec.kernels.products import TileConfig, Workspace, check_product, default_config
+from swiftspec.kernels.runtime import check_dtype, check_shape
+from swiftspec.kernels.skinny_gemm import launch_skinny_gemm
+
+__all__ = ["check_gated", "gate_up", "gate_up_reference"]
+
+
+def gate_up_reference(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
+    """silu(x gate^T) * (x up^T) in fp32, rounded once, as x; (R, N // 2)."""
+    gate, up = (x_RK.float() @ weight_NK.float().T).chunk(2, dim=-1)
+    return (F.silu(gate) * up).to(x_RK.dtype)
+
+
+def check_gated(shape: tuple[int, int]) -> None:
+    """ValueError unless the weight's rows are pairs."""
+    if shape[0] % 2:
+        raise ValueError(f"weight_NK has shape {shape}; supported: an even N, gate rows and as many up rows")
+
+
+def gate_up(
+    x_RK: Tensor,
+    weight_NK: Tensor,
+    *,
+    config: TileConfig | None = None,
+    out: Tensor | None = None,
+    workspace: Workspace | None = None,
+    pdl: bool = False,
+) -> Tensor:
+    """`gate_up_reference`, summed in fp32.
+
+    Parameters
+    ----------
+    x_RK : Tensor
+        At most 64 rows; fp32, fp16 or bf16, contiguous.
+    weight_NK : Tensor
+        All gate rows, then all up rows; x's dtype, contiguous.
+    config : TileConfig, optional
+        `block_n` counts gate and up rows together. Otherwise `default_config`, which nobody measured.
+    out : Tensor, optional
+        Answer's buffer, (R, N // 2), of x's dtype.
+    workspace : Workspace, optional
+        For a split K; otherwise the current stream's.
+    pdl : bool
+        Programmatic dependent launch: weights are read while the predecessor ends. Only on CUDA, sm_90 and newer.
+
+    Raises
+    ------
+    ValueError
+        For a shape, dtype, device or layout that is not supported, or a workspace that is too small.
+    """
+    check_shape("weight_NK", weight_NK, (None, None))
+    check_shape("x_RK", x_RK, (None, None))
+    n, k = weight_NK.shape
+    check_gated((n, k))
+    if out is None:
+        out = torch.empty(x_RK.shape[0], n // 2, dtype=x_RK.dtype, device=x_RK.device)
+    check_product(x_RK, (n, k), out, n // 2, weight_NK=weight_NK)
+    check_dtype("weight_NK", weight_NK, (x_RK.dtype,))
+    config = config or default_config(x_RK.shape[0], n, k)
+    return launch_skinny_gemm(x_RK, weight_NK, out, config=config, gated=True, workspace=workspace, pdl=pdl)

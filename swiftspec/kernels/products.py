@@ -1,0 +1,287 @@
+"""What the matrix products of few rows share: their tiling, their workspace, their ends.
+
+R rows, N outputs (rows of the weight), K inputs. Every program streams BLOCK_N rows of the weight over a part of K;
+where `split_k` programs share an output tile, the last to arrive adds what all of them left in fp32, in a fixed order:
+no second launch, and the same bits every time.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together, dot
+
+__all__ = [
+    "DTYPES",
+    "MAX_ROWS",
+    "MAX_SPLITS",
+    "NUM_PARTIALS",
+    "Launch",
+    "TileConfig",
+    "Workspace",
+    "check_product",
+    "default_config",
+    "finish",
+    "load_tile",
+    "multiply",
+    "weight_rows",
+]
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MAX_ROWS = 64
+MAX_SPLITS = 16
+NUM_PARTIALS = 1 << 22  # of a workspace: 16 MiB, small enough for the L2; every `default_config` fits in it
+_MULTIPROCESSORS = 132  # of an H100 or H200
+
+
+def _is_power_of_2(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileConfig:
+    """How a product is divided.
+
+    block_n, block_k   weight rows and inputs of one tile; powers of 2 from 16
+    split_k            programs that share the inputs of one output tile, at most 16
+    swap_ab            the weight is the dot's first operand, whose 64 rows make a wgmma of any number of x's rows;
+                       otherwise x is, padded to 16 rows, and below 64 of them it is an mma.sync
+    num_warps, num_stages   Triton's; num_stages - 1 tiles are under way while one is multiplied
+    """
+
+    block_n: int
+    block_k: int
+    split_k: int = 1
+    swap_ab: bool = False
+    num_warps: int = 4
+    num_stages: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("block_n", "block_k"):
+            value = getattr(self, name)
+            if value < 16 or not _is_power_of_2(value):
+                raise ValueError(f"{name} is {value}; expected a power of 2 from 16")
+        if not 1 <= self.split_k <= MAX_SPLITS:
+            raise ValueError(f"split_k is {self.split_k}; expected 1 to {MAX_SPLITS}")
+        if self.num_warps not in (1, 2, 4, 8):
+            raise ValueError(f"num_warps is {self.num_warps}; expected 1, 2, 4 or 8")
+        if not 1 <= self.num_stages <= 8:
+            raise ValueError(f"num_stages is {self.num_stages}; expected 1 to 8")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workspace:
+    """Where programs of one output tile meet. Products that may run at the same time need one each.
+
+    partials   fp32: the sums of all programs, tile by tile
+    arrivals   int32, one per output tile; zero between launches, for the last to arrive sets it back
+    """
+
+    partials: Tensor
+    arrivals: Tensor
+
+    @classmethod
+    def allocate(
+        cls, device: torch.device | str, *, num_partials: int = NUM_PARTIALS, num_tiles: int = 1 << 14
+    ) -> Workspace:
+        """By default enough for what `default_config` answers."""
+        return cls(
+            torch.empty(num_partials, dtype=torch.float32, device=device),
+            torch.zeros(num_tiles, dtype=torch.int32, device=device),
+        )
+
+    @classmethod
+    def of_stream(cls, device: torch.device) -> Workspace:
+        """The current stream's own, made on first use.
+
+        Raises
+        ------
+        RuntimeError
+            If that would be during a CUDA graph's capture: the graph would own the memory, and zero it when replayed.
+        """
+        if device.type != "cuda":
+            return _workspace(device, 0)
+        return _workspace(device, torch.cuda.current_stream(device).cuda_stream)
+
+
+@functools.cache  # without a limit: a captured graph may hold on to any of them
+def _workspace(device: torch.device, stream: int) -> Workspace:
+    if stream and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "a split product needs a workspace, and a CUDA graph is being captured: run it once on this stream before "
+            "the capture, or pass a workspace allocated before it"
+        )
+    return Workspace.allocate(device)
+
+
+def default_config(num_rows: int, n: int, k: int, *, bits: int = 16) -> TileConfig:
+    """A tiling for a shape that nobody measured, by arithmetic: 40 KB or more on their way to every multiprocessor.
+
+    That is two programs on each, and three for int4, whose unpacking needs more warps to hide. Which operand is first
+    follows from the code that Triton makes for sm_90: few rows of 16 bits take fewer registers with the weight first;
+    int4 words then go straight from shared memory to wgmma's registers; fp8 would be copied 8 bytes at a time.
+    """
+    tile_k = 256 if bits == 4 else 128 if num_rows <= 32 else 64
+    num_tiles, programs = triton.cdiv(n, 64), _MULTIPROCESSORS * (3 if bits == 4 else 2)
+    split_k = 1
+    # A program that has fewer than 4 tiles starts and ends more than it streams.
+    while num_tiles * split_k < programs and split_k < MAX_SPLITS and k >= 8 * tile_k * split_k:
+        split_k *= 2
+    return TileConfig(
+        block_n=64,
+        block_k=tile_k,
+        split_k=split_k,
+        swap_ab=bits == 4 or (bits == 16 and num_rows <= 32),
+        # Every stage of an int4 tile has 256 inputs of all rows with it.
+        num_stages=2 if bits == 4 and num_rows > 32 else 4,
+    )
+
+
+def check_product(x_RK: Tensor, shape: tuple[int, int], out: Tensor, num_outputs: int, **weights: Tensor) -> None:
+    """ValueError unless x and `out` fit a weight of this shape, and all is contiguous on one device."""
+    check_shape("x_RK", x_RK, (None, shape[1]), why="K of weight_NK")
+    if x_RK.shape[0] > MAX_ROWS:
+        raise ValueError(f"x_RK has shape {tuple(x_RK.shape)}; supported: at most {MAX_ROWS} rows")
+    if 0 in shape:
+        raise ValueError(f"weight_NK has shape {shape}; supported: N and K from 1")
+    check_shape("out", out, (x_RK.shape[0], num_outputs))
+    check_dtype("x_RK", x_RK, DTYPES)
+    check_dtype("out", out, (x_RK.dtype,))
+    check_together(x_RK=x_RK, **weights, out=out)
+    check_contiguous(x_RK=x_RK, **weights, out=out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What every product's kernel is launched with, whatever its weights are made of."""
+
+    grid: tuple[int, int]
+    partials: Tensor
+    arrivals: Tensor
+    constants: dict[str, int | bool]
+
+    @classmethod
+    def plan(
+        cls, x_RK: Tensor, n: int, config: TileConfig, *, gated: bool, workspace: Workspace | None, pdl: bool
+    ) -> Launch:
+        """ValueError where the workspace is too small or elsewhere."""
+        num_rows, num_tiles = x_RK.shape[0], triton.cdiv(n, config.block_n)
+        if config.split_k > 1:
+            workspace = Workspace.of_stream(x_RK.device) if workspace is None else workspace
+            _check_workspace(workspace, x_RK, num_tiles, config.split_k * num_tiles * num_rows * config.block_n)
+        return cls(
+            grid=(num_tiles, config.split_k),
+            # Unread where nothing is split; Triton wants a pointer.
+            partials=x_RK if workspace is None else workspace.partials,
+            arrivals=x_RK if workspace is None else workspace.arrivals,
+            constants={
+                "BLOCK_M": max(16, triton.next_power_of_2(num_rows)),
+                "BLOCK_N": config.block_n,
+                "SPLIT_K": config.split_k,
+                "SWAP_AB": config.swap_ab,
+                "GATED": gated,
+                "UPCAST": INTERPRETED,
+                "PDL": pdl,
+                "num_warps": config.num_warps,
+                "launch_pdl": pdl,
+            },
+        )
+
+
+def _check_workspace(workspace: Workspace, x_RK: Tensor, num_tiles: int, num_partials: int) -> None:
+    check_together(x_RK=x_RK, partials=workspace.partials, arrivals=workspace.arrivals)
+    for name, tensor, dtype, needed in (
+        ("partials", workspace.partials, torch.float32, num_partials),
+        ("arrivals", workspace.arrivals, torch.int32, num_tiles),
+    ):
+        check_dtype(f"workspace.{name}", tensor, (dtype,))
+        if tensor.numel() < needed:
+            raise ValueError(f"workspace.{name} has {tensor.numel()} elements; this product and tiling need {needed}")
+
+
+@triton.jit
+def load_tile(pointers, at, keep, size_k, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr):
+    """BLOCK_K columns from `at`, of rows to keep; zeros beyond K, which EVEN_K says no program reaches."""
+    if EVEN_K:
+        tile = tl.load(pointers + at, mask=keep, other=0.0)
+    else:
+        inside = at + tl.arange(0, BLOCK_K)[None, :] < size_k
+        tile = tl.load(pointers + at, mask=keep & inside, other=0.0)
+    return tile
+
+
+@triton.jit
+def multiply(x, weight, total, SWAP_AB: tl.constexpr, UPCAST: tl.constexpr):
+    """total + x weight^T for x [M, K] and weight [N, K]; with SWAP_AB its transpose, total + weight x^T."""
+    if SWAP_AB:
+        x, weight = weight, x
+    return dot(x, tl.trans(weight), total, UPCAST)
+
+
+@triton.jit
+def weight_rows(tile, size, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
+    """Rows of the weight behind a tile's columns; GATED: gate and up take turns, so that a thread holds both.
+
+    Columns beyond the last repeat it: they are read without a mask and never stored.
+    """
+    column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = (column % 2) * (size // 2) + column // 2 if GATED else column
+    return tl.minimum(row, size - 1).to(tl.int64)
+
+
+@triton.jit
+def finish(
+    total,
+    scale,
+    bias,
+    out,
+    partials,
+    arrivals,
+    num_rows,
+    size,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    SWAP_AB: tl.constexpr,
+    GATED: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
+    """out <- f(scale * sum over splits of total + bias), by the last program; f = silu(gate) * up if GATED."""
+    tile = tl.program_id(0)
+    if SWAP_AB:
+        total = tl.trans(total)
+    row = tl.arange(0, BLOCK_M)[:, None]
+    # Every element is kept, be it by the only program of its tile or by the last.
+    keep = row < num_rows
+    if SPLIT_K > 1:
+        at = row * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        pieces = partials + tile.to(tl.int64) * SPLIT_K * num_rows * BLOCK_N + at
+        tl.store(pieces + tl.program_id(1) * num_rows * BLOCK_N, total, mask=keep, cache_modifier=".cg")
+        tl.debug_barrier()  # the arrival is one thread's; it speaks for the stores of all
+        last = tl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == SPLIT_K - 1
+        tl.store(arrivals + tile, 0, mask=last)
+        keep = keep & last
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for split in tl.static_range(SPLIT_K):
+            total += tl.load(pieces + split * num_rows * BLOCK_N, mask=keep, other=0.0, cache_modifier=".cg")
+    weight_row = weight_rows(tile, size, BLOCK_N, GATED)
+    if HAS_SCALE:
+        total *= tl.load(scale + weight_row)[None, :]
+    if HAS_BIAS:
+        total += tl.load(bias + weight_row).to(tl.float32)[None, :]
+    if GATED:
+        gate, up = tl.split(tl.reshape(total, (BLOCK_M, BLOCK_N // 2, 2)))
+        total = gate / (1.0 + tl.exp(-gate)) * up
+        column = tile * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)[None, :]
+        width = size // 2
+    else:
+        column = tile * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        width = size
+    tl.store(out + row * width + column, total.to(out.dtype.element_ty), mask=keep & (column < width))

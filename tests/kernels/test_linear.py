@@ -1,0 +1,116 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from swiftspec.kernels.linear import Choice, linear, load_table, pick, save_table, table_path
+from swiftspec.kernels.products import TileConfig
+from swiftspec.kernels.skinny_gemm import skinny_gemm
+
+CONFIG = TileConfig(block_n=64, block_k=64, split_k=2)
+CHOICES = (
+    Choice(n=64, k=128, m=16, config=None, kernel_us=7.0, cublas_us=6.0),
+    Choice(n=64, k=128, m=4, config=CONFIG, kernel_us=4.5, cublas_us=6.0),
+)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[TileConfig]:
+    """As on a GPU whose table is CHOICES; answers the tilings of the skinny GEMM that were asked for."""
+    save_table(CHOICES, tmp_path / "gpu.json")
+    table, asked = load_table(tmp_path / "gpu.json"), []
+    monkeypatch.setattr("swiftspec.kernels.linear._table", lambda device: table)
+
+    def spy(*args: Any, config: TileConfig, **kwargs: Any) -> torch.Tensor:
+        asked.append(config)
+        return skinny_gemm(*args, config=config, **kwargs)
+
+    monkeypatch.setattr("swiftspec.kernels.linear.skinny_gemm", spy)
+    return asked
+
+
+@pytest.mark.parametrize("has_bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize(
+    ("rows", "dtype", "expected"),
+    [
+        (3, torch.float16, [CONFIG]),  # as measured for the next more rows
+        (4, torch.bfloat16, [CONFIG]),
+        (5, torch.float16, []),  # measured for 16: cuBLAS
+        (17, torch.float16, []),  # not measured
+        (4, torch.float32, []),  # the table is about 16-bit floats
+    ],
+    ids=["3-fp16", "4-bf16", "5-fp16", "17-fp16", "4-fp32"],
+)
+def test_takes_what_was_measured_to_be_faster(
+    rows: int, dtype: torch.dtype, expected: list[TileConfig], has_bias: bool, measured: list[TileConfig], device: str
+) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((rows, 128), (64, 128), (64,)))
+    x, weight, bias = (tensor.to(device, dtype) for tensor in (x, weight / 128**0.5, bias))
+    product = x.float() @ weight.float().T + (bias.float() if has_bias else 0)
+
+    out = linear(x, weight, bias_N=bias if has_bias else None)
+
+    assert measured == expected
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.float(), product, rtol=1e-2, atol=1e-2)
+
+
+def test_without_a_table_it_is_cublas(tmp_path: Path) -> None:
+    assert pick(load_table(tmp_path / "absent.json"), num_rows=1, n=64, k=128) is None
+
+
+def test_answer_goes_where_it_is_asked_to(device: str) -> None:
+    x, weight = torch.randn(2, 8, device=device), torch.randn(4, 8, device=device)
+    out = torch.empty(2, 4, device=device)
+    assert linear(x, weight, out=out) is out
+    torch.testing.assert_close(out, x @ weight.T)
+
+
+def test_table_is_what_was_saved(tmp_path: Path) -> None:
+    save_table(CHOICES, tmp_path / "tables" / "gpu.json")
+    assert load_table(tmp_path / "tables" / "gpu.json") == {(64, 128): (CHOICES[1], CHOICES[0])}
+
+
+def test_kinds_of_gpu_have_their_own_tables() -> None:
+    assert table_path("NVIDIA H100 80GB HBM3").name == "nvidia-h100-80gb-hbm3.json"
+    assert table_path("NVIDIA H200").name == "nvidia-h200.json"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([], r"gpu.json: row 0: expected an object, not \[\]"),
+        ({"n": 1}, "gpu.json: row 0: has n; expected config, cublas_us, k, kernel_us, m, n"),
+        ({"config": {"block_n": 48, "block_k": 64}}, "gpu.json: row 0: block_n is 48; expected a power of 2"),
+        ({"config": {"block": 64}}, "gpu.json: row 0: .*unexpected keyword argument 'block'"),
+    ],
+    ids=["list", "keys", "value", "name"],
+)
+def test_bad_table_is_named(row: Any, message: str, tmp_path: Path) -> None:
+    whole = {"n": 64, "k": 64, "m": 1, "kernel_us": 1.0, "cublas_us": 1.0, "config": None}
+    row = whole | row if isinstance(row, dict) and "config" in row else row
+    (tmp_path / "gpu.json").write_text(json.dumps([row]))
+    with pytest.raises(ValueError, match=message):
+        load_table(tmp_path / "gpu.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x_RK": torch.ones(3, 7)}, r"x_RK has shape \(3, 7\); expected \(any, 8\): K of weight_NK"),
+        ({"x_RK": torch.ones(8, 3).T}, r"x_RK has strides \(1, 3\).*expected contiguous"),
+        ({"x_RK": torch.ones(3, 8).double()}, r"x_RK is torch.float64; supported: "),
+        ({"weight_NK": torch.ones(4, 8).half()}, r"weight_NK is torch.float16; supported: torch.float32"),
+        ({"weight_NK": torch.ones(4, 8, device="meta")}, "weight_NK is on meta; expected cpu, where x_RK is"),
+        ({"bias_N": torch.ones(5)}, r"bias_N has shape \(5,\); expected \(4\): N of weight_NK"),
+        ({"out": torch.ones(3, 5)}, r"out has shape \(3, 5\); expected \(3, 4\)"),
+    ],
+    ids=["columns", "strides", "x-dtype", "dtype", "device", "bias", "out"],
+)
+def test_bad_argument_is_named(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"x_RK": torch.ones(3, 8), "weight_NK": torch.ones(4, 8)} | change
+    with pytest.raises(ValueError, match=message):
+        linear(**arguments)
