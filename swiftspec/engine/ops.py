@@ -26,8 +26,10 @@ class Ops:
 
     Attributes
     ----------
+    tree_attention_workspace : callable
+        What `tree_attention` of up to so many rows and heads over a layer's keys takes as `workspace`.
     most_tree_slots : int or None
-        Tree slots that `tree_attention` can tell apart.
+        Tree slots that `tree_attention` can tell apart. What lies behind them is seen by nobody.
     """
 
     rms_norm: Callable[..., Tensor]
@@ -36,6 +38,7 @@ class Ops:
     gate_up: Callable[..., Tensor]
     rope_kv_write: Callable[..., Tensor]
     tree_attention: Callable[..., Tensor]
+    tree_attention_workspace: Callable[..., Tensor | None]
     keep_slots: Callable[..., None]
     top_candidates: Callable[..., tuple[Tensor, Tensor]]
     most_tree_slots: int | None
@@ -48,6 +51,7 @@ REFERENCE = Ops(
     gate_up=reference_ops.gate_up,
     rope_kv_write=reference_ops.rope_kv_write,
     tree_attention=reference_ops.tree_attention,
+    tree_attention_workspace=lambda *_: None,
     keep_slots=reference_ops.keep_slots,
     top_candidates=reference_ops.top_candidates,
     most_tree_slots=None,
@@ -64,7 +68,7 @@ def triton_ops(*, pdl: bool) -> Ops:
     from swiftspec.kernels.rms_norm import rms_norm
     from swiftspec.kernels.rope_kv_write import rope_kv_write
     from swiftspec.kernels.top_candidates import top_candidates
-    from swiftspec.kernels.tree_attention import tree_attention
+    from swiftspec.kernels.tree_attention import tree_attention, tree_attention_workspace
 
     return Ops(
         rms_norm=partial(rms_norm, pdl=pdl),
@@ -73,6 +77,7 @@ def triton_ops(*, pdl: bool) -> Ops:
         gate_up=partial(gate_up, pdl=pdl),
         rope_kv_write=partial(rope_kv_write, pdl=pdl),
         tree_attention=partial(tree_attention, pdl=pdl),
+        tree_attention_workspace=tree_attention_workspace,
         keep_slots=keep_slots,
         top_candidates=top_candidates,
         most_tree_slots=64,  # two words of ancestors per row

@@ -101,7 +101,8 @@ def rope_kv_write(
 def _normalised(heads: Tensor, weight_D: Tensor | None, eps: float) -> Tensor:
     if weight_D is None:
         return heads
-    return heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + eps) * weight_D.float()
+    scale = torch.rsqrt(heads.square().mean(-1, keepdim=True) + eps)
+    return heads * scale * weight_D.float()
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -110,7 +111,14 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def tree_attention(
-    q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Tensor, lengths_2: Tensor, *, scale: float
+    q_RHD: Tensor,
+    keys_GCD: Tensor,
+    values_GCD: Tensor,
+    ancestors_RW: Tensor,
+    lengths_2: Tensor,
+    *,
+    scale: float,
+    workspace: Tensor | None = None,  # noqa: ARG001 (a kernel's)
 ) -> Tensor:
     """softmax(scale * q k^T, over the prefix and the tree slots that a row names) v, (R, H, D).
 
@@ -136,7 +144,8 @@ def _visible(ancestors_RW: Tensor, lengths_2: Tensor, *, num_rows: int, capacity
     bits_RT = (ancestors_RW[:, :, None] >> shifts & 1).bool().flatten(1)
     num_named = bits_RT.shape[1]
     in_tree_C = (named_C >= 0) & (named_C < (tree + num_rows).clamp(max=num_named))
-    return (slots_C < prefix) | in_tree_C & bits_RT[:, named_C.clamp(0, num_named - 1)]
+    named = bits_RT.index_select(1, named_C.clamp(0, num_named - 1))
+    return (slots_C < prefix) | (in_tree_C & named)
 
 
 def keep_slots(cache: Tensor, slots_K: Tensor, lengths_2: Tensor, num_verified: Tensor) -> None:
@@ -163,5 +172,5 @@ def keep_slots(cache: Tensor, slots_K: Tensor, lengths_2: Tensor, num_verified: 
 
 def top_candidates(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Log-probs (fp32) and tokens (int32) of each row's `k` likeliest tokens, likeliest first, (R, k)."""
-    logprobs, tokens = torch.log_softmax(logits_RV.float(), dim=-1).topk(k, dim=-1)
-    return logprobs, tokens.int()
+    best = torch.log_softmax(logits_RV.float(), dim=-1).topk(k, dim=-1)
+    return best.values, best.indices.int()

@@ -18,47 +18,55 @@ T = TypeVar("T")
 
 
 class GraphPool:
-    """Memory that graphs share, since never two of them run at once. Answers of one are overwritten by another."""
+    """What graphs share that never run at once: memory, where an answer lives until another graph runs, and a stream.
+
+    Kernels keep workspaces per stream, so that graphs of different pools may run side by side.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.handle = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self.records = device.type == "cuda"
+        self._handle = torch.cuda.graph_pool_handle() if self.records else None
+        self._stream = torch.cuda.Stream(device) if self.records else None
+
+    def record(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """What to call to run `function` again, and the tensors that it answers in.
+
+        On a GPU it runs once eagerly, which compiles kernels and sizes workspaces, and once as recorded.
+        """
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
+        # A graph's kernels run in the context of the stream that recorded them, green or not; the default stream
+        # cannot record.
+        stream = self._stream if current == torch.cuda.default_stream(self.device) else current
+        assert stream is not None, "only a GPU records"
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            function()
+        # thread_local: another thread, with another model, may allocate meanwhile.
+        with torch.cuda.graph(graph, pool=self._handle, stream=stream, capture_error_mode="thread_local"):
+            answer = function()
+        current.wait_stream(stream)
+        return graph.replay, answer
 
 
 class Replay(Generic[T]):
-    """`function`, which reads its inputs from tensors that stay where they are, answers in tensors and waits for nothing.
+    """`function`, which reads tensors that stay where they are, answers in tensors, and never waits for the device.
 
-    The first call runs it twice on a GPU: once eagerly, which compiles kernels and sizes workspaces, once as recorded.
-    So it must be allowed to run again on the same inputs. Later calls answer in the same tensors.
+    On a GPU the first call records it, and later ones answer in the same tensors; elsewhere every call runs it. It must
+    be allowed to run again on the same inputs.
     """
 
     def __init__(self, function: Callable[[], T], pool: GraphPool) -> None:
         self._function = function
         self._pool = pool
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._answer: T
+        self._recorded: tuple[Callable[[], None], T] | None = None
 
     def __call__(self) -> T:
         """Its answer, on a GPU perhaps still being computed."""
-        if self._pool.device.type != "cuda":
+        if not self._pool.records:
             return self._function()
-        if self._graph is None:
-            self._graph = self._record()
-        self._graph.replay()
-        return self._answer
-
-    def _record(self) -> torch.cuda.CUDAGraph:
-        self._function()
-        current = torch.cuda.current_stream(self._pool.device)
-        graph = torch.cuda.CUDAGraph()
-        # A graph's kernels belong to the stream's context, green or not; the default stream cannot be recorded, and
-        # torch takes one of its own instead. thread_local: another thread may allocate meanwhile.
-        is_default = current == torch.cuda.default_stream(self._pool.device)
-        with torch.cuda.graph(
-            graph,
-            pool=self._pool.handle,
-            stream=None if is_default else current,
-            capture_error_mode="thread_local",
-        ):
-            self._answer = self._function()
-        return graph
+        if self._recorded is None:
+            self._recorded = self._pool.record(self._function)
+        run, answer = self._recorded
+        run()
+        return answer

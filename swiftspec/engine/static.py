@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,35 +19,17 @@ from swiftspec.engine.checkpoint import load_weights
 from swiftspec.engine.inflate import inflate_weights
 from swiftspec.engine.model import grouped
 from swiftspec.engine.ops import REFERENCE, Ops, ops_for
-from swiftspec.engine.reference_ops import swiglu
 from swiftspec.engine.replay import GraphPool, Replay
-from swiftspec.engine.rope import rotations
 from swiftspec.engine.staging import ancestor_words, bucket_of
 from swiftspec.engine.static_cache import StaticCache
-from swiftspec.engine.weights import FORMATS, Projection, Weight, WeightFormat, build_layer
+from swiftspec.engine.static_layers import Groups, Layers, Step
+from swiftspec.engine.weights import FORMATS, WeightFormat
 from swiftspec.specs import Inflation, ModelSpec
 
 __all__ = ["StaticDecoder"]
 
 _PREFILL_ROWS = 512
 _TREE_SLOTS = 64
-
-_Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries [R, H, D]; keys, values [G, C, D]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Step:
-    """A forward on its way through the layers."""
-
-    ops: Ops
-    positions: Tensor
-    lengths: Tensor
-    data: Tensor  # the cache's
-    cos_sin: Tensor
-    attend: _Attend
-    residual: Tensor  # fp32
-    update: Tensor | None = None  # to be added to the residual, which the next norm does
-    logits: Tensor = field(init=False)
 
 
 class StaticDecoder:
@@ -69,7 +50,7 @@ class StaticDecoder:
     ) -> None:
         self.spec = spec
         self.device = torch.device(device)
-        self.dtype = dtype = weight_format.dtype
+        self.dtype = weight_format.dtype
         self._ops = ops or ops_for(self.device)
         # Kernels are for a few rows: a prompt is multiplied by what is made for many.
         self._prefill_ops = dataclasses.replace(
@@ -78,20 +59,14 @@ class StaticDecoder:
             gate_up=REFERENCE.gate_up,
             quantised_gemm=REFERENCE.quantised_gemm,
         )
-        self._embedding = weights["model.embed_tokens.weight"].to(self.device, dtype)
-        self._layers = [
-            build_layer(weights, index, spec, weight_format=weight_format, device=self.device)
-            for index in range(spec.num_layers)
-        ]
-        self._norm = weights["model.norm.weight"].to(self.device, dtype)
-        tied = spec.tie_word_embeddings
-        self._head = self._embedding if tied else weights["lm_head.weight"].to(self.device, dtype)
-        self._one_by_one = [(index,) for index in range(spec.num_layers)]
-        self._groups = grouped(range(spec.num_layers))
-        self._half = spec.num_layers // 2
-        self._cos_sin: dict[int, Tensor] = {}
+        self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device)
+        one_by_one = [(index,) for index in range(spec.num_layers)]
+        self._exact: Groups = one_by_one
+        self._fuzzy: Groups = grouped(range(spec.num_layers))
+        self._first_half: Groups = one_by_one[: spec.num_layers // 2]
+        self._second_half: Groups = one_by_one[spec.num_layers // 2 :]
         self._pool = GraphPool(self.device)
-        self._halfway: _Step | None = None  # an exit's, until it is finished
+        self._halfway: Step | None = None  # an exit's, until it is finished
         self._rows_halfway = 0
 
     @classmethod
@@ -184,11 +159,11 @@ class StaticDecoder:
         for first in range(0, len(tokens), _PREFILL_ROWS):
             chunk = torch.tensor(tokens[first : first + _PREFILL_ROWS], device=self.device)
             step = self._begin_chunk(chunk, cache)
-            self._run(step, self._one_by_one)
+            self._layers.run(step, self._exact)
             cache.extend_prefix(len(chunk))
         if step is None:
             return None
-        self._read_out(step, slice(-1, None))
+        self._layers.read_out(step, slice(-1, None))
         return step.logits[0]
 
     def _send(
@@ -211,19 +186,19 @@ class StaticDecoder:
         cache.rows.send(tokens, positions, words, **lengths)
         return bucket
 
-    def _replay(self, kind: str, bucket: int, cache: StaticCache) -> _Step:
+    def _replay(self, kind: str, bucket: int, cache: StaticCache) -> Step:
         replay = cache.replays.get((kind, bucket))
         if replay is None:
-            steps: dict[str, Callable[[], _Step]] = {
-                "forward": partial(self._from_rows, bucket, cache, self._one_by_one),
-                "fuzzy": partial(self._from_rows, bucket, cache, self._groups),
-                "exit": partial(self._from_rows, bucket, cache, self._one_by_one[: self._half]),
+            steps: dict[str, Callable[[], Step]] = {
+                "forward": partial(self._from_rows, bucket, cache, self._exact),
+                "fuzzy": partial(self._from_rows, bucket, cache, self._fuzzy),
+                "exit": partial(self._from_rows, bucket, cache, self._first_half),
                 "finish": self._from_halfway,
             }
             replay = cache.replays[kind, bucket] = Replay(steps[kind], self._pool)
         return replay()
 
-    def _from_rows(self, bucket: int, cache: StaticCache, groups: Sequence[Sequence[int]]) -> _Step:
+    def _from_rows(self, bucket: int, cache: StaticCache, groups: Groups) -> Step:
         """Through `groups` of the layers from what `cache.rows` says, and to the head."""
         rows = cache.rows
         attend = partial(
@@ -231,94 +206,42 @@ class StaticDecoder:
             ancestors_RW=rows.ancestors(bucket),
             lengths_2=rows.lengths_2,
             scale=self.spec.head_dim**-0.5,
+            workspace=cache.workspace,
         )
-        step = _Step(
+        step = Step(
             ops=self._ops,
             positions=rows.positions(bucket),
             lengths=rows.lengths_2,
             data=cache.data,
-            cos_sin=self._cos_sin_of(cache.capacity),
+            cos_sin=self._layers.cos_sin(cache.capacity),
             attend=attend,
-            residual=self._embedding.index_select(0, rows.tokens(bucket)).float(),
+            residual=self._layers.embed(rows.tokens(bucket)),
         )
-        self._run(step, groups)
-        self._read_out(step)
+        self._layers.run(step, groups)
+        self._layers.read_out(step)
         return step
 
-    def _from_halfway(self) -> _Step:
+    def _from_halfway(self) -> Step:
         """The other layers of an exit, whose residual stays as it is: what is recorded may run twice."""
         assert self._halfway is not None, "an exit comes before"
         step = dataclasses.replace(self._halfway, residual=self._halfway.residual.clone())
-        self._run(step, self._one_by_one[self._half :])
-        self._read_out(step)
+        self._layers.run(step, self._second_half)
+        self._layers.read_out(step)
         return step
 
-    def _begin_chunk(self, tokens: Tensor, cache: StaticCache) -> _Step:
+    def _begin_chunk(self, tokens: Tensor, cache: StaticCache) -> Step:
         """Rows behind the prefix that see it and each other, causally."""
         first, num_rows = cache.prefix_length, len(tokens)
         visible = torch.ones(num_rows, first + num_rows, dtype=torch.bool, device=self.device).tril(first)
-        return _Step(
+        return Step(
             ops=self._prefill_ops,
             positions=torch.arange(first, first + num_rows, dtype=torch.int32, device=self.device),
             lengths=torch.tensor([first, 0], dtype=torch.int32, device=self.device),
             data=cache.data,
-            cos_sin=self._cos_sin_of(cache.capacity),
+            cos_sin=self._layers.cos_sin(cache.capacity),
             attend=partial(_causal_attention, visible_RN=visible),
-            residual=self._embedding.index_select(0, tokens).float(),
+            residual=self._layers.embed(tokens),
         )
-
-    def _run(self, step: _Step, groups: Sequence[Sequence[int]]) -> None:
-        """Through groups of layers; those of a group share their attention's input (EasySpec), of one: exact."""
-        ops, eps = step.ops, self.spec.rms_norm_eps
-        for group in groups:
-            attended = [self._attend(step, index) for index in group]
-            for index, output in zip(group, attended, strict=True):
-                layer = self._layers[index]
-                update = output if step.update is None else output + step.update
-                hidden = ops.rms_norm(step.residual, update, layer.mlp_norm, eps=eps)
-                step.update = _project(ops, _feed(ops, hidden, layer.gate_up), layer.down)
-
-    def _attend(self, step: _Step, index: int) -> Tensor:
-        layer, ops, eps = self._layers[index], step.ops, self.spec.rms_norm_eps
-        hidden = ops.rms_norm(step.residual, step.update, layer.attention_norm, eps=eps)
-        step.update = None
-        keys, values = step.data[index]
-        queries = ops.rope_kv_write(
-            _project(ops, hidden, layer.qkv),
-            step.cos_sin,
-            step.positions,
-            step.lengths,
-            keys,
-            values,
-            num_heads=self.spec.num_heads,
-            q_norm_D=layer.q_norm,
-            k_norm_D=layer.k_norm,
-            eps=eps,
-        )
-        return _project(ops, step.attend(queries, keys, values).flatten(1), layer.output)
-
-    def _read_out(self, step: _Step, rows: slice = slice(None)) -> None:
-        update = None if step.update is None else step.update[rows]
-        hidden = step.ops.rms_norm(step.residual[rows], update, self._norm, eps=self.spec.rms_norm_eps)
-        step.update = None
-        step.logits = step.ops.linear(hidden, self._head).float()
-
-    def _cos_sin_of(self, capacity: int) -> Tensor:
-        """fp32 [capacity, D]: cosines, then sines. A table per capacity: recorded graphs know its address."""
-        if capacity not in self._cos_sin:
-            turns = rotations(self.spec, capacity).squeeze(1)
-            self._cos_sin[capacity] = torch.cat([turns.real, turns.imag], -1).to(self.device)
-        return self._cos_sin[capacity]
-
-
-def _project(ops: Ops, x: Tensor, projection: Projection) -> Tensor:
-    weight = projection.weight
-    y = ops.linear(x, weight) if isinstance(weight, Tensor) else ops.quantised_gemm(x, weight)
-    return y if projection.bias is None else y.add_(projection.bias)
-
-
-def _feed(ops: Ops, x: Tensor, weight: Weight) -> Tensor:
-    return ops.gate_up(x, weight) if isinstance(weight, Tensor) else swiglu(ops.quantised_gemm(x, weight))
 
 
 def _causal_attention(q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, *, visible_RN: Tensor) -> Tensor:

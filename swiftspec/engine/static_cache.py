@@ -16,6 +16,7 @@ from swiftspec.specs import ModelSpec
 __all__ = ["StaticCache"]
 
 _WORD_BITS = 32
+_LEAST_WORDS = 2  # what the kernels read
 
 
 class StaticCache(KVCache):
@@ -27,7 +28,9 @@ class StaticCache(KVCache):
     Attributes
     ----------
     tree_slots : int
-        The most tree nodes, a multiple of 32.
+        The most tree nodes, a multiple of 32, 64 at least.
+    workspace : Tensor or None
+        Of the attention, the same for all layers.
     rows : Rows
         What the next forward is told.
     replays : dict
@@ -41,11 +44,12 @@ class StaticCache(KVCache):
             raise ValueError(
                 f"cache of {tree_slots} tree slots; expected 1 to {ops.most_tree_slots}, which the kernels' masks hold"
             )
-        num_words = -(-tree_slots // _WORD_BITS)
+        num_words = max(_LEAST_WORDS, -(-tree_slots // _WORD_BITS))
         self.tree_slots = num_words * _WORD_BITS
         # Zeros, spare slots too: masks multiply, and what they hide must not be a NaN.
         spare = max(self.tree_slots, BUCKETS[-1])
         super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
+        self.workspace = ops.tree_attention_workspace(BUCKETS[-1], spec.num_heads, self.data[0, 0])
         self.rows = Rows(num_words=num_words, device=pool.device)
         self.replays: dict[tuple[str, int], Replay[Any]] = {}
         moves = Moves(num_slots=self.tree_slots, device=pool.device)
