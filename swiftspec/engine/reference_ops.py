@@ -145,7 +145,8 @@ def _visible(ancestors_RW: Tensor, lengths_2: Tensor, *, num_rows: int, capacity
     num_named = bits_RT.shape[1]
     in_tree_C = (named_C >= 0) & (named_C < (tree + num_rows).clamp(max=num_named))
     named = bits_RT.index_select(1, named_C.clamp(0, num_named - 1))
-    return (slots_C < prefix) | (in_tree_C & named)
+    visible: Tensor = (slots_C < prefix) | (in_tree_C & named)
+    return visible
 
 
 def keep_slots(cache: Tensor, slots_K: Tensor, lengths_2: Tensor, num_verified: Tensor) -> None:

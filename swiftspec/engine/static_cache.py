@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -11,6 +10,7 @@ from swiftspec.engine.cache import KVCache
 from swiftspec.engine.ops import Ops
 from swiftspec.engine.replay import GraphPool, Replay
 from swiftspec.engine.staging import BUCKETS, Moves, Rows
+from swiftspec.engine.static_layers import Step
 from swiftspec.specs import ModelSpec
 
 __all__ = ["StaticCache"]
@@ -51,7 +51,7 @@ class StaticCache(KVCache):
         super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
         self.workspace = ops.tree_attention_workspace(BUCKETS[-1], spec.num_heads, self.data[0, 0])
         self.rows = Rows(num_words=num_words, device=pool.device)
-        self.replays: dict[tuple[str, int], Replay[Any]] = {}
+        self.replays: dict[tuple[str, int], Replay[Step]] = {}
         moves = Moves(num_slots=self.tree_slots, device=pool.device)
         self._moves = moves
         self._mover = Replay(
