@@ -14,7 +14,9 @@ from torch import Tensor
 
 from swiftspec.engine import reference_ops
 
-__all__ = ["REFERENCE", "Ops", "ops_for", "triton_ops"]
+__all__ = ["KERNEL_TREE_SLOTS", "REFERENCE", "Ops", "ops_for", "triton_ops"]
+
+KERNEL_TREE_SLOTS = 64  # two words of ancestors per row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +82,7 @@ def triton_ops(*, pdl: bool) -> Ops:
         tree_attention_workspace=tree_attention_workspace,
         keep_slots=keep_slots,
         top_candidates=top_candidates,
-        most_tree_slots=64,  # two words of ancestors per row
+        most_tree_slots=KERNEL_TREE_SLOTS,
     )
 
 

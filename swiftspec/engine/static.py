@@ -18,7 +18,7 @@ from torch import Tensor
 from swiftspec.engine.checkpoint import load_weights
 from swiftspec.engine.inflate import inflate_weights
 from swiftspec.engine.model import grouped
-from swiftspec.engine.ops import REFERENCE, Ops, ops_for
+from swiftspec.engine.ops import KERNEL_TREE_SLOTS, REFERENCE, Ops, ops_for
 from swiftspec.engine.replay import GraphPool, Replay
 from swiftspec.engine.staging import ancestor_words, bucket_of
 from swiftspec.engine.static_cache import StaticCache
@@ -29,7 +29,6 @@ from swiftspec.specs import Inflation, ModelSpec
 __all__ = ["StaticDecoder"]
 
 _PREFILL_ROWS = 512
-_TREE_SLOTS = 64
 
 
 class StaticDecoder:
@@ -78,6 +77,7 @@ class StaticDecoder:
         device: torch.device | str = "cpu",
         inflation: Inflation | None = None,
         seed: int = 0,
+        ops: Ops | None = None,
     ) -> StaticDecoder:
         """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
 
@@ -88,9 +88,9 @@ class StaticDecoder:
         if inflation is not None:
             weights = inflate_weights(weights, spec, inflation, generator=torch.Generator().manual_seed(seed))
             spec = inflation.inflated(spec)
-        return cls(spec, weights, weight_format=weight_format, device=device)
+        return cls(spec, weights, weight_format=weight_format, device=device, ops=ops)
 
-    def new_cache(self, capacity: int | None = None, *, tree_slots: int = _TREE_SLOTS) -> StaticCache:
+    def new_cache(self, capacity: int | None = None, *, tree_slots: int = KERNEL_TREE_SLOTS) -> StaticCache:
         """An empty cache; as long as the model's longest context unless `capacity` says otherwise."""
         return StaticCache(
             self.spec,

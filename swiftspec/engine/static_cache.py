@@ -40,10 +40,10 @@ class StaticCache(KVCache):
     def __init__(
         self, spec: ModelSpec, *, capacity: int, tree_slots: int, dtype: torch.dtype, pool: GraphPool, ops: Ops
     ) -> None:
-        if not 1 <= tree_slots <= (ops.most_tree_slots or tree_slots):
-            raise ValueError(
-                f"cache of {tree_slots} tree slots; expected 1 to {ops.most_tree_slots}, which the kernels' masks hold"
-            )
+        limit = ops.most_tree_slots
+        if tree_slots < 1 or (limit is not None and tree_slots > limit):
+            expected = "at least one" if limit is None else f"1 to {limit}, which the kernels' masks hold"
+            raise ValueError(f"tree_slots is {tree_slots}; expected {expected}")
         num_words = max(_LEAST_WORDS, -(-tree_slots // _WORD_BITS))
         self.tree_slots = num_words * _WORD_BITS
         # Zeros, spare slots too: masks multiply, and what they hide must not be a NaN.
