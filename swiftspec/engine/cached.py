@@ -14,7 +14,7 @@ from swiftspec.engine.placement import usable_device
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.weights import FORMATS
 from swiftspec.policies.effects import Row
-from swiftspec.specs import Inflation, model_directory
+from swiftspec.specs import Inflation, ModelSpec, model_directory
 
 __all__ = ["DTYPES", "AnyCache", "AnyDecoder", "CachedDecoder"]
 
@@ -36,6 +36,8 @@ class AnyCache(Protocol):
 
 class AnyDecoder(Protocol):
     """What `Decoder` and `StaticDecoder` have in common; each knows only caches that it made."""
+
+    spec: ModelSpec
 
     def new_cache(self, capacity: int | None = None) -> Any:
         """An empty cache."""

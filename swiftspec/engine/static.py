@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,14 @@ from swiftspec.specs import Inflation, ModelSpec
 __all__ = ["StaticDecoder"]
 
 _PREFILL_ROWS = 512
+
+
+class _Halfway(NamedTuple):
+    """An exit until it is finished: its rows, and with how many it ran."""
+
+    step: Step
+    size: int
+    num_rows: int
 
 
 class StaticDecoder:
@@ -65,8 +74,7 @@ class StaticDecoder:
         self._first_half: Groups = one_by_one[: spec.num_layers // 2]
         self._second_half: Groups = one_by_one[spec.num_layers // 2 :]
         self._pool = GraphPool(self.device)
-        self._halfway: Step | None = None  # an exit's, until it is finished
-        self._rows_halfway = 0
+        self._halfway: _Halfway | None = None
 
     @classmethod
     def load(
@@ -125,8 +133,8 @@ class StaticDecoder:
         fuzzy: bool = False,
     ) -> Tensor:
         """As `Decoder.forward`, for at most 64 rows; logits [R, V] in fp32 on the device."""
-        bucket = self._send(tokens, positions, ancestors, cache)
-        step = self._replay("fuzzy" if fuzzy else "forward", bucket, cache)
+        size = self._send(tokens, positions, ancestors, cache)
+        step = self._replay("fuzzy" if fuzzy else "forward", size, cache)
         cache.extend_tree(len(tokens))
         return step.logits[: len(tokens)]
 
@@ -135,19 +143,20 @@ class StaticDecoder:
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: StaticCache
     ) -> Tensor:
         """What the first half of the layers would answer to `forward`. Only its `finish` may follow."""
-        bucket = self._send(tokens, positions, ancestors, cache)
-        self._halfway = self._replay("exit", bucket, cache)
-        self._rows_halfway = len(tokens)
-        return self._halfway.logits[: len(tokens)]
+        size = self._send(tokens, positions, ancestors, cache)
+        step = self._replay("exit", size, cache)
+        self._halfway = _Halfway(step, size, len(tokens))
+        return step.logits[: len(tokens)]
 
     @torch.inference_mode()
     def finish(self, cache: StaticCache) -> Tensor:
         """The rest of the forward that `exit` began, with its answer."""
         assert self._halfway is not None, "an exit comes before"
-        step = self._replay("finish", bucket_of(self._rows_halfway), cache)
+        _, size, num_rows = self._halfway
+        step = self._replay("finish", size, cache)
         self._halfway = None
-        cache.extend_tree(self._rows_halfway)
-        return step.logits[: self._rows_halfway]
+        cache.extend_tree(num_rows)
+        return step.logits[:num_rows]
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: StaticCache) -> Tensor | None:
@@ -169,7 +178,7 @@ class StaticDecoder:
     def _send(
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: StaticCache
     ) -> int:
-        """Rows to the device; the bucket that holds them."""
+        """Rows to the device; with how many rows the forward is to run."""
         if not len(tokens) == len(positions) == len(ancestors) > 0:
             raise ValueError(
                 f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
@@ -180,42 +189,44 @@ class StaticDecoder:
         if not 0 <= min(tokens) <= max(tokens) < self.spec.vocab_size:
             raise ValueError(f"tokens are {list(tokens)}; expected 0 to {self.spec.vocab_size - 1}")
         cache.require_tree_room(len(tokens))
-        bucket = bucket_of(len(tokens))
+        size = bucket_of(len(tokens))
+        if cache.tree_length + size > cache.tree_slots:
+            size = len(tokens)  # masks cannot name, and so not hide, what would fill up the bucket
         words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
         lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
         cache.rows.send(tokens, positions, words, **lengths)
-        return bucket
+        return size
 
-    def _replay(self, kind: str, bucket: int, cache: StaticCache) -> Step:
-        replay = cache.replays.get((kind, bucket))
+    def _replay(self, kind: str, size: int, cache: StaticCache) -> Step:
+        replay = cache.replays.get((kind, size))
         if replay is None:
             steps: dict[str, Callable[[], Step]] = {
-                "forward": partial(self._from_rows, bucket, cache, self._exact),
-                "fuzzy": partial(self._from_rows, bucket, cache, self._fuzzy),
-                "exit": partial(self._from_rows, bucket, cache, self._first_half),
+                "forward": partial(self._from_rows, size, cache, self._exact),
+                "fuzzy": partial(self._from_rows, size, cache, self._fuzzy),
+                "exit": partial(self._from_rows, size, cache, self._first_half),
                 "finish": self._from_halfway,
             }
-            replay = cache.replays[kind, bucket] = Replay(steps[kind], self._pool)
+            replay = cache.replays[kind, size] = Replay(steps[kind], self._pool)
         return replay()
 
-    def _from_rows(self, bucket: int, cache: StaticCache, groups: Groups) -> Step:
+    def _from_rows(self, size: int, cache: StaticCache, groups: Groups) -> Step:
         """Through `groups` of the layers from what `cache.rows` says, and to the head."""
         rows = cache.rows
         attend = partial(
             self._ops.tree_attention,
-            ancestors_RW=rows.ancestors(bucket),
+            ancestors_RW=rows.ancestors(size),
             lengths_2=rows.lengths_2,
             scale=self.spec.head_dim**-0.5,
             workspace=cache.workspace,
         )
         step = Step(
             ops=self._ops,
-            positions=rows.positions(bucket),
+            positions=rows.positions(size),
             lengths=rows.lengths_2,
             data=cache.data,
             cos_sin=self._layers.cos_sin(cache.capacity),
             attend=attend,
-            residual=self._layers.embed(rows.tokens(bucket)),
+            residual=self._layers.embed(rows.tokens(size)),
         )
         self._layers.run(step, groups)
         self._layers.read_out(step)
@@ -224,7 +235,8 @@ class StaticDecoder:
     def _from_halfway(self) -> Step:
         """The other layers of an exit, whose residual stays as it is: what is recorded may run twice."""
         assert self._halfway is not None, "an exit comes before"
-        step = dataclasses.replace(self._halfway, residual=self._halfway.residual.clone())
+        half = self._halfway.step
+        step = dataclasses.replace(half, residual=half.residual.clone())
         self._layers.run(step, self._second_half)
         self._layers.read_out(step)
         return step

@@ -34,7 +34,7 @@ class StaticCache(KVCache):
     rows : Rows
         What the next forward is told.
     replays : dict
-        Forwards of each kind and bucket: a recorded graph knows the addresses of one cache.
+        Forwards by kind and number of rows: a recorded graph knows the addresses of one cache.
     """
 
     def __init__(

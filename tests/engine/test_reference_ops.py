@@ -138,3 +138,4 @@ class _Doubled:
 def test_a_quantised_weight_is_multiplied_as_what_it_stands_for() -> None:
     x, weight = torch.randn(3, 8, generator=generator()), torch.randn(4, 8, generator=generator(1))
     torch.testing.assert_close(ops.quantised_gemm(x, _Doubled(weight)), 2.0 * x @ weight.T)
+    torch.testing.assert_close(ops.quantised_gemm(x, _Doubled(weight), gated=True), ops.gate_up(x, 2.0 * weight))

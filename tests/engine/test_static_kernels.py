@@ -1,0 +1,129 @@
+"""Whole forwards of kernels against the same in plain torch; on a GPU compiled and recorded, else interpreted."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
+
+from swiftspec.engine.ops import REFERENCE, ops_for, triton_ops
+from swiftspec.engine.static import StaticDecoder
+from swiftspec.engine.static_cache import StaticCache
+from swiftspec.engine.weights import FORMATS
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPS = triton_ops(pdl=False) if DEVICE == "cpu" else ops_for(torch.device(DEVICE))
+TOLERANCE = 1e-3  # of logits about 1.5, fp32; quantised weights are the same on both sides
+PREFIX = tuple(range(1, 38))
+VOCAB_SIZE = 211
+_CLASSES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+Pair = tuple[StaticDecoder, StaticDecoder]
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Widths that int4 can be packed in: multiples of 256."""
+    shape = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 256,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.1,
+    }
+    found = {}
+    for name, (config_class, model_class) in _CLASSES.items():
+        torch.manual_seed(0)
+        found[name] = tmp_path_factory.mktemp(name)
+        model_class(config_class(**shape)).float().save_pretrained(found[name])
+    return found
+
+
+def load_pair(directory: Path, weight_format: str) -> Pair:
+    """In plain torch and in kernels, both in fp32: the interpreter multiplies bf16 wrongly."""
+    chosen = replace(FORMATS[weight_format], dtype=torch.float32)
+    first, second = (
+        StaticDecoder.load(directory, weight_format=chosen, device=DEVICE, ops=ops) for ops in (REFERENCE, OPS)
+    )
+    return first, second
+
+
+def prefilled(pair: Pair) -> tuple[StaticCache, StaticCache]:
+    first, second = (decoder.new_cache(200) for decoder in pair)
+    for decoder, cache in zip(pair, (first, second), strict=True):
+        decoder.prefill(PREFIX, cache)
+    return first, second
+
+
+def chain(num_rows: int, cache: StaticCache) -> tuple[list[int], list[int], list[int]]:
+    slots = range(cache.tree_length, cache.tree_length + num_rows)
+    return (
+        [(7 * slot + 3) % VOCAB_SIZE for slot in slots],
+        [cache.length + row for row in range(num_rows)],
+        [(1 << slot) - 1 for slot in slots],
+    )
+
+
+def assert_close(actual: Tensor, expected: Tensor) -> None:
+    assert expected.abs().mean() > 0.5
+    torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "weight_format"),
+    [("llama", "float32"), ("qwen3", "float32"), ("llama", "fp8"), ("qwen3", "int4")],
+)
+def test_a_round_is_that_of_plain_torch(architecture: str, weight_format: str, directories: dict[str, Path]) -> None:
+    """Prefill, a tree grown twice, a move, and a forward behind it."""
+    pair = load_pair(directories[architecture], weight_format)
+    caches = prefilled(pair)
+    for rows in (([3, 4, 5], [37, 38, 38], [0, 1, 1]), ([6, 7], [39, 39], [0b11, 0b101])):
+        expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
+        assert_close(actual, expected)
+    for cache in caches:
+        cache.keep((0, 2, 4), 2)
+    rows = ([8], [40], [0b1])
+    expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
+    assert_close(actual, expected)
+
+
+def test_trees_up_to_the_last_slot_are_those_of_plain_torch(directories: dict[str, Path]) -> None:
+    pair = load_pair(directories["llama"], "float32")
+    caches = prefilled(pair)
+    for num_rows in (50, 9, 5):
+        rows = chain(num_rows, caches[0])
+        expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
+        assert_close(actual, expected)
+
+
+def test_fuzzy_forwards_and_halves_are_those_of_plain_torch(directories: dict[str, Path]) -> None:
+    pair = load_pair(directories["llama"], "float32")
+    caches = prefilled(pair)
+    rows = chain(3, caches[0])
+    for kind in ("fuzzy", "exit", "finish"):
+        answers = []
+        for decoder, cache in zip(pair, caches, strict=True):
+            if kind == "fuzzy":
+                answers.append(decoder.forward(*rows, cache, fuzzy=True).clone())
+                cache.keep((), 0)
+            else:
+                answers.append((decoder.exit(*rows, cache) if kind == "exit" else decoder.finish(cache)).clone())
+        assert_close(answers[1], answers[0])
+
+
+def test_candidates_are_those_of_plain_torch() -> None:
+    logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    (logprobs, tokens), (expected_logprobs, expected_tokens) = (
+        ops.top_candidates(logits, 8) for ops in (OPS, REFERENCE)
+    )
+    assert torch.equal(tokens, expected_tokens)
+    torch.testing.assert_close(logprobs, expected_logprobs)
