@@ -164,6 +164,7 @@ class StaticDecoder:
         if cache.tree_length:
             raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
         cache.require_room(len(tokens))
+        self._check_tokens(tokens)
         step = None
         for first in range(0, len(tokens), _PREFILL_ROWS):
             chunk = torch.tensor(tokens[first : first + _PREFILL_ROWS], device=self.device)
@@ -186,8 +187,7 @@ class StaticDecoder:
             )
         if not 0 <= min(positions) <= max(positions) < cache.capacity:
             raise ValueError(f"positions are {list(positions)}; expected 0 to {cache.capacity - 1}")
-        if not 0 <= min(tokens) <= max(tokens) < self.spec.vocab_size:
-            raise ValueError(f"tokens are {list(tokens)}; expected 0 to {self.spec.vocab_size - 1}")
+        self._check_tokens(tokens)
         cache.require_tree_room(len(tokens))
         size = bucket_of(len(tokens))
         if cache.tree_length + size > cache.tree_slots:
@@ -196,6 +196,12 @@ class StaticDecoder:
         lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
         cache.rows.send(tokens, positions, words, **lengths)
         return size
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        """On a GPU nobody else would."""
+        wrong = [token for token in tokens if not 0 <= token < self.spec.vocab_size]
+        if wrong:
+            raise ValueError(f"tokens have {wrong[0]} among them; expected 0 to {self.spec.vocab_size - 1}")
 
     def _replay(self, kind: str, size: int, cache: StaticCache) -> Step:
         replay = cache.replays.get((kind, size))

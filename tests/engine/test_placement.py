@@ -1,13 +1,14 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.cached import CachedDecoder
 from swiftspec.engine.launcher import Engine
 from swiftspec.engine.placement import check_groups, disaggregated, placed, usable_device
+from swiftspec.engine.protocol import Setup
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 
@@ -77,18 +78,17 @@ def test_a_group_that_cannot_be_used_is_named(groups: dict[Role, tuple[int, ...]
         check_groups(groups, target_groups=1, device="cuda")
 
 
+def test_what_launches_kernels_is_one_thread() -> None:
+    setup = Setup(
+        role=Role.TARGET, rank=0, models={}, cores=(0, 1, 2), channels=(), max_context=8, tree_slots=8, device="cuda:1"
+    )
+    assert setup.num_threads == 1
+    assert replace(setup, device="cpu").num_threads == 3
+
+
 def test_target_groups_are_equal_slices_with_a_channel_each(tmp_path: Path) -> None:
     first, second, draft = disaggregated({Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4,)}, 2, tmp_path)
     assert [(process.role, process.rank) for process in (first, second)] == [(Role.TARGET, 0), (Role.TARGET, 1)]
     assert (first.devices, second.devices, draft.devices) == ((0, 1), (2, 3), (4,))
     assert first.channels + second.channels == draft.channels
     assert len(set(draft.channels)) == 2
-
-
-@pytest.mark.parametrize(("device", "expected"), [("cpu", "float32, bfloat16 on cpu"), ("cuda", "fp8, int4 on cuda")])
-def test_a_dtype_that_a_device_does_not_have_is_named(
-    device: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swiftspec.engine.cached.usable_device", lambda name: torch.device(name))
-    with pytest.raises(ValueError, match=rf"dtype is 'int3'; expected one of .*{expected}"):
-        CachedDecoder.load(ModelRef(model="nowhere", dtype="int3"), max_context=8, tree_slots=8, device=device)
