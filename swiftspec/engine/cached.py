@@ -65,6 +65,9 @@ class AnyDecoder(Protocol):
     def finish(self, cache: Any) -> Tensor:
         """The other half."""
 
+    def candidates(self, logits: Tensor, k: int, cache: Any) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` likeliest tokens behind each row of the last forward, whose logits these are, and their log-probs."""
+
 
 class CachedDecoder:
     """One sequence at a time."""
@@ -124,6 +127,10 @@ class CachedDecoder:
     def finish(self) -> Tensor:
         """The other half: the forward's fp32 logits (rows, vocab)."""
         return self._decoder.finish(self._cache)
+
+    def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Likeliest tokens behind each row of the last forward, or half of one, and their natural log-probs."""
+        return self._decoder.candidates(logits, num_candidates, self._cache)
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
         """Keep tree slots in this order; the first `num_verified` join the prefix."""

@@ -21,7 +21,7 @@ from swiftspec.engine.inflate import inflate_weights
 from swiftspec.engine.model import grouped
 from swiftspec.engine.ops import KERNEL_TREE_SLOTS, REFERENCE, Ops, ops_for
 from swiftspec.engine.replay import GraphPool, Replay
-from swiftspec.engine.staging import ancestor_words, bucket_of
+from swiftspec.engine.staging import ancestor_words, bucket_of, packed, unpacked
 from swiftspec.engine.static_cache import StaticCache
 from swiftspec.engine.static_layers import Groups, Layers, Step
 from swiftspec.engine.weights import FORMATS, WeightFormat
@@ -30,6 +30,15 @@ from swiftspec.specs import Inflation, ModelSpec
 __all__ = ["StaticDecoder"]
 
 _PREFILL_ROWS = 512
+_NUM_CANDIDATES = 8  # what policies ask for unless told otherwise; another number is recorded when it first comes
+
+
+class _Answer(NamedTuple):
+    """The last forward, or half of one: what it was, and with how many rows it ran."""
+
+    kind: str
+    size: int
+    step: Step
 
 
 class _Halfway(NamedTuple):
@@ -75,6 +84,7 @@ class StaticDecoder:
         self._second_half: Groups = one_by_one[spec.num_layers // 2 :]
         self._pool = GraphPool(self.device)
         self._halfway: _Halfway | None = None
+        self._answer: _Answer | None = None
 
     @classmethod
     def load(
@@ -116,9 +126,10 @@ class StaticDecoder:
                 break
             tokens, positions, ancestors = [0] * num_rows, range(num_rows), [0] * num_rows
             for fuzzy in (False, True):
-                self.forward(tokens, positions, ancestors, cache, fuzzy=fuzzy)
+                logits = self.forward(tokens, positions, ancestors, cache, fuzzy=fuzzy)
+                self.candidates(logits, _NUM_CANDIDATES, cache)
                 cache.reset()
-            self.exit(tokens, positions, ancestors, cache)
+            self.candidates(self.exit(tokens, positions, ancestors, cache), _NUM_CANDIDATES, cache)
             self.finish(cache)
             cache.reset()
 
@@ -157,6 +168,18 @@ class StaticDecoder:
         self._halfway = None
         cache.extend_tree(num_rows)
         return step.logits[:num_rows]
+
+    @torch.inference_mode()
+    def candidates(self, logits: Tensor, k: int, cache: StaticCache) -> tuple[list[list[int]], list[list[float]]]:
+        """As `Decoder.candidates`, of the last forward or half of one, whose logits these are; recorded as well."""
+        assert self._answer is not None, "a forward comes before"
+        kind, size, step = self._answer
+        assert logits.data_ptr() == step.logits.data_ptr(), "these are the last forward's logits"
+        k = min(k, self.spec.vocab_size)
+        replay = cache.candidates.get((kind, size, k))
+        if replay is None:
+            replay = cache.candidates[kind, size, k] = Replay(partial(self._candidates, k), self._pool)
+        return unpacked(replay()[:, : len(logits)])
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: StaticCache) -> Tensor | None:
@@ -213,7 +236,12 @@ class StaticDecoder:
                 "finish": self._from_halfway,
             }
             replay = cache.replays[kind, size] = Replay(steps[kind], self._pool)
-        return replay()
+        self._answer = _Answer(kind, size, replay())
+        return self._answer.step
+
+    def _candidates(self, k: int) -> Tensor:
+        assert self._answer is not None, "a forward comes before"
+        return packed(*self._ops.top_candidates(self._answer.step.logits, k))
 
     def _from_rows(self, size: int, cache: StaticCache, groups: Groups) -> Step:
         """Through `groups` of the layers from what `cache.rows` says, and to the head."""

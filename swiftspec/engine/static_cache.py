@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from swiftspec.engine.cache import KVCache
 from swiftspec.engine.ops import Ops
@@ -35,6 +36,8 @@ class StaticCache(KVCache):
         What the next forward is told.
     replays : dict
         Forwards by kind and number of rows: a recorded graph knows the addresses of one cache.
+    candidates : dict
+        What follows them, by the number of candidates, too.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class StaticCache(KVCache):
         self.workspace = ops.tree_attention_workspace(BUCKETS[-1], spec.num_heads, self.data[0, 0])
         self.rows = Rows(num_words=num_words, device=pool.device)
         self.replays: dict[tuple[str, int], Replay[Step]] = {}
+        self.candidates: dict[tuple[str, int, int], Replay[Tensor]] = {}
         moves = Moves(num_slots=self.tree_slots, device=pool.device)
         self._moves = moves
         self._mover = Replay(

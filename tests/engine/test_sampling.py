@@ -7,8 +7,7 @@ import torch
 from scipy.stats import chi2
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from swiftspec.engine.ops import REFERENCE
-from swiftspec.engine.sampling import Sampler, in_one_copy, top_candidates
+from swiftspec.engine.sampling import Sampler, top_candidates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -130,11 +129,3 @@ def test_candidates_are_cut_to_the_vocabulary() -> None:
     tokens, log_probs = top_candidates(random_logits(1, 4), 9)
     assert sorted(tokens[0]) == [0, 1, 2, 3]
     assert sum(math.exp(log_prob) for log_prob in log_probs[0]) == pytest.approx(1.0)
-
-
-def test_candidates_of_a_device_come_in_one_copy_unchanged() -> None:
-    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
-    expected_tokens, expected_logprobs = top_candidates(logits, 4)
-    tokens, logprobs = in_one_copy(*REFERENCE.top_candidates(logits, 4))
-    assert tokens == expected_tokens
-    assert logprobs == expected_logprobs

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from swiftspec.engine.staging import BUCKETS, Moves, Rows, ancestor_words, bucket_of
+from swiftspec.engine.staging import BUCKETS, Moves, Rows, ancestor_words, bucket_of, packed, unpacked
 
 CPU = torch.device("cpu")
 
@@ -51,3 +51,8 @@ def test_moves_are_padded_with_none() -> None:
     assert moves.lengths_2.tolist() == [9, 4]
     assert moves.num_verified.item() == 2
     assert moves.num_verified.shape == ()
+
+
+def test_candidates_survive_the_packing() -> None:
+    logprobs, tokens = torch.tensor([[-0.5, -1.25], [-0.0, -1e-30]]), torch.tensor([[3, 1], [0, 2]], dtype=torch.int32)
+    assert unpacked(packed(logprobs, tokens)) == (tokens.tolist(), logprobs.tolist())

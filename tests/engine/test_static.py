@@ -110,6 +110,30 @@ def test_kept_slots_are_those_of_the_other_cache(pair: Pair, slots: tuple[int, .
     assert [cache.length for cache in caches] == [len(PREFIX) + len(slots) + 1] * 2
 
 
+@pytest.mark.parametrize("k", [3, 1000])
+def test_candidates_are_those_of_the_other_decoder(pair: Pair, k: int) -> None:
+    answers = []
+    for decoder in pair:
+        cache, found = decoder.new_cache(64), []
+        decoder.prefill(PREFIX, cache)
+        for num_rows in (3, 5, 3):
+            rows = chain(num_rows, tree_length=cache.tree_length)
+            found.append(decoder.candidates(decoder.forward(*rows, cache), k, cache))
+        rows = chain(2, tree_length=cache.tree_length)
+        found.append(decoder.candidates(decoder.exit(*rows, cache), k, cache))
+        answers.append(found)
+    for (tokens, logprobs), (expected_tokens, expected_logprobs) in zip(*answers[::-1], strict=True):
+        assert tokens == expected_tokens
+        torch.testing.assert_close(torch.tensor(logprobs), torch.tensor(expected_logprobs), rtol=0, atol=TOLERANCE)
+
+
+def test_candidates_of_other_logits_are_a_mistake_of_ours(static: StaticDecoder) -> None:
+    cache = static.new_cache(64)
+    logits = static.forward(*chain(3), cache)
+    with pytest.raises(AssertionError, match="the last forward's logits"):
+        static.candidates(logits + 1.0, 3, cache)
+
+
 def test_caches_of_one_decoder_do_not_meet(static: StaticDecoder) -> None:
     caches = [static.new_cache(64) for _ in range(2)]
     alone = static.new_cache(64)
@@ -145,6 +169,7 @@ def test_warm_up_records_every_kind_in_every_bucket_and_leaves_the_cache_empty(s
     assert cache.length == 0
     kinds = ("forward", "fuzzy", "exit", "finish")
     assert set(cache.replays) == {(kind, bucket) for kind in kinds for bucket in (1, 2, 4, 8, 16, 32)}
+    assert set(cache.candidates) == {(kind, bucket, 8) for kind in kinds[:3] for bucket in (1, 2, 4, 8, 16, 32)}
 
 
 @pytest.mark.parametrize(
