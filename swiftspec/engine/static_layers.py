@@ -1,4 +1,4 @@
-"""The layers of a forward on static buffers, as the launches of `ops`: seven to a layer without biases.
+"""The layers of a forward on static buffers, as the launches of `ops`: eight to a layer without biases.
 
 R rows, H query heads, G key/value heads, D head dimension, C slots of the cache, V vocabulary.
 """

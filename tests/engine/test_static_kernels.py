@@ -1,5 +1,9 @@
 """Whole forwards of kernels against the same in plain torch; on a GPU compiled and recorded, else interpreted."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +18,14 @@ from swiftspec.engine.ops import REFERENCE, ops_for, triton_ops
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.static_cache import StaticCache
 from swiftspec.engine.weights import FORMATS
+from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 OPS = triton_ops(pdl=False) if DEVICE == "cpu" else ops_for(torch.device(DEVICE))
 TOLERANCE = 1e-3  # of logits about 1.5, fp32; quantised weights are the same on both sides
-PREFIX = tuple(range(1, 38))
+PREFIX = tuple(range(1, 8))
 VOCAB_SIZE = 211
 _CLASSES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 Pair = tuple[StaticDecoder, StaticDecoder]
@@ -86,12 +91,12 @@ def test_a_round_is_that_of_plain_torch(architecture: str, weight_format: str, d
     """Prefill, a tree grown twice, a move, and a forward behind it."""
     pair = load_pair(directories[architecture], weight_format)
     caches = prefilled(pair)
-    for rows in (([3, 4, 5], [37, 38, 38], [0, 1, 1]), ([6, 7], [39, 39], [0b11, 0b101])):
+    for rows in (([3, 4, 5], [7, 8, 8], [0, 1, 1]), ([6, 7], [9, 9], [0b11, 0b101])):
         expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
         assert_close(actual, expected)
     for cache in caches:
         cache.keep((0, 2, 4), 2)
-    rows = ([8], [40], [0b1])
+    rows = ([8], [10], [0b1])
     expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
     assert_close(actual, expected)
 
@@ -127,3 +132,24 @@ def test_candidates_are_those_of_plain_torch() -> None:
     )
     assert torch.equal(tokens, expected_tokens)
     torch.testing.assert_close(logprobs, expected_logprobs)
+
+
+def test_a_forward_for_hopper_is_eight_launches_a_layer_that_each_start_early() -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    script = Path(__file__).parent / "gates" / "forward.py"
+    command = [sys.executable, "-m", "swiftspec.kernels.compiling", str(script)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kernels = [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+    product = "_int4_gemm_kernel"
+    assert [kernel.name for kernel in kernels] == [
+        "_keep_slots_kernel",  # a new cache's
+        *("_rms_norm_kernel", product, "_rope_kv_write_kernel", "_tree_attention_kernel", product),
+        *("_rms_norm_kernel", product, product),
+        "_rms_norm_kernel",  # before the head, which cuBLAS multiplies
+    ]
+    for kernel in kernels:
+        assert kernel.stack_bytes == 0
+        assert kernel.shared_bytes <= MAX_SHARED_BYTES
+        assert kernel.count(r"griddepcontrol\.wait") >= 1
