@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +22,12 @@ from swiftspec.engine.checkpoint import load_weights
 from swiftspec.engine.inflate import inflate_weights
 from swiftspec.engine.layers import Layer, build_head, build_layer
 from swiftspec.engine.rope import rotations
+from swiftspec.engine.sampling import top_candidates
 from swiftspec.specs import Inflation, ModelSpec
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "grouped"]
+
+T = TypeVar("T")
 
 _PREFILL_ROWS = 128
 _LAYERS_PER_GROUP = 4  # EasySpec's choice (arXiv 2502.02493): with more, the layers' inputs differ too much
@@ -79,7 +83,7 @@ class Decoder:
         self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
         self._rotations = rotations(spec, 1)
         self._workspaces: dict[int, _Workspace] = {}
-        self._groups = _grouped(self._layers)
+        self._groups = grouped(self._layers)
         self._halfway: _Step | None = None
 
     @classmethod
@@ -162,6 +166,11 @@ class Decoder:
         self._run(step, self._layers[len(self._layers) // 2 :])
         cache.extend_tree(step.num_rows)
         return self._logits(step)
+
+    @torch.inference_mode()
+    def candidates(self, logits: Tensor, k: int, _: KVCache) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` likeliest tokens behind each row of logits [R, V], and their natural log-probs."""
+        return top_candidates(logits, k)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: KVCache) -> Tensor | None:
@@ -261,7 +270,7 @@ class Decoder:
         return work
 
 
-def _grouped(layers: Sequence[Layer]) -> list[Sequence[Layer]]:
+def grouped(layers: Sequence[T]) -> list[Sequence[T]]:
     """The first layer alone, the others in groups; the last alone too, where that leaves two to be grouped."""
     inner, last = (layers[1:-1], layers[-1:]) if len(layers) > 3 else (layers[1:], ())
     groups = [inner[first : first + _LAYERS_PER_GROUP] for first in range(0, len(inner), _LAYERS_PER_GROUP)]

@@ -71,11 +71,16 @@ class Sampler:
         """Token of each row, given logits [R, V] in fp32 and the position of each row."""
         if logits.shape[0] != len(positions):
             raise ValueError(f"positions are {len(positions)}; expected one for each of {logits.shape[0]} rows")
-        return self.draw(self.scores(logits), positions) if self.temperature > 0.0 else _likeliest(logits.numpy())
+        if self.temperature > 0.0:
+            return self.draw(self.scores(logits), positions)
+        if logits.device.type != "cpu":
+            chosen: list[int] = logits.argmax(dim=-1).tolist()
+            return chosen
+        return _likeliest(logits.numpy())
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Log-probs [R, V], up to a constant per row, of what a positive temperature draws from."""
-        return self._filtered(logits / self.temperature)
+        """Log-probs [R, V], up to a constant per row, of what a positive temperature draws from; on the host."""
+        return self._filtered(logits / self.temperature).cpu()
 
     def draw(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
         """A token of each row by its scores [R, V] and the noise of its position."""
