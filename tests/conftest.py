@@ -1,13 +1,17 @@
+import os
 from collections.abc import Iterator
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Small tensors on one intra-op thread: more of them only wait for each other, long if the machine is busy."""
-    import torch  # most tests do without
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -213,8 +213,6 @@ class StaticDecoder:
         self._check_tokens(tokens)
         cache.require_tree_room(len(tokens))
         size = bucket_of(len(tokens))
-        if cache.tree_length + size > cache.tree_slots:
-            size = len(tokens)  # masks cannot name, and so not hide, what would fill up the bucket
         words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
         lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
         cache.rows.send(tokens, positions, words, **lengths)

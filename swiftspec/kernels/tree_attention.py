@@ -48,7 +48,7 @@ def tree_attention_reference(
     """softmax(scale q k^T over visible slots) v in fp32; visible: the prefix, and tree slots whose bit is set."""
     num_rows, num_heads, _ = q_RHD.shape
     prefix, tree = lengths_2.tolist()
-    end = prefix + tree + num_rows
+    end = prefix + min(tree + num_rows, MAX_TREE)
     bits_T = torch.arange(end - prefix, device=q_RHD.device)
     in_tree_RT = (ancestors_RW[:, bits_T // 32] >> (bits_T % 32) & 1).bool()
     visible_RC = torch.cat([in_tree_RT.new_ones(num_rows, prefix), in_tree_RT], dim=1)
@@ -100,7 +100,7 @@ def _tree_attention_kernel(
     q, keys, values, ancestors, lengths, out, partials, arrivals,
     num_rows, capacity, scale, num_splits,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, MIN_BLOCKS: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, MIN_BLOCKS: tl.constexpr, MAX_TREE: tl.constexpr,
     UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[r, h] = softmax(scale q[r, h] k^T over visible slots) v; scale has log2(e) in it, for powers of two.
@@ -122,7 +122,8 @@ def _tree_attention_kernel(
         tl.extra.cuda.gdc_launch_dependents()
 
     prefix = tl.load(lengths)
-    end = tl.minimum(prefix + tl.load(lengths + 1) + num_rows, capacity)
+    # Rows that only fill up a forward may lie beyond what masks can name: nobody sees those.
+    end = tl.minimum(prefix + tl.minimum(tl.load(lengths + 1) + num_rows, MAX_TREE), capacity)
     num_blocks = tl.cdiv(end, BLOCK)
     per_split = tl.maximum(tl.cdiv(num_blocks, num_splits), MIN_BLOCKS)
     # Splits that a short prefix leaves without work do not take part at all.
@@ -256,8 +257,8 @@ def tree_attention(
     ancestors_RW : Tensor
         int32 [R, 2]: bit s % 32 of word s // 32 is set where the row sees tree slot s, its own included.
     lengths_2 : Tensor
-        int32, (prefix, tree) before this forward's rows: at most 64 - R of the tree, at most C - R in all. Read on
-        the device and therefore not checked.
+        int32, (prefix, tree) before this forward's rows: at most C - R in all. Read on the device and therefore not
+        checked. Tree slots from the 64th on are seen by nobody.
     scale : float
         Of the products of queries and keys, usually 1 / sqrt(D).
     out : Tensor, optional
@@ -308,6 +309,7 @@ def tree_attention(
         BLOCK_Q=grid.block_q,
         BLOCK=BLOCK,
         MIN_BLOCKS=MIN_BLOCKS,
+        MAX_TREE=MAX_TREE,
         UPCAST=INTERPRETED,
         PDL=pdl,
         num_warps=8 if q_RHD.dtype == torch.float32 else 4,

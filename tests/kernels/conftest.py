@@ -10,18 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is imported: decoration decides
-
-from swiftspec.kernels.compiling import Compiled  # noqa: E402
+from swiftspec.kernels.compiling import Compiled
 
 GATES = Path(__file__).parent / "gates"
 
 
 @pytest.fixture(scope="session")
 def device() -> str:
-    return DEVICE
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="session")
