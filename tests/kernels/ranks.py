@@ -1,0 +1,170 @@
+"""Ranks of a role as processes: each runs the real kernels on memory that all of them map.
+
+Between processes on a CPU it is shared memory and the interpreter; with a GPU it is symmetric memory, where ranks share
+a device if there are fewer devices than ranks. This module is imported in every one of those processes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch import Tensor
+
+from swiftspec.kernels.all_reduce import AllReduce, all_reduce
+from swiftspec.kernels.exchange import MAX_POLLS, SENTINEL, Exchange
+from swiftspec.kernels.symmetric import PeerBuffers, map_peers, shared_buffers, symmetric_buffers
+
+MAX_RANKS = 4
+EPS = 1e-5
+DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What all ranks do, epoch by epoch: all-reduce as many rows as `rows` says."""
+
+    world_size: int
+    hidden: int
+    dtype: torch.dtype
+    rows: tuple[int, ...]
+    norm: bool = True
+    late_rank: int | None = None  # sleeps before its third epoch
+    absent_rank: int | None = None  # never comes
+    max_polls: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one rank has after every epoch: the answer and the residual."""
+
+    outs: list[Tensor]
+    residuals: list[Tensor]
+    error: str | None
+
+
+def numbers(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+    """Normal numbers with zeros of both signs among them, and nothing but -0.0 in the first row of every third seed."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    flat = values.view(-1)
+    flat[::5] = -0.0
+    flat[::7] = 0.0
+    if seed % 3 == 0:
+        values[0] = -0.0
+    return values.to(dtype)
+
+
+def part(case: Case, epoch: int, rank: int) -> Tensor:
+    return numbers(case.rows[epoch], case.hidden, seed=100 * epoch + 3 * rank, dtype=case.dtype)
+
+
+def residual(case: Case, epoch: int) -> Tensor:
+    return numbers(case.rows[epoch], case.hidden, seed=100 * epoch + 50, dtype=case.dtype)
+
+
+def norm_weight(case: Case) -> Tensor:
+    return numbers(1, case.hidden, seed=7, dtype=case.dtype)[0]
+
+
+class Ranks:
+    """Processes that are told what to run, together."""
+
+    def __init__(self, processes: list[ProcessPoolExecutor], *, device: str) -> None:
+        self._processes = processes
+        self._device = device
+
+    def run(self, function: Callable[..., Any], case: Any, num_words: int) -> list[Any]:
+        """`function(case, peers)` in as many processes as the case has ranks; their answers by rank."""
+        shared = shared_buffers(case.world_size, num_words, fill=SENTINEL.value) if self._device == "cpu" else None
+        with tempfile.TemporaryDirectory() as folder:
+            store = os.path.join(folder, "store")
+            futures = [
+                self._processes[rank].submit(_run, function, case, rank, shared, num_words, store)
+                for rank in range(case.world_size)
+            ]
+            return [future.result(timeout=DEADLINE_S) for future in futures]
+
+
+@contextmanager
+def starting_ranks(device: str) -> Iterator[Ranks]:
+    context = multiprocessing.get_context("spawn")
+    processes = [ProcessPoolExecutor(1, mp_context=context) for _ in range(MAX_RANKS)]
+    try:
+        yield Ranks(processes, device=device)
+    finally:
+        for process in processes:
+            process.shutdown(cancel_futures=True)
+
+
+def _run(
+    function: Callable[..., Any], case: Any, rank: int, shared: list[Tensor] | None, num_words: int, store: str
+) -> Any:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=case.world_size)
+    try:
+        if shared is not None:
+            return function(case, map_peers(shared, rank))
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        assert dist.group.WORLD is not None
+        peers = symmetric_buffers(num_words, group=dist.group.WORLD, device=device, fill=SENTINEL.value)
+        return None if peers is None else function(case, peers)
+    finally:
+        dist.destroy_process_group()
+
+
+def make_exchange(case: Case, peers: PeerBuffers) -> Exchange:
+    # A poll is about a millisecond under the interpreter, a microsecond on a GPU.
+    max_polls = case.max_polls or (20_000 if peers.device.type == "cpu" else MAX_POLLS)
+    return Exchange(peers, case.hidden, case.dtype, max_rows=max(case.rows), max_polls=max_polls)
+
+
+def run_all_reduce(case: Case, peers: PeerBuffers) -> Answer:
+    exchange = make_exchange(case, peers)
+    weight = norm_weight(case).to(peers.device) if case.norm else None
+    outs, residuals = [], []
+    if peers.rank == case.absent_rank:
+        return Answer(outs=[], residuals=[], error=None)
+    for epoch in range(len(case.rows)):
+        if epoch == 2 and peers.rank == case.late_rank:
+            time.sleep(0.3)
+        total = residual(case, epoch).to(peers.device)
+        mine = part(case, epoch, peers.rank).to(peers.device)
+        outs.append(all_reduce(mine, total if case.norm else None, weight, exchange, eps=EPS).cpu())
+        residuals.append(total.cpu())
+    return Answer(outs=outs, residuals=residuals, error=failure(exchange))
+
+
+def run_process_group(case: Case, peers: PeerBuffers) -> Answer:
+    """The same through `AllReduce`, on a device without symmetric memory."""
+    group = dist.group.WORLD
+    assert group is not None
+    reduce = AllReduce.connect(group, hidden=case.hidden, dtype=case.dtype, device=peers.device)
+    assert reduce.exchange is None
+    outs, residuals = [], []
+    for epoch in range(len(case.rows)):
+        total = residual(case, epoch)
+        mine = part(case, epoch, peers.rank)
+        outs.append(reduce(mine, total, norm_weight(case), eps=EPS))
+        assert torch.equal(mine, part(case, epoch, peers.rank))
+        residuals.append(total)
+    reduce.check()
+    return Answer(outs=outs, residuals=residuals, error=None)
+
+
+def failure(exchange: Exchange) -> str | None:
+    try:
+        exchange.check()
+    except TimeoutError as error:
+        return str(error)
+    return None
