@@ -19,7 +19,7 @@ from swiftspec.kernels.rms_norm import DTYPES, rms_norm, rms_norm_reference
 from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together
 from swiftspec.kernels.symmetric import symmetric_buffers
 
-__all__ = ["AllReduce", "all_reduce", "all_reduce_reference"]
+__all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_arguments"]
 
 # What one shot is for: every rank sends all it has to all others, so that beyond this a ring or a tree is faster.
 MAX_BYTES = 256 * 1024
@@ -36,7 +36,7 @@ def all_reduce_reference(
     return rms_norm_reference(residual_RH, total, weight_H, eps=eps)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rank"])  # the same code on all ranks
 def _all_reduce_kernel(
     x,
     residual,
@@ -141,24 +141,7 @@ def all_reduce(
         For a shape, dtype, device or layout that is not supported.
     """
     num_rows = _check_rows(x_RH, num_rows, exchange)
-    shape = (num_rows, exchange.hidden)
-    if (residual_RH is None) != (weight_H is None):
-        raise ValueError("residual_RH and weight_H come together: one of them is None")
-    if out is None:
-        dtype = exchange.dtype if weight_H is None else weight_H.dtype
-        out = torch.empty(shape, dtype=dtype, device=exchange.peers.device)
-    check_shape("out", out, shape)
-    tensors = {"peers": exchange.peers.table, "out": out}
-    if x_RH is not None:
-        tensors["x_RH"] = x_RH
-    if residual_RH is not None and weight_H is not None:
-        check_shape("residual_RH", residual_RH, shape)
-        check_shape("weight_H", weight_H, (exchange.hidden,), why="the exchange's")
-        tensors |= {"residual_RH": residual_RH, "weight_H": weight_H}
-    for name in tensors.keys() - {"peers"}:
-        check_dtype(name, tensors[name], DTYPES)
-    check_together(**tensors)
-    check_contiguous(**tensors)
+    out = check_arguments(x_RH, residual_RH, weight_H, exchange, num_rows=num_rows, out=out)
     if num_rows:
         _launch(x_RH, residual_RH, weight_H, exchange, out, num_rows=num_rows, eps=eps, pdl=pdl)
     return out
@@ -176,7 +159,7 @@ class AllReduce:
 
     @classmethod
     def connect(cls, group: dist.ProcessGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> AllReduce:
-        """Map the peers' memory where there is such memory. Collective; all ranks of a group are on one kind of device."""
+        """Map the peers' memory, where there is such memory. Collective: every rank of the group calls it."""
         world_size = dist.get_world_size(group)
         max_rows = min(MAX_ROWS, MAX_BYTES // (hidden * dtype.itemsize))
         try:
@@ -196,7 +179,7 @@ class AllReduce:
         out: Tensor | None = None,
         pdl: bool = False,
     ) -> Tensor:
-        """What `all_reduce` answers; by the process group the sum is in the dtype of `x_RH`, and as it likes to order it."""
+        """What `all_reduce` answers. A process group adds in the dtype of `x_RH`, in an order of its own."""
         if self.exchange is not None and len(x_RH) <= self.exchange.max_rows:
             return all_reduce(x_RH, residual_RH, weight_H, self.exchange, eps=eps, out=out, pdl=pdl)
         total = x_RH.clone() if out is None or residual_RH is not None else out.copy_(x_RH)
@@ -256,16 +239,48 @@ def _launch(
     )
 
 
+def check_arguments(
+    x_RH: Tensor | None,
+    residual_RH: Tensor | None,
+    weight_H: Tensor | None,
+    exchange: Exchange,
+    *,
+    num_rows: int,
+    out: Tensor | None,
+) -> Tensor:
+    """`out`, made if need be; ValueError for arguments that `all_reduce` does not take."""
+    shape = (num_rows, exchange.hidden)
+    if (residual_RH is None) != (weight_H is None):
+        raise ValueError("residual_RH and weight_H come together: one of them is None")
+    if out is None:
+        dtype = exchange.dtype if weight_H is None else weight_H.dtype
+        out = torch.empty(shape, dtype=dtype, device=exchange.peers.device)
+    check_shape("out", out, shape)
+    tensors = {"peers": exchange.peers.table, "out": out}
+    if x_RH is not None:
+        tensors["x_RH"] = x_RH
+    if residual_RH is not None and weight_H is not None:
+        check_shape("residual_RH", residual_RH, shape)
+        check_shape("weight_H", weight_H, (exchange.hidden,), why="the exchange's")
+        tensors |= {"residual_RH": residual_RH, "weight_H": weight_H}
+    for name in tensors.keys() - {"peers"}:
+        check_dtype(name, tensors[name], DTYPES)
+    check_together(**tensors)
+    check_contiguous(**tensors)
+    return out
+
+
 def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -> int:
     if (x_RH is None) == (num_rows is None):
         raise ValueError("exactly one of x_RH and num_rows is expected")
     if x_RH is not None:
         check_shape("x_RH", x_RH, (None, exchange.hidden), why="the exchange's")
         check_dtype("x_RH", x_RH, (exchange.dtype,))
+        if x_RH.storage_offset() * x_RH.itemsize % 4:
+            raise ValueError(f"x_RH starts at element {x_RH.storage_offset()}; expected a multiple of 4 bytes")
         num_rows = x_RH.shape[0]
     assert num_rows is not None
-    if num_rows > exchange.max_rows:
-        raise ValueError(
-            f"{'num_rows' if x_RH is None else 'x_RH'} is of {num_rows} rows; the exchange has room for {exchange.max_rows}"
-        )
+    if not 0 <= num_rows <= exchange.max_rows:
+        name = "num_rows" if x_RH is None else "x_RH"
+        raise ValueError(f"{name} is of {num_rows} rows; the exchange has room for {exchange.max_rows}")
     return num_rows

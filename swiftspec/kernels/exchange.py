@@ -37,7 +37,7 @@ __all__ = [
 
 MAX_RANKS = 8  # a row of every rank's in registers; more ranks, or longer rows, spill
 MAX_ROW_BYTES = 16384
-MAX_POLLS = 2**24  # a poll reads W rows from L2, about a microsecond: some 20 s
+MAX_POLLS = 2**26  # a poll reads W rows from L2, up to a microsecond: about a minute, ranks that compile included
 NUM_SLOTS = 3
 PAYLOADS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 SENTINEL = tl.constexpr(-(2**31))
@@ -131,6 +131,19 @@ def unpack(words, PAYLOAD: tl.constexpr):
         high = (words & -65536).to(tl.float32, bitcast=True)
         values = tl.interleave(low, high)
     return values
+
+
+@triton.jit
+def pack(values, PAYLOAD: tl.constexpr, NUM_ROWS: tl.constexpr, NUM_COLUMNS: tl.constexpr):
+    """The words of fp32 values [NUM_ROWS, NUM_COLUMNS], row by row, rounded to the payload's dtype."""
+    if PAYLOAD.is_fp32():
+        words = values.to(tl.int32, bitcast=True)
+    else:
+        low, high = tl.split(tl.reshape(values, [NUM_ROWS, NUM_COLUMNS // 2, 2]))
+        low = low.to(PAYLOAD).to(tl.int16, bitcast=True).to(tl.int32)
+        high = high.to(PAYLOAD).to(tl.int16, bitcast=True).to(tl.int32)
+        words = (low & 0xFFFF) | (high << 16)
+    return words
 
 
 @triton.jit
