@@ -71,9 +71,12 @@ def _all_reduce_kernel(
     size = words * per_word
     if NORM:
         values = tl.arange(0, BLOCK * per_word)
-        scale = tl.load(weight + values, mask=(values < size) & (chunk == last_chunk), other=0.0).to(tl.float32)
+        awaited = (values < size) & (chunk == last_chunk)
+        scale = tl.load(weight + values, mask=awaited, other=0.0)
     else:
         values = chunk * CHUNK * per_word + tl.arange(0, CHUNK * per_word)
+        awaited = values < size
+    here = row.to(tl.int64) * size + values
     if PDL:
         tl.extra.cuda.gdc_wait()
         # The successor may fetch its weights while this kernel waits for the other ranks.
@@ -89,7 +92,9 @@ def _all_reduce_kernel(
         offsets = (slot * WORLD + rank) * rank_stride + row * stride + columns
         sent = tl.load(x + row * words + columns, mask=columns < words, other=0)
         push(sent, offsets, columns < words, peers, rank, WORLD)
-    # The other ranks wait for the push, so all else comes behind it.
+    # The other ranks wait for the push, so all else comes behind it, and is done while this one waits for theirs.
+    if NORM:
+        base = tl.load(residual + here, mask=awaited, other=0.0)
     advance(state, slot, tl.num_programs(0) * tl.num_programs(1), tl.num_programs(1))
     before = own + (slot + 2) % 3 * WORLD * rank_stride
     clear(before, row, rows_before, tl.num_programs(1), columns, columns < words, stride, rank_stride, WORLD)
@@ -102,12 +107,11 @@ def _all_reduce_kernel(
     total, late = receive(inbox, columns, columns < words, rank_stride, polls, WORLD, PAYLOAD)
     if late > 0:
         tl.store(state + LATE, late)
-    here = row.to(tl.int64) * size + values
     if NORM:
-        total += tl.load(residual + here, mask=values < size, other=0.0).to(tl.float32)
-        tl.store(residual + here, total.to(residual.dtype.element_ty), mask=values < size)
-        total *= tl.rsqrt(tl.sum(total * total, axis=0) / size + eps) * scale
-    tl.store(out + here, total.to(out.dtype.element_ty), mask=values < size)
+        total += base.to(tl.float32)
+        tl.store(residual + here, total.to(residual.dtype.element_ty), mask=awaited)
+        total *= tl.rsqrt(tl.sum(total * total, axis=0) / size + eps) * scale.to(tl.float32)
+    tl.store(out + here, total.to(out.dtype.element_ty), mask=awaited)
 
 
 def all_reduce(

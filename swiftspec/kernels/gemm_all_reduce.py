@@ -104,6 +104,7 @@ def _gemm_push_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+    slot = tl.load(state + SLOT, volatile=True)
     total = tl.zeros([BLOCK_N, BLOCK_R], tl.float32)
     total = dot(tile_NK, _x_tile(x, rows, first_k, num_rows, size_k, BLOCK_K), total, UPCAST)
     for k in range(first_k + BLOCK_K, last_k, BLOCK_K):
@@ -125,7 +126,6 @@ def _gemm_push_kernel(
     block_words: tl.constexpr = BLOCK_N * PAYLOAD.itemsize // 4
     words = pack(tl.trans(total), PAYLOAD, BLOCK_R, BLOCK_N)
     word_columns = tile * block_words + tl.arange(0, block_words)
-    slot = tl.load(state + SLOT, volatile=True)
     offsets = ((slot * WORLD + rank) * max_rows + rows[:, None]) * stride + word_columns[None, :]
     inside = (rows[:, None] < num_rows) & (word_columns[None, :] < size_n * PAYLOAD.itemsize // 4)
     push(words, offsets, inside, peers, rank, WORLD)

@@ -180,7 +180,7 @@ def _run(
 
 def make_exchange(case: Case, peers: PeerBuffers) -> Exchange:
     # A poll is about a millisecond under the interpreter, a microsecond on a GPU.
-    max_polls = case.max_polls or (20_000 if peers.device.type == "cpu" else MAX_POLLS)
+    max_polls = case.max_polls or (5_000 if peers.device.type == "cpu" else MAX_POLLS)
     return Exchange(peers, case.hidden, case.dtype, max_rows=max(case.rows), max_polls=max_polls)
 
 
