@@ -131,13 +131,16 @@ class Ranks:
         """`function(case, peers)` in as many processes as the case has ranks; their answers by rank."""
         num_words = words_of(case)
         shared = shared_buffers(case.world_size, num_words, fill=SENTINEL.value) if self._device == "cpu" else None
+        # What symmetric memory knows of a process group outlives the group: with it, every run has its own processes.
+        fresh = [] if self._device == "cpu" else _start(case.world_size)
         with tempfile.TemporaryDirectory() as folder:
             store = os.path.join(folder, "store")
             futures = [
-                self._processes[rank].submit(_run, function, case, rank, shared, num_words, store)
-                for rank in range(case.world_size)
+                process.submit(_run, function, case, rank, shared, num_words, store)
+                for rank, process in enumerate((fresh or self._processes)[: case.world_size])
             ]
             answers = [future.result(timeout=DEADLINE_S) for future in futures]
+        _stop(fresh)
         came = [answer for answer in answers if answer is not None]
         if len(came) < len(answers):
             pytest.skip("these GPUs have no symmetric memory")
@@ -146,13 +149,21 @@ class Ranks:
 
 @contextmanager
 def starting_ranks(device: str) -> Iterator[Ranks]:
-    context = multiprocessing.get_context("spawn")
-    processes = [ProcessPoolExecutor(1, mp_context=context) for _ in range(MAX_RANKS)]
+    processes = _start(MAX_RANKS)  # each when it is first needed
     try:
         yield Ranks(processes, device=device)
     finally:
-        for process in processes:
-            process.shutdown(cancel_futures=True)
+        _stop(processes)
+
+
+def _start(number: int) -> list[ProcessPoolExecutor]:
+    context = multiprocessing.get_context("spawn")
+    return [ProcessPoolExecutor(1, mp_context=context) for _ in range(number)]
+
+
+def _stop(processes: list[ProcessPoolExecutor]) -> None:
+    for process in processes:
+        process.shutdown(cancel_futures=True)
 
 
 def _run(
@@ -179,8 +190,8 @@ def _run(
 
 
 def make_exchange(case: Case, peers: PeerBuffers) -> Exchange:
-    # A poll is about a millisecond under the interpreter, a microsecond on a GPU.
-    max_polls = case.max_polls or (5_000 if peers.device.type == "cpu" else MAX_POLLS)
+    # A poll takes some milliseconds under the interpreter, a microsecond on a GPU.
+    max_polls = case.max_polls or (2_000 if peers.device.type == "cpu" else MAX_POLLS)
     return Exchange(peers, case.hidden, case.dtype, max_rows=max(case.rows), max_polls=max_polls)
 
 
