@@ -62,7 +62,8 @@ def _all_reduce_kernel(
     """out <- sum over ranks of x; or residual <- s = residual + that sum, out <- s rsqrt(mean(s^2) + eps) weight.
 
     Program (c, r) pushes chunk c of row r (unless a kernel before this one has) and makes that chunk of the slot before
-    ready again. A norm needs the whole row, so the last chunk's program receives all of it; a sum only its chunk.
+    ready again. A norm needs the whole row, so the last chunk's program receives all of it; a sum only its chunk. On
+    every rank what a program waits for is pushed by itself and by programs before it, which start before it.
     """
     chunk = tl.program_id(0)
     row = tl.program_id(1)
@@ -184,6 +185,7 @@ class AllReduce:
         pdl: bool = False,
     ) -> Tensor:
         """What `all_reduce` answers. A process group adds in the dtype of `x_RH`, in an order of its own."""
+        _check_pair(residual_RH, weight_H)
         if self.exchange is not None and len(x_RH) <= self.exchange.max_rows:
             return all_reduce(x_RH, residual_RH, weight_H, self.exchange, eps=eps, out=out, pdl=pdl)
         total = x_RH.clone() if out is None or residual_RH is not None else out.copy_(x_RH)
@@ -254,8 +256,7 @@ def check_arguments(
 ) -> Tensor:
     """`out`, made if need be; ValueError for arguments that `all_reduce` does not take."""
     shape = (num_rows, exchange.hidden)
-    if (residual_RH is None) != (weight_H is None):
-        raise ValueError("residual_RH and weight_H come together: one of them is None")
+    _check_pair(residual_RH, weight_H)
     if out is None:
         dtype = exchange.dtype if weight_H is None else weight_H.dtype
         out = torch.empty(shape, dtype=dtype, device=exchange.peers.device)
@@ -288,3 +289,8 @@ def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -
         name = "num_rows" if x_RH is None else "x_RH"
         raise ValueError(f"{name} is of {num_rows} rows; the exchange has room for {exchange.max_rows}")
     return num_rows
+
+
+def _check_pair(residual_RH: Tensor | None, weight_H: Tensor | None) -> None:
+    if (residual_RH is None) != (weight_H is None):
+        raise ValueError("residual_RH and weight_H come together: one of them is None")

@@ -244,6 +244,8 @@ def run_connected(case: Case, peers: PeerBuffers) -> Answer:
     reduce = AllReduce.connect(group, hidden=case.hidden, dtype=case.dtype, device=peers.device)
     assert (reduce.exchange is None) == (peers.device.type == "cpu")
     weight = norm_weight(case).to(peers.device)
+    with pytest.raises(ValueError, match="come together"):
+        reduce(part(case, 0, peers.rank), residual(case, 0))
 
     def checked(epoch: int, total: Tensor) -> Tensor:
         mine = part(case, epoch, peers.rank).to(peers.device)
