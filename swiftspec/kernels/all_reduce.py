@@ -72,7 +72,7 @@ def _all_reduce_kernel(
     size = words * per_word
     if NORM:
         values = tl.arange(0, BLOCK * per_word)
-        awaited = (values < size) & (chunk == last_chunk)
+        awaited = values < tl.where(chunk == last_chunk, size, 0)
         scale = tl.load(weight + values, mask=awaited, other=0.0)
     else:
         values = chunk * CHUNK * per_word + tl.arange(0, CHUNK * per_word)
