@@ -1,0 +1,296 @@
+"""All-reduce of a tensor-parallel role, one shot: every rank pushes its rows to all ranks and sums what it received.
+
+R rows, H hidden size, W ranks. Residual addition and RMSNorm follow in the same kernel, because a row that has been
+summed is in registers. How the ranks meet is `exchange.py`'s subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from swiftspec.kernels.exchange import LATE, PAYLOADS, ROWS, SENTINEL, SLOT, Exchange, advance, clear, push, receive
+from swiftspec.kernels.rms_norm import DTYPES, rms_norm, rms_norm_reference
+from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.symmetric import symmetric_buffers
+
+__all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_arguments"]
+
+# What one shot is for: every rank sends all it has to all others, so that beyond this a ring or a tree is faster.
+MAX_BYTES = 256 * 1024
+MAX_ROWS = 64
+
+
+def all_reduce_reference(
+    parts: Sequence[Tensor], residual_RH: Tensor, weight_H: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """`rms_norm_reference` with the sum of all ranks' parts, in fp32 and in the ranks' order, as the update."""
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part.float()
+    return rms_norm_reference(residual_RH, total, weight_H, eps=eps)
+
+
+@triton.jit(do_not_specialize=["rank"])  # the same code on all ranks
+def _all_reduce_kernel(
+    x,
+    residual,
+    weight,
+    out,
+    peers,
+    own,
+    state,
+    rank,
+    max_rows,
+    words,
+    stride,
+    eps,
+    max_polls,
+    WORLD: tl.constexpr,
+    PAYLOAD: tl.constexpr,
+    PUSH: tl.constexpr,
+    NORM: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """out <- sum over ranks of x; or residual <- s = residual + that sum, out <- s rsqrt(mean(s^2) + eps) weight.
+
+    Program (c, r) pushes chunk c of row r (unless a kernel before this one has) and makes that chunk of the slot before
+    ready again. A norm needs the whole row, so the last chunk's program receives all of it; a sum only its chunk. On
+    every rank what a program waits for is pushed by itself and by programs before it, which start before it.
+    """
+    chunk = tl.program_id(0)
+    row = tl.program_id(1)
+    last_chunk = tl.num_programs(0) - 1
+    per_word: tl.constexpr = 4 // PAYLOAD.itemsize
+    size = words * per_word
+    if NORM:
+        values = tl.arange(0, BLOCK * per_word)
+        awaited = values < tl.where(chunk == last_chunk, size, 0)
+        scale = tl.load(weight + values, mask=awaited, other=0.0)
+    else:
+        values = chunk * CHUNK * per_word + tl.arange(0, CHUNK * per_word)
+        awaited = values < size
+    here = row.to(tl.int64) * size + values
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        # The successor may fetch its weights while this kernel waits for the other ranks.
+        tl.extra.cuda.gdc_launch_dependents()
+    slot = tl.load(state + SLOT, volatile=True)
+    rows_before = tl.load(state + ROWS, volatile=True)
+    # Once a rank is known to be gone, the rest of the forward waits for it no more.
+    polls = tl.where(tl.load(state + LATE, volatile=True) > 0, 1, max_polls)
+
+    columns = chunk * CHUNK + tl.arange(0, CHUNK)
+    rank_stride = max_rows * stride
+    if PUSH:
+        offsets = (slot * WORLD + rank) * rank_stride + row * stride + columns
+        sent = tl.load(x + row * words + columns, mask=columns < words, other=0)
+        push(sent, offsets, columns < words, peers, rank, WORLD)
+    # The other ranks wait for the push, so all else comes behind it, and is done while this one waits for theirs.
+    if NORM:
+        base = tl.load(residual + here, mask=awaited, other=0.0)
+    advance(state, slot, tl.num_programs(0) * tl.num_programs(1), tl.num_programs(1))
+    before = own + (slot + 2) % 3 * WORLD * rank_stride
+    clear(before, row, rows_before, tl.num_programs(1), columns, columns < words, stride, rank_stride, WORLD)
+
+    if NORM:
+        if chunk < last_chunk:
+            return
+        columns = tl.arange(0, BLOCK)
+    inbox = own + slot * WORLD * rank_stride + row * stride
+    total, late = receive(inbox, columns, columns < words, rank_stride, polls, WORLD, PAYLOAD)
+    if late > 0:
+        tl.store(state + LATE, late)
+    if NORM:
+        total += base.to(tl.float32)
+        tl.store(residual + here, total.to(residual.dtype.element_ty), mask=awaited)
+        total *= tl.rsqrt(tl.sum(total * total, axis=0) / size + eps) * scale.to(tl.float32)
+    tl.store(out + here, total.to(out.dtype.element_ty), mask=awaited)
+
+
+def all_reduce(
+    x_RH: Tensor | None,
+    residual_RH: Tensor | None,
+    weight_H: Tensor | None,
+    exchange: Exchange,
+    *,
+    eps: float = 0.0,
+    num_rows: int | None = None,
+    out: Tensor | None = None,
+    pdl: bool = False,
+) -> Tensor:
+    """`all_reduce_reference`'s second answer, its first replacing `residual_RH`; without residual, the sum itself.
+
+    Parameters
+    ----------
+    x_RH : Tensor, optional
+        This rank's part, of the exchange's hidden size and dtype. None: a kernel before this one has pushed it
+        (`gemm_all_reduce`), `num_rows` of it.
+    residual_RH, weight_H : Tensor, optional
+        Both or neither; fp32, fp16 or bf16. The dtype of `weight_H` is the answer's, else the exchange's is.
+    out : Tensor, optional
+        Answer's buffer, (R, H).
+    pdl : bool
+        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
+
+    Raises
+    ------
+    ValueError
+        For a shape, dtype, device or layout that is not supported.
+    """
+    num_rows = _check_rows(x_RH, num_rows, exchange)
+    out = check_arguments(x_RH, residual_RH, weight_H, exchange, num_rows=num_rows, out=out)
+    if num_rows:
+        _launch(x_RH, residual_RH, weight_H, exchange, out, num_rows=num_rows, eps=eps, pdl=pdl)
+    return out
+
+
+class AllReduce:
+    """A role's all-reduce by the faster way that its ranks have: symmetric memory for few rows, else the process group.
+
+    All ranks call it with the same shapes, and so take the same way.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, exchange: Exchange | None = None) -> None:
+        self._group = group
+        self.exchange = exchange
+
+    @classmethod
+    def connect(cls, group: dist.ProcessGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> AllReduce:
+        """Map the peers' memory, where there is such memory. Collective: every rank of the group calls it."""
+        world_size = dist.get_world_size(group)
+        max_rows = min(MAX_ROWS, MAX_BYTES // (hidden * dtype.itemsize))
+        try:
+            words = Exchange.words_needed(world_size=world_size, hidden=hidden, dtype=dtype, max_rows=max_rows)
+        except ValueError:  # more ranks or longer rows than the kernel takes
+            return cls(group)
+        peers = symmetric_buffers(words, group=group, device=device, fill=SENTINEL.value)
+        return cls(group, None if peers is None else Exchange(peers, hidden, dtype, max_rows))
+
+    def __call__(
+        self,
+        x_RH: Tensor,
+        residual_RH: Tensor | None = None,
+        weight_H: Tensor | None = None,
+        *,
+        eps: float = 0.0,
+        out: Tensor | None = None,
+        pdl: bool = False,
+    ) -> Tensor:
+        """What `all_reduce` answers. A process group adds in the dtype of `x_RH`, in an order of its own."""
+        _check_pair(residual_RH, weight_H)
+        if self.exchange is not None and len(x_RH) <= self.exchange.max_rows:
+            return all_reduce(x_RH, residual_RH, weight_H, self.exchange, eps=eps, out=out, pdl=pdl)
+        total = x_RH.clone() if out is None or residual_RH is not None else out.copy_(x_RH)
+        dist.all_reduce(total, group=self._group)
+        if residual_RH is None or weight_H is None:
+            return total
+        if total.is_cuda or INTERPRETED:
+            return rms_norm(residual_RH, total, weight_H, eps=eps, out=out, pdl=pdl)
+        summed, normed = rms_norm_reference(residual_RH, total, weight_H, eps=eps)
+        residual_RH.copy_(summed)
+        return normed if out is None else out.copy_(normed)
+
+    def check(self) -> None:
+        """TimeoutError if a rank did not come. Waits for the device; a process group raises by itself."""
+        if self.exchange is not None:
+            self.exchange.check()
+
+
+def _launch(
+    x_RH: Tensor | None,
+    residual_RH: Tensor | None,
+    weight_H: Tensor | None,
+    exchange: Exchange,
+    out: Tensor,
+    *,
+    num_rows: int,
+    eps: float,
+    pdl: bool,
+) -> None:
+    block = triton.next_power_of_2(exchange.words)
+    # Sixteen bytes per thread and access, and two accesses per row and rank: more in flight than a CTA needs, no spill.
+    num_warps = min(max(block // 256, 4), 16)
+    chunk = min(block, num_warps * 128)
+    _all_reduce_kernel[(triton.cdiv(exchange.words, chunk), num_rows)](
+        out if x_RH is None else x_RH.view(torch.int32),
+        out if residual_RH is None else residual_RH,
+        out if weight_H is None else weight_H,
+        out,
+        exchange.peers.table,
+        exchange.peers.own,
+        exchange.state,
+        exchange.peers.rank,
+        exchange.max_rows,
+        exchange.words,
+        exchange.stride,
+        eps,
+        exchange.max_polls,
+        WORLD=exchange.peers.world_size,
+        PAYLOAD=PAYLOADS[exchange.dtype],
+        PUSH=x_RH is not None,
+        NORM=residual_RH is not None,
+        CHUNK=chunk,
+        BLOCK=block,
+        PDL=pdl,
+        num_warps=num_warps,
+        launch_pdl=pdl,
+    )
+
+
+def check_arguments(
+    x_RH: Tensor | None,
+    residual_RH: Tensor | None,
+    weight_H: Tensor | None,
+    exchange: Exchange,
+    *,
+    num_rows: int,
+    out: Tensor | None,
+) -> Tensor:
+    """`out`, made if need be; ValueError for arguments that `all_reduce` does not take."""
+    shape = (num_rows, exchange.hidden)
+    _check_pair(residual_RH, weight_H)
+    if out is None:
+        dtype = exchange.dtype if weight_H is None else weight_H.dtype
+        out = torch.empty(shape, dtype=dtype, device=exchange.peers.device)
+    check_shape("out", out, shape)
+    tensors = {"peers": exchange.peers.table, "out": out}
+    if x_RH is not None:
+        tensors["x_RH"] = x_RH
+    if residual_RH is not None and weight_H is not None:
+        check_shape("residual_RH", residual_RH, shape)
+        check_shape("weight_H", weight_H, (exchange.hidden,), why="the exchange's")
+        tensors |= {"residual_RH": residual_RH, "weight_H": weight_H}
+    for name in tensors.keys() - {"peers"}:
+        check_dtype(name, tensors[name], DTYPES)
+    check_together(**tensors)
+    check_contiguous(**tensors)
+    return out
+
+
+def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -> int:
+    if (x_RH is None) == (num_rows is None):
+        raise ValueError("exactly one of x_RH and num_rows is expected")
+    if x_RH is not None:
+        check_shape("x_RH", x_RH, (None, exchange.hidden), why="the exchange's")
+        check_dtype("x_RH", x_RH, (exchange.dtype,))
+        if x_RH.storage_offset() * x_RH.itemsize % 4:
+            raise ValueError(f"x_RH starts at element {x_RH.storage_offset()}; expected a multiple of 4 bytes")
+        num_rows = x_RH.shape[0]
+    assert num_rows is not None
+    if not 0 <= num_rows <= exchange.max_rows:
+        name = "num_rows" if x_RH is None else "x_RH"
+        raise ValueError(f"{name} is of {num_rows} rows; the exchange has room for {exchange.max_rows}")
+    return num_rows
+
+
+def _check_pair(residual_RH: Tensor | None, weight_H: Tensor | None) -> None:
+    if (residual_RH is None) != (weight_H is None):
+        raise ValueError("residual_RH and weight_H come together: one of them is None")

@@ -1,0 +1,189 @@
+"""Rows pushed from every rank of a role to all ranks, without flags: data that says itself whether it has arrived.
+
+A word that still holds `SENTINEL` has not arrived, and no sender sends it: as an fp32 it is -0.0, as a pair of 16-bit
+values (+0.0, -0.0), and zeros of the other sign add up to the same. Three slots take turns. While the ranks fill one of
+them, each makes the one before ready again: nobody writes there until two turns on, and so until this rank has finished
+this one. Sums go by rank, so that all ranks have the same bits. TensorRT-LLM's and FlashInfer's all-reduce for few rows
+is built on such data ("Lamport"); NCCL's LL protocol keeps a flag beside each word instead.
+
+A rank that does not come is waited for `max_polls` times. Then `Exchange.check` says so, and the exchange is dead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from swiftspec.kernels.symmetric import PeerBuffers
+
+__all__ = [
+    "LATE",
+    "MAX_POLLS",
+    "MAX_ROW_BYTES",
+    "PAYLOADS",
+    "ROWS",
+    "SENTINEL",
+    "SLOT",
+    "Exchange",
+    "advance",
+    "clear",
+    "push",
+    "receive",
+]
+
+MAX_RANKS = 8  # a row of every rank's in registers; more ranks, or longer rows, spill
+MAX_ROW_BYTES = 16384
+MAX_POLLS = 2**26  # a poll reads W rows from L2, up to a microsecond: about a minute, ranks that compile included
+NUM_SLOTS = 3
+PAYLOADS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+SENTINEL = tl.constexpr(-(2**31))
+
+# Words of `Exchange.state`.
+SLOT = tl.constexpr(0)  # whose turn it is
+ARRIVED = tl.constexpr(1)  # programs of the running kernel that have read the state
+ROWS = tl.constexpr(2)  # rows in the slot before
+LATE = tl.constexpr(3)  # 0, or 1 + a rank that did not come
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Slots in peers' memory for rows of one size and dtype, and the state that says whose turn it is.
+
+    All ranks use it in the same order with the same number of rows. Nothing of it is read on the host, so that its
+    kernels replay in a CUDA graph.
+    """
+
+    peers: PeerBuffers
+    hidden: int
+    dtype: torch.dtype
+    max_rows: int
+    max_polls: int = MAX_POLLS
+    state: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        needed = self.words_needed(
+            world_size=self.peers.world_size, hidden=self.hidden, dtype=self.dtype, max_rows=self.max_rows
+        )
+        if self.peers.own.numel() < needed:
+            raise ValueError(f"peers have buffers of {self.peers.own.numel()} words; this exchange needs {needed}")
+        object.__setattr__(self, "state", torch.zeros(4, dtype=torch.int32, device=self.peers.device))
+
+    @staticmethod
+    def words_needed(*, world_size: int, hidden: int, dtype: torch.dtype, max_rows: int) -> int:
+        """Words of each rank's buffer, all of which begin as SENTINEL; ValueError for rows that cannot be sent."""
+        if not 0 < world_size <= MAX_RANKS:
+            raise ValueError(f"world_size is {world_size}; supported: 1 to {MAX_RANKS}")
+        if dtype not in PAYLOADS:
+            raise ValueError(f"dtype is {dtype}; supported: {', '.join(map(str, PAYLOADS))}")
+        if not 0 < hidden * dtype.itemsize <= MAX_ROW_BYTES or hidden * dtype.itemsize % 4:
+            raise ValueError(
+                f"hidden is {hidden}, of {dtype}; supported: rows of up to {MAX_ROW_BYTES} bytes, in whole 32-bit words"
+            )
+        if max_rows < 1:
+            raise ValueError(f"max_rows is {max_rows}; expected a positive number")
+        return NUM_SLOTS * world_size * max_rows * _stride(hidden, dtype)
+
+    @property
+    def words(self) -> int:
+        """32-bit words of a row."""
+        return self.hidden * self.dtype.itemsize // 4
+
+    @property
+    def stride(self) -> int:
+        """Words from one row of a slot to the next."""
+        return _stride(self.hidden, self.dtype)
+
+    def check(self) -> None:
+        """TimeoutError if a rank did not come. Waits for the device: for the end of a request, not for every call."""
+        late = int(self.state[LATE.value])
+        if late:
+            raise TimeoutError(
+                f"rank {self.peers.rank} of {self.peers.world_size} waited {self.max_polls} polls for rank {late - 1}"
+            )
+
+
+@triton.jit
+def push(words, offsets, inside, peers, rank, WORLD: tl.constexpr):
+    """Store the words at the same offsets of every rank's buffer, the own one included. No word is SENTINEL then."""
+    words = tl.where(words == SENTINEL, 0, words)
+    for step in tl.static_range(WORLD):
+        # Every rank begins with itself, so that no link has all ranks on it at once.
+        buffer = tl.load(peers + (rank + step) % WORLD).to(tl.pointer_type(tl.int32))
+        # The compiler knows nothing of an address out of a table, and would store word by word.
+        tl.store(tl.multiple_of(buffer, 16) + offsets, words, mask=inside)
+
+
+@triton.jit
+def unpack(words, PAYLOAD: tl.constexpr):
+    """The fp32 values of the words, in their order in memory."""
+    if PAYLOAD.is_fp32():
+        values = words.to(tl.float32, bitcast=True)
+    elif PAYLOAD.is_fp16():
+        low = words.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        high = (words >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        values = tl.interleave(low, high)
+    else:  # bf16 is the upper half of an fp32
+        low = (words << 16).to(tl.float32, bitcast=True)
+        high = (words & -65536).to(tl.float32, bitcast=True)
+        values = tl.interleave(low, high)
+    return values
+
+
+@triton.jit
+def pack(values, PAYLOAD: tl.constexpr, NUM_ROWS: tl.constexpr, NUM_COLUMNS: tl.constexpr):
+    """The words of fp32 values [NUM_ROWS, NUM_COLUMNS], row by row, rounded to the payload's dtype."""
+    if PAYLOAD.is_fp32():
+        words = values.to(tl.int32, bitcast=True)
+    else:
+        low, high = tl.split(tl.reshape(values, [NUM_ROWS, NUM_COLUMNS // 2, 2]))
+        low = low.to(PAYLOAD).to(tl.int16, bitcast=True).to(tl.int32)
+        high = high.to(PAYLOAD).to(tl.int16, bitcast=True).to(tl.int32)
+        words = (low & 0xFFFF) | (high << 16)
+    return words
+
+
+@triton.jit
+def receive(inbox, columns, inside, rank_stride, max_polls, WORLD: tl.constexpr, PAYLOAD: tl.constexpr):
+    """(sum over ranks, in their order, of their words at `inbox`; 0 or 1 + a rank whose words did not come)."""
+    polls = 0
+    late = 1
+    total = tl.zeros_like(unpack(columns, PAYLOAD))
+    while (late > 0) & (polls < max_polls):
+        # All ranks in every poll: their loads are in flight together, and the last poll has the sum.
+        missing = tl.zeros_like(columns)
+        total = tl.zeros_like(total)
+        for sender in tl.static_range(WORLD):
+            words = tl.load(inbox + sender * rank_stride + columns, mask=inside, other=0, volatile=True)
+            missing = tl.where(words == SENTINEL, sender + 1, missing)
+            total += unpack(words, PAYLOAD)
+        late = tl.max(missing, axis=0)
+        polls += 1
+    return total, late
+
+
+@triton.jit
+def advance(state, slot, num_programs, num_rows):
+    """Whoever is the last program to have read the state moves it on."""
+    tl.debug_barrier()  # read by all threads of this one
+    if tl.atomic_add(state + ARRIVED, 1) == num_programs - 1:
+        tl.store(state + ARRIVED, 0)
+        tl.store(state + ROWS, num_rows)
+        tl.store(state + SLOT, (slot + 1) % 3)
+
+
+@triton.jit
+def clear(slot_start, first_row, num_rows, row_step, columns, inside, stride, rank_stride, WORLD: tl.constexpr):
+    """SENTINEL into the columns of every rank's rows of a slot: those from the first one, in steps."""
+    sentinels = tl.zeros_like(columns) + SENTINEL
+    for row in range(first_row, num_rows, row_step):
+        for sender in tl.static_range(WORLD):
+            tl.store(slot_start + sender * rank_stride + row * stride + columns, sentinels, mask=inside)
+
+
+def _stride(hidden: int, dtype: torch.dtype) -> int:
+    """A row's words, rounded up such that every row starts at 64 bytes."""
+    return -(-hidden * dtype.itemsize // 64) * 16
