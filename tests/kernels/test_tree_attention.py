@@ -109,6 +109,7 @@ def test_rows_that_fill_up_a_bucket_are_seen_by_nobody(device: str) -> None:
     exact = case(9, prefix=100, tree=50, capacity=192, device=device)
     fill = torch.tensor([*range(9), *([8] * 7)], device=device)  # copies of the last row: the tree ends at slot 66
     filled = exact | {name: exact[name][fill].contiguous() for name in ("q_RHD", "ancestors_RW")}
+    filled |= {name: exact[name].nan_to_num(3.0) for name in ("keys_GCD", "values_GCD")}  # they were written, too
     torch.testing.assert_close(tree_attention(**filled)[:9], tree_attention(**exact), rtol=1e-5, atol=1e-5)
 
 
