@@ -1,18 +1,24 @@
 """Profiles for tests: latencies that can be added up in the head, or that look like a machine's."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
 from swiftspec.documents import ModelRef, Origin
 from swiftspec.latency import Latency, Provenance
-from swiftspec.policies.effects import Role
+from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.base import Shape
+from swiftspec.policies.effects import Program, Role
 from swiftspec.profile import HostPoint, Profile, StepPoint
-from swiftspec.timeline import Phase
+from swiftspec.simulator.driver import simulate
+from swiftspec.simulator.oracle import synthesise_trace
+from swiftspec.timeline import Phase, Timeline
 
+SPLIT = {Role.TARGET: 1, Role.DRAFT: 1}
 MODEL = ModelRef(model="synthetic", dtype="float32")
 WHOSE = {
     **dict.fromkeys((Phase.EXPAND, Phase.FUZZY), Role.DRAFT),
@@ -131,3 +137,33 @@ def profile(steps: tuple[StepPoint, ...], host: tuple[HostPoint, ...], *, num_de
         steps=steps,
         host=host,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted(Shape):
+    """Given programs on two groups."""
+
+    scripts: Mapping[Role, Program]
+    name: ClassVar[str] = "scripted"
+    layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    draft_rows: ClassVar[int] = 1
+
+    @property
+    def target_rows(self) -> int:
+        return 1
+
+    def programs(self, request: Request) -> Mapping[Role, Program]:
+        return self.scripts
+
+    @classmethod
+    def search_space(cls) -> Iterator["Scripted"]:
+        yield from ()
+
+
+def chain_trace(*, num_tokens: int, acceptance: float = 1.0, prompts: int = 1, seed: int = 0) -> AcceptanceTrace:
+    return synthesise_trace((acceptance,), prompt_lengths=(4,) * prompts, num_tokens=num_tokens, seed=seed)
+
+
+def simulate_one(policy: Policy, profile: Profile, trace: AcceptanceTrace, **kwargs: Any) -> Timeline:
+    (timeline,) = simulate(policy, degrees=SPLIT, profile=profile, trace=trace, **kwargs)
+    return timeline

@@ -1,40 +1,31 @@
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.base import Shape
 from swiftspec.policies.effects import (
     Commit,
-    Poll,
     Prefill,
     Program,
     Receive,
     Role,
-    Row,
     Send,
     Stop,
-    draft_forward,
     target_forward,
 )
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import Profile
 from swiftspec.simulator.closed_forms import best_tree_tokens, chain_tokens
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import Phase, Timeline, measure
-from tests.simulator.builders import constant_profile, machine_profile
+from tests.simulator.builders import SPLIT, Scripted, chain_trace, constant_profile, machine_profile, simulate_one
 
-SPLIT = {Role.TARGET: 1, Role.DRAFT: 1}
 RANKS = (0.6, 0.2, 0.1)
 POLICIES: tuple[Policy, ...] = (
     Autoregressive(),
@@ -77,38 +68,8 @@ class Recorded:
             answer = yield effect
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scripted(Shape):
-    """Given programs on two groups."""
-
-    scripts: Mapping[Role, Program]
-    name: ClassVar[str] = "scripted"
-    layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    draft_rows: ClassVar[int] = 1
-
-    @property
-    def target_rows(self) -> int:
-        return 1
-
-    def programs(self, request: Request) -> Mapping[Role, Program]:
-        return self.scripts
-
-    @classmethod
-    def search_space(cls) -> Iterator["Scripted"]:
-        yield from ()
-
-
-def chain_trace(*, num_tokens: int, acceptance: float = 1.0, prompts: int = 1, seed: int = 0) -> AcceptanceTrace:
-    return synthesise_trace((acceptance,), prompt_lengths=(4,) * prompts, num_tokens=num_tokens, seed=seed)
-
-
 def log(timeline: Timeline) -> list[tuple[str, str, int, int, float, float]]:
     return [(s.role.value, s.phase.value, s.rows, s.tokens, s.start_s, s.end_s) for s in timeline.spans]
-
-
-def simulate_one(policy: Policy, profile: Profile, trace: AcceptanceTrace, **kwargs: Any) -> Timeline:
-    (timeline,) = simulate(policy, degrees=SPLIT, profile=profile, trace=trace, **kwargs)
-    return timeline
 
 
 def test_autoregressive_log() -> None:
@@ -183,43 +144,6 @@ def test_swiftspec_log() -> None:
     ]
 
 
-def test_message_is_visible_a_hop_after_its_send_ended() -> None:
-    seen: list[object] = []
-
-    def target() -> Program:
-        yield Send(Stop())
-
-    def draft() -> Program:
-        for _ in range(4):
-            seen.append((yield Poll()))
-            yield Prefill(Role.DRAFT, (0,))
-
-    profile = constant_profile(expand_s=1.0, verify_s=1.0, prefill_s=1.0, host_s={Phase.SEND: 0.5, Phase.WAIT: 2.0})
-    policy = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
-    timeline = simulate_one(policy, profile, chain_trace(num_tokens=1))
-    assert seen == [None, None, None, Stop()]
-    assert [(s.start_s, s.end_s) for s in timeline.phase(Phase.WAIT)] == [(3.0, 3.0)]
-
-
-def test_messages_arrive_in_the_order_sent() -> None:
-    received: list[object] = []
-
-    def target() -> Program:
-        for position in range(40):
-            yield Send(position)  # type: ignore[arg-type]  # any message will do
-
-    def draft() -> Program:
-        for _ in range(40):
-            received.append((yield Receive()))
-
-    profile = machine_profile(noise=0.5)
-    hops = tuple(np.linspace(1e-6, 1e-2, 20).tolist())
-    host = tuple(p.model_copy(update={"quantiles_s": hops}) if p.phase is Phase.WAIT else p for p in profile.host)
-    policy = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
-    simulate_one(policy, profile.model_copy(update={"host": host}), chain_trace(num_tokens=1))
-    assert received == list(range(40))
-
-
 def test_programs_that_wait_for_each_other_are_a_deadlock() -> None:
     def wait() -> Program:
         yield Receive()
@@ -253,26 +177,6 @@ def test_a_draft_that_waited_finds_its_weights_gone() -> None:
     seconds = [span.end_s - span.start_s for span in timeline.phase(Phase.EXPAND)]
     # Its prefill ended when the first round began; the target's verification lies before the next one.
     assert seconds == [1.0, 1.0, 1.25, 1.0]
-
-
-@pytest.mark.parametrize(("idles", "delay_s"), [(True, 0.0), (False, 0.25)])
-def test_a_message_delays_a_receiver_that_computes(idles: bool, delay_s: float) -> None:
-    def target() -> Program:
-        yield Prefill(Role.TARGET, (1, 2, 3, 4))
-        if not idles:
-            yield from target_forward((Row(7, 4, 0),))
-        yield Receive()
-
-    def draft() -> Program:
-        yield Prefill(Role.DRAFT, (1, 2, 3, 4))
-        yield from draft_forward((Row(7, 4, 0),), 1)
-        yield Send(Stop())
-
-    profile = constant_profile(expand_s=1.0, verify_s=5.0, prefill_s=2.0, host_s={Phase.ARRIVE: 0.25})
-    scripted = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
-    timeline = simulate_one(scripted, profile, chain_trace(num_tokens=3))
-    (wait,) = timeline.phase(Phase.WAIT)
-    assert wait.end_s == (3.0 if idles else 7.0) + delay_s
 
 
 def test_host_time_before_a_forward_lies_between_spans_and_is_the_span_elsewhere() -> None:
