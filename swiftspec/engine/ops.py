@@ -1,20 +1,27 @@
 """What a forward on static buffers is made of: operations with one signature and two makes, plain torch or Triton.
 
-Shapes are those of `reference_ops`. Kernels are imported when they are asked for: a CPU needs no Triton.
+Shapes are those of the kernels' files, which are imported when they are asked for: the decoder of CPUs needs no Triton.
+
+Attributes
+----------
+PRODUCTS : mapping
+    Products in plain torch, which are the fast ones for many rows: of `linear`, `gate_up`, `quantised_gemm`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine import reference_ops
+from swiftspec.engine.weights import Quantised
 
-__all__ = ["KERNEL_TREE_SLOTS", "REFERENCE", "Ops", "ops_for", "triton_ops"]
+__all__ = ["KERNEL_TREE_SLOTS", "PRODUCTS", "Ops", "ops_for", "reference_ops", "triton_ops"]
 
 KERNEL_TREE_SLOTS = 64  # two words of ancestors per row
 
@@ -46,18 +53,28 @@ class Ops:
     most_tree_slots: int | None
 
 
-REFERENCE = Ops(
-    rms_norm=reference_ops.rms_norm,
-    linear=reference_ops.linear,
-    quantised_gemm=reference_ops.quantised_gemm,
-    gate_up=reference_ops.gate_up,
-    rope_kv_write=reference_ops.rope_kv_write,
-    tree_attention=reference_ops.tree_attention,
-    tree_attention_workspace=lambda *_: None,
-    keep_slots=reference_ops.keep_slots,
-    top_candidates=reference_ops.top_candidates,
-    most_tree_slots=None,
-)
+@cache
+def reference_ops() -> Ops:
+    """What the kernels are held to, in plain torch: runs on any device, and a CUDA graph can hold it."""
+    from swiftspec.kernels.keep_slots import keep_slots_reference
+    from swiftspec.kernels.rope_kv_write import rope_kv_write_reference
+    from swiftspec.kernels.top_candidates import top_candidates_reference
+    from swiftspec.kernels.tree_attention import tree_attention_reference
+
+    def tree_attention(*args: Tensor, scale: float, workspace: None, **masks: Tensor) -> Tensor:
+        assert workspace is None
+        return tree_attention_reference(*args, **masks, scale=scale)
+
+    return Ops(
+        rms_norm=_rms_norm,
+        **PRODUCTS,
+        rope_kv_write=rope_kv_write_reference,
+        tree_attention=tree_attention,
+        tree_attention_workspace=lambda *_: None,
+        keep_slots=keep_slots_reference,
+        top_candidates=top_candidates_reference,
+        most_tree_slots=None,
+    )
 
 
 @cache
@@ -89,5 +106,32 @@ def triton_ops(*, pdl: bool) -> Ops:
 def ops_for(device: torch.device) -> Ops:
     """The kernels on a GPU, plain torch elsewhere."""
     if device.type != "cuda":
-        return REFERENCE
+        return reference_ops()
     return triton_ops(pdl=torch.cuda.get_device_capability(device) >= (9, 0))
+
+
+def _rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
+    from swiftspec.kernels.rms_norm import rms_norm_reference
+
+    total_RH, normed_RH = rms_norm_reference(residual_RH, update_RH, weight_H, eps=eps)
+    residual_RH.copy_(total_RH)
+    return normed_RH
+
+
+def _gate_up(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
+    """silu(x gate^T) * (x up^T), (R, N / 2); all gate rows come first."""
+    gate, up = F.linear(x_RK, weight_NK).float().chunk(2, -1)
+    return (F.silu(gate) * up).to(x_RK.dtype)
+
+
+def _quantised_gemm(x_RK: Tensor, weight: Quantised, *, gated: bool = False) -> Tensor:
+    """x W^T, or `_gate_up` where `gated`, with the numbers that `weight` stands for."""
+    product = _gate_up if gated else F.linear
+    return product(x_RK, weight.dequantise().to(x_RK.dtype))
+
+
+PRODUCTS: Mapping[str, Any] = {
+    "linear": F.linear,
+    "gate_up": _gate_up,
+    "quantised_gemm": _quantised_gemm,
+}

@@ -19,7 +19,7 @@ from torch import Tensor
 from swiftspec.engine.checkpoint import load_weights
 from swiftspec.engine.inflate import inflate_weights
 from swiftspec.engine.model import grouped
-from swiftspec.engine.ops import KERNEL_TREE_SLOTS, REFERENCE, Ops, ops_for
+from swiftspec.engine.ops import KERNEL_TREE_SLOTS, PRODUCTS, Ops, ops_for
 from swiftspec.engine.replay import GraphPool, Replay
 from swiftspec.engine.staging import ancestor_words, bucket_of, packed, unpacked
 from swiftspec.engine.static_cache import StaticCache
@@ -70,12 +70,7 @@ class StaticDecoder:
         self.dtype = weight_format.dtype
         self._ops = ops or ops_for(self.device)
         # Kernels are for a few rows: a prompt is multiplied by what is made for many.
-        self._prefill_ops = dataclasses.replace(
-            self._ops,
-            linear=REFERENCE.linear,
-            gate_up=REFERENCE.gate_up,
-            quantised_gemm=REFERENCE.quantised_gemm,
-        )
+        self._prefill_ops = dataclasses.replace(self._ops, **PRODUCTS)
         self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device)
         one_by_one = [(index,) for index in range(spec.num_layers)]
         self._exact: Groups = one_by_one

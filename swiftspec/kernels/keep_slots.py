@@ -22,10 +22,13 @@ MAX_HEAD_DIM = 256
 
 def keep_slots_reference(cache_L2GCD: Tensor, slots_K: Tensor, lengths_2: Tensor, num_verified: Tensor) -> None:
     """Tree slot slots_K[i] becomes tree slot i, for all that are not -1; the first `num_verified` join the prefix."""
-    kept = slots_K[slots_K >= 0].long()
-    prefix = int(lengths_2[0])
-    cache_L2GCD[:, :, :, prefix : prefix + len(kept)] = cache_L2GCD[:, :, :, prefix + kept].clone()
-    lengths_2.copy_(torch.tensor([prefix + int(num_verified), len(kept) - int(num_verified)]))
+    kept_K = slots_K >= 0
+    targets_K = lengths_2[0] + torch.arange(len(slots_K), device=slots_K.device)
+    sources_K = torch.where(kept_K, lengths_2[0] + slots_K, targets_K)
+    cache_L2GCD.index_copy_(3, targets_K, cache_L2GCD.index_select(3, sources_K))
+    num_verified = num_verified.view(())
+    lengths_2[0] += num_verified
+    lengths_2[1] = kept_K.sum() - num_verified
 
 
 @triton.jit

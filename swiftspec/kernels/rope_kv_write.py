@@ -48,9 +48,9 @@ def rope_kv_write_reference(
         turned = (low_RNF * cos_R1F - high_RNF * sin_R1F, high_RNF * cos_R1F + low_RNF * sin_R1F)
         return torch.cat(turned, dim=-1).to(heads_RND.dtype)
 
-    first = int(lengths_2.sum())
-    keys_GCD[:, first : first + len(qkv_RQ)] = rotated(k_RGD, k_norm_D).transpose(0, 1)
-    values_GCD[:, first : first + len(qkv_RQ)] = v_RGD.transpose(0, 1)
+    slots_R = lengths_2.sum() + torch.arange(len(qkv_RQ), device=qkv_RQ.device)
+    keys_GCD.index_copy_(1, slots_R, rotated(k_RGD, k_norm_D).transpose(0, 1))
+    values_GCD.index_copy_(1, slots_R, v_RGD.transpose(0, 1))
     return rotated(q_RHD, q_norm_D)
 
 

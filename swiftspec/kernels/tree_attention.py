@@ -45,18 +45,32 @@ MAX_MERGE_BYTES = 256 * 1024  # of partial results: one program reads them all
 def tree_attention_reference(
     q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Tensor, lengths_2: Tensor, *, scale: float
 ) -> Tensor:
-    """softmax(scale q k^T over visible slots) v in fp32; visible: the prefix, and tree slots whose bit is set."""
-    num_rows, num_heads, _ = q_RHD.shape
-    prefix, tree = lengths_2.tolist()
-    end = prefix + min(tree + num_rows, MAX_TREE)
-    bits_T = torch.arange(end - prefix, device=q_RHD.device)
-    in_tree_RT = (ancestors_RW[:, bits_T // 32] >> (bits_T % 32) & 1).bool()
-    visible_RC = torch.cat([in_tree_RT.new_ones(num_rows, prefix), in_tree_RT], dim=1)
-    group = num_heads // keys_GCD.shape[0]
-    keys_HCD, values_HCD = (cache[:, :end].float().repeat_interleave(group, dim=0) for cache in (keys_GCD, values_GCD))
-    scores_HRC = scale * q_RHD.float().transpose(0, 1) @ keys_HCD.mT
-    weights_HRC = scores_HRC.masked_fill(~visible_RC, -math.inf).softmax(-1)
-    return (weights_HRC @ values_HCD).transpose(0, 1).to(q_RHD.dtype)
+    """softmax(scale q k^T over visible slots) v in fp32; visible: the prefix, and tree slots whose bit is set.
+
+    Any number of words. Lengths stay on the device, so that a CUDA graph can hold it.
+    """
+    num_rows, num_heads, size = q_RHD.shape
+    num_groups, capacity, _ = keys_GCD.shape
+    visible_RC = _visible(ancestors_RW, lengths_2, num_rows=num_rows, capacity=capacity)
+    q_GRJD = q_RHD.view(num_rows, num_groups, num_heads // num_groups, size).transpose(0, 1).float()
+    scores_GRJC = torch.einsum("grjd,gcd->grjc", q_GRJD, keys_GCD.float()) * scale
+    shares_GRJC = scores_GRJC.masked_fill(~visible_RC[:, None], -math.inf).softmax(-1)
+    # What nobody sees may be anything, and not-a-number times a share of zero is not zero.
+    values = values_GCD.float().masked_fill(~visible_RC.any(0)[:, None], 0.0)
+    mixed_GRJD = torch.einsum("grjc,gcd->grjd", shares_GRJC, values)
+    return mixed_GRJD.transpose(0, 1).reshape(num_rows, num_heads, size).to(q_RHD.dtype)
+
+
+def _visible(ancestors_RW: Tensor, lengths_2: Tensor, *, num_rows: int, capacity: int) -> Tensor:
+    """bool [R, C]."""
+    prefix, tree = lengths_2
+    named_C = torch.arange(capacity, device=lengths_2.device) - prefix
+    shifts = torch.arange(32, device=lengths_2.device, dtype=torch.int32)
+    bits_RT = (ancestors_RW[:, :, None] >> shifts & 1).bool().flatten(1)
+    num_named = bits_RT.shape[1]
+    in_tree_C = (named_C >= 0) & (named_C < (tree + num_rows).clamp(max=num_named))
+    visible_RC: Tensor = (named_C < 0) | (in_tree_C & bits_RT.index_select(1, named_C.clamp(0, num_named - 1)))
+    return visible_RC
 
 
 @triton.jit

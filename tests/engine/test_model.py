@@ -8,7 +8,7 @@ from torch import Tensor
 
 from swiftspec.engine.cached import AnyCache, AnyDecoder
 from swiftspec.engine.model import Decoder
-from swiftspec.engine.ops import REFERENCE
+from swiftspec.engine.ops import reference_ops
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.weights import WeightFormat
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
@@ -28,7 +28,7 @@ def load_packed(directory: Path, *, dtype: torch.dtype = torch.float32) -> AnyDe
 def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> AnyDecoder:
     """On a GPU if there is one: then forwards are graphs, and these tests ask whether they are replayed rightly."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return StaticDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=REFERENCE)
+    return StaticDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())
 
 
 @pytest.fixture(scope="module", params=[load_packed, load_static], ids=["packed", "static"])

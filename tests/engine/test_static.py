@@ -11,7 +11,7 @@ from torch import Tensor
 from swiftspec.engine.cached import AnyDecoder, CachedDecoder
 from swiftspec.engine.driver import Driver
 from swiftspec.engine.model import Decoder
-from swiftspec.engine.ops import REFERENCE
+from swiftspec.engine.ops import reference_ops
 from swiftspec.engine.sampling import Sampler
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.weights import WeightFormat
@@ -30,7 +30,7 @@ Pair = tuple[AnyDecoder, AnyDecoder]
 
 def load_static(directory: Path) -> StaticDecoder:
     weight_format = WeightFormat(dtype=torch.float32)
-    return StaticDecoder.load(directory, weight_format=weight_format, device=DEVICE, ops=REFERENCE)
+    return StaticDecoder.load(directory, weight_format=weight_format, device=DEVICE, ops=reference_ops())
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
@@ -202,7 +202,7 @@ def test_more_rows_than_the_largest_bucket_are_refused(static: StaticDecoder) ->
 @pytest.mark.parametrize("tree_slots", [0, 65])
 def test_a_tree_beyond_the_kernels_masks_is_refused(tmp_path: Path, tree_slots: int) -> None:
     directory = write_checkpoint(tmp_path, "llama")
-    ops = dataclasses.replace(REFERENCE, most_tree_slots=64)
+    ops = dataclasses.replace(reference_ops(), most_tree_slots=64)
     decoder = StaticDecoder.load(directory, weight_format=WeightFormat(dtype=torch.float32), device=DEVICE, ops=ops)
     with pytest.raises(ValueError, match=f"tree_slots is {tree_slots}; expected 1 to 64, which the kernels' masks"):
         decoder.new_cache(100, tree_slots=tree_slots)

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
 
-from swiftspec.engine.ops import REFERENCE, ops_for, triton_ops
+from swiftspec.engine.ops import ops_for, reference_ops, triton_ops
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.static_cache import StaticCache
 from swiftspec.engine.weights import FORMATS
@@ -57,7 +57,7 @@ def load_pair(directory: Path, weight_format: str) -> Pair:
     """In plain torch and in kernels, both in fp32: the interpreter multiplies bf16 wrongly."""
     chosen = replace(FORMATS[weight_format], dtype=torch.float32)
     first, second = (
-        StaticDecoder.load(directory, weight_format=chosen, device=DEVICE, ops=ops) for ops in (REFERENCE, OPS)
+        StaticDecoder.load(directory, weight_format=chosen, device=DEVICE, ops=ops) for ops in (reference_ops(), OPS)
     )
     return first, second
 
@@ -128,7 +128,7 @@ def test_fuzzy_forwards_and_halves_are_those_of_plain_torch(directories: dict[st
 def test_candidates_are_those_of_plain_torch() -> None:
     logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     (logprobs, tokens), (expected_logprobs, expected_tokens) = (
-        ops.top_candidates(logits, 8) for ops in (OPS, REFERENCE)
+        ops.top_candidates(logits, 8) for ops in (OPS, reference_ops())
     )
     assert torch.equal(tokens, expected_tokens)
     torch.testing.assert_close(logprobs, expected_logprobs)

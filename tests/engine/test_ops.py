@@ -7,13 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine import reference_ops as ops
 from swiftspec.engine.cache import KVCache
+from swiftspec.engine.ops import reference_ops
 from swiftspec.engine.rope import rotations
 from tests.engine.shapes import small_spec
 
 # R rows, H query heads, G key/value heads, D head dimension, C slots
 H, G, D, C = 4, 2, 8, 40
+
+ops = reference_ops()
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -82,7 +84,7 @@ def test_attention_is_a_softmax_over_what_each_row_sees(num_rows: int, prefix: i
     visible[:, tree:] |= torch.eye(num_rows, dtype=torch.bool)
     bits = F.pad(visible, (0, 64 - visible.shape[1])).view(num_rows, 2, 32)
     words = (bits * (2 ** torch.arange(32))).sum(-1).to(torch.int32)
-    out = ops.tree_attention(q, keys, values, words, lengths(prefix, tree), scale=0.3)
+    out = ops.tree_attention(q, keys, values, words, lengths(prefix, tree), scale=0.3, workspace=None)
     for row in range(num_rows):
         slots = [*range(prefix), *(prefix + slot for slot in visible[row].nonzero().flatten().tolist())]
         for head in range(H):
@@ -95,8 +97,8 @@ def test_slots_behind_the_words_are_seen_by_nobody() -> None:
     """A forward's rows that fill up its bucket may lie there."""
     q, words = torch.randn(9, H, D, generator=generator()), torch.full((9, 1), -1, dtype=torch.int32)
     keys, values = torch.randn(2, G, C, D, generator=generator(1))
-    expected = ops.tree_attention(q[:2], keys, values, words[:2], lengths(0, 30), scale=1.0)
-    actual = ops.tree_attention(q, keys, values, words, lengths(0, 30), scale=1.0)
+    expected = ops.tree_attention(q[:2], keys, values, words[:2], lengths(0, 30), scale=1.0, workspace=None)
+    actual = ops.tree_attention(q, keys, values, words, lengths(0, 30), scale=1.0, workspace=None)
     torch.testing.assert_close(actual[:2], expected)
 
 
