@@ -24,20 +24,28 @@ class KVCache:
     ----------
     data : Tensor
         [layers, 2 (keys, values), kv_heads, capacity, head_dim].
+    capacity : int
+        Slots that may be used; `spare` more can be written to.
     prefix_length, tree_length : int
         Slots in use: the prefix first, then the tree.
     """
 
-    def __init__(self, spec: ModelSpec, *, capacity: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        capacity: int,
+        dtype: torch.dtype,
+        spare: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; expected at least one slot")
-        self.data: Tensor = torch.zeros(spec.num_layers, 2, spec.num_kv_heads, capacity, spec.head_dim, dtype=dtype)
+        shape = (spec.num_layers, 2, spec.num_kv_heads, capacity + spare, spec.head_dim)
+        self.data: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.capacity = capacity
         self.prefix_length = 0
         self.tree_length = 0
-
-    @property
-    def capacity(self) -> int:
-        return self.data.shape[3]
 
     @property
     def length(self) -> int:

@@ -1,49 +1,106 @@
 """A decoder with its one cache: what a role's process, or a recorder, drives."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.cache import KVCache
 from swiftspec.engine.model import Decoder
+from swiftspec.engine.placement import usable_device
+from swiftspec.engine.static import StaticDecoder
+from swiftspec.engine.weights import FORMATS
 from swiftspec.policies.effects import Row
 from swiftspec.specs import Inflation, model_directory
 
-__all__ = ["DTYPES", "CachedDecoder"]
+__all__ = ["DTYPES", "AnyCache", "AnyDecoder", "CachedDecoder"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class AnyCache(Protocol):
+    """A cache, as its owner sees it."""
+
+    prefix_length: int
+    tree_length: int
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+    def keep(self, slots: Sequence[int], num_verified: int) -> None:
+        """Keep tree slots in this order; the first `num_verified` join the prefix."""
+
+
+class AnyDecoder(Protocol):
+    """What `Decoder` and `StaticDecoder` have in common; each knows only caches that it made."""
+
+    def new_cache(self, capacity: int | None = None) -> Any:
+        """An empty cache."""
+
+    def warm_up(self, row_counts: Iterable[int], cache: Any) -> None:
+        """Forwards of these sizes, so that the next ones take as long as ever."""
+
+    def prefill(self, tokens: Sequence[int], cache: Any) -> Tensor | None:
+        """Append to the prefix; fp32 logits [V] after the last token."""
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        ancestors: Sequence[int],
+        cache: Any,
+        *,
+        fuzzy: bool = False,
+    ) -> Tensor:
+        """Append to the tree; fp32 logits [R, V]."""
+
+    def exit(self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: Any) -> Tensor:
+        """The first half of a forward."""
+
+    def finish(self, cache: Any) -> Tensor:
+        """The other half."""
 
 
 class CachedDecoder:
     """One sequence at a time."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache) -> None:
+    def __init__(self, decoder: AnyDecoder, cache: AnyCache) -> None:
         self._decoder = decoder
         self._cache = cache
 
     @classmethod
-    def load(cls, reference: ModelRef, *, max_context: int, tree_slots: int) -> "CachedDecoder":
-        """A model with room for `max_context` tokens and `tree_slots` tree nodes behind them.
+    def load(cls, reference: ModelRef, *, max_context: int, tree_slots: int, device: str = "cpu") -> CachedDecoder:
+        """A model with room for `max_context` tokens and `tree_slots` tree nodes behind them, on `cpu` or `cuda:N`.
 
-        ValueError, in one sentence, if the model or its inflation cannot be used.
+        A GPU has to be the current one. ValueError, in one sentence, if the model, its inflation or the device cannot
+        be used.
         """
-        if reference.dtype not in DTYPES:
-            raise ValueError(f"dtype is {reference.dtype!r}; expected one of {', '.join(DTYPES)}")
-        decoder = Decoder.load(
-            model_directory(reference.model),
-            dtype=DTYPES[reference.dtype],
-            inflation=Inflation.parse(reference.inflate) if reference.inflate else None,
-        )
-        return cls(decoder, decoder.new_cache(max_context + tree_slots))
+        place = usable_device(device)
+        formats = DTYPES if place.type == "cpu" else FORMATS
+        if reference.dtype not in formats:
+            raise ValueError(f"dtype is {reference.dtype!r}; expected one of {', '.join(formats)} on {place.type}")
+        directory = model_directory(reference.model)
+        inflation = Inflation.parse(reference.inflate) if reference.inflate else None
+        capacity = max_context + tree_slots
+        if place.type == "cpu":
+            decoder = Decoder.load(directory, dtype=DTYPES[reference.dtype], inflation=inflation)
+            return cls(decoder, decoder.new_cache(capacity))
+        try:
+            weight_format = FORMATS[reference.dtype]
+            static = StaticDecoder.load(directory, weight_format=weight_format, device=place, inflation=inflation)
+            return cls(static, static.new_cache(capacity, tree_slots=tree_slots))
+        except torch.OutOfMemoryError:
+            raise ValueError(f"{reference} with {capacity} slots does not fit into the memory of {place}") from None
 
     def reset(self) -> None:
         """Forget every cached token."""
         self._cache.reset()
 
     def warm_up(self, max_rows: int) -> None:
-        """Run every row count once: the first forward of a shape compiles its products and makes its buffers."""
+        """Run every size once: the first forward compiles its products, makes its buffers or is recorded."""
         self._decoder.warm_up(range(1, max_rows + 1), self._cache)
 
     def prefill(self, tokens: Sequence[int]) -> Tensor:
@@ -53,7 +110,7 @@ class CachedDecoder:
         return logits
 
     def forward(self, rows: Sequence[Row], *, fuzzy: bool = False) -> Tensor:
-        """Append rows to the tree; fp32 logits (rows, vocab). `fuzzy`: layers in groups."""
+        """Append rows to the tree; fp32 logits (rows, vocab), valid until the next call. `fuzzy`: layers in groups."""
         tokens, positions, ancestors = zip(*rows, strict=True)
         return self._decoder.forward(tokens, positions, ancestors, self._cache, fuzzy=fuzzy)
 

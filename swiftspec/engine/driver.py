@@ -31,7 +31,7 @@ __all__ = ["Driver", "Model"]
 
 
 class Model(Protocol):
-    """A decoder with its cache, as the driver sees it."""
+    """A decoder with its cache, as the driver sees it. Logits are valid until the model's next call."""
 
     def reset(self) -> None:
         """Forget every cached token."""

@@ -13,9 +13,11 @@ from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event
 from types import TracebackType
+from typing import Any, Literal
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.interrupts import interrupts_held, interrupts_noted
+from swiftspec.engine.placement import Process, check_groups, disaggregated, placed, usable_device
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Policy, Request
@@ -24,7 +26,8 @@ from swiftspec.timeline import Span, Timeline
 
 __all__ = ["Engine", "Generation", "ProcessInfo"]
 
-TREE_SLOTS = 512  # most tree rows any policy may hold
+# Most tree rows any policy may hold; on a GPU the kernels' masks have two words.
+TREE_SLOTS = {"cpu": 512, "cuda": 64}
 _DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores: it looks seldom, not at once
 _STOP_WITHIN_S = 1.0
 
@@ -40,21 +43,22 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """A process of the engine and the cores it may use."""
+    """A process of the engine, the cores it may use, and what it computes on."""
 
     role: Role
     rank: int
     pid: int
     cores: tuple[int, ...]
+    device: str
 
 
 class _Worker:
     """A started process and the connection to it."""
 
     def __init__(self, setup: Setup) -> None:
-        self.role, self.rank = setup.role, setup.rank
+        self.setup, self.role = setup, setup.role
         self.connection, theirs = Pipe()
-        threads = str(len(setup.cores))
+        threads = str(setup.num_threads)
         # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
         tuning = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
         with interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
@@ -96,14 +100,17 @@ class Engine:
     target, draft : ModelRef
         `draft` may be None where no policy drafts.
     groups : mapping of Role to device numbers
-        Device n is the n-th core this process may use. Disaggregated: disjoint groups of both roles; otherwise the
-        target's group alone, for both models.
+        Device n is the n-th core this process may use, or GPU n. Disaggregated: groups of both roles, disjoint unless
+        they share a GPU; otherwise the target's group alone, for both models.
     layout : Layout
         What the policies to come need; a co-located engine also decodes without its draft.
     target_groups : int
         Equal groups that the target's devices are split into, each with a copy of the target.
     max_context : int
         Prompt and output tokens of the longest request.
+    device : "cpu" or "cuda"
+        What the numbers in `groups` count. On a GPU a process is one rank, and a rank has one GPU; roles that share
+        one are two processes on it.
 
     Raises
     ------
@@ -120,21 +127,33 @@ class Engine:
         layout: Layout,
         max_context: int,
         target_groups: int = 1,
+        device: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
         self.layout = layout
         self.target_groups = target_groups
         self.max_context = max_context
         self._number = 0
-        cores = _cores(groups)
+        self._tree_slots = TREE_SLOTS[usable_device(device).type]
+        check_groups(groups, target_groups=target_groups, device=device)
         with ExitStack() as stack:
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
-            common = {"max_context": max_context, "tree_slots": TREE_SLOTS}
+            common: dict[str, Any] = {"max_context": max_context, "tree_slots": self._tree_slots}
             if layout is Layout.DISAGGREGATED:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-")))
-                setups = _disaggregated(models, cores, target_groups, folder, common)
+                processes = disaggregated(groups, target_groups, folder)
             else:
-                held = models if layout is Layout.COLOCATED else {Role.TARGET: target}
-                setups = [Setup(role=Role.TARGET, rank=0, models=held, cores=cores[Role.TARGET], channels=(), **common)]
+                processes = [Process(Role.TARGET, 0, groups[Role.TARGET], ())]
+            setups = [
+                Setup(
+                    role=process.role,
+                    rank=process.rank,
+                    models=models if layout is Layout.COLOCATED else {process.role: models[process.role]},
+                    channels=process.channels,
+                    **placed(process.devices, device),
+                    **common,
+                )
+                for process in processes
+            ]
             self._workers = []
             for setup in setups:
                 worker = _Worker(setup)
@@ -195,9 +214,10 @@ class Engine:
                 f"acceptance is {sampler.acceptance} at temperature {sampler.temperature}, but policy {policy.name} is "
                 f"{policy.layout}: draft probabilities are not sent between processes"
             )
-        if max(policy.draft_rows, policy.target_rows) > TREE_SLOTS:
-            rows = max(policy.draft_rows, policy.target_rows)
-            raise ValueError(f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {TREE_SLOTS}")
+        if (rows := max(policy.draft_rows, policy.target_rows)) > self._tree_slots:
+            raise ValueError(
+                f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {self._tree_slots}"
+            )
         length = len(request.prompt) + request.max_new_tokens
         if length > self.max_context:
             raise ValueError(
@@ -240,48 +260,8 @@ class _Gathered:
             self._running.remove(worker)
 
 
-def _cores(groups: Mapping[Role, tuple[int, ...]]) -> dict[Role, tuple[int, ...]]:
-    """Device numbers to cores: device n is the n-th core that this process may use."""
-    available = sorted(os.sched_getaffinity(0))
-    for role, devices in groups.items():
-        if not devices or max(devices) >= len(available) or min(devices) < 0:
-            raise ValueError(
-                f"{role} is placed on devices {list(devices)}; this machine offers {len(available)}, numbered from 0"
-            )
-    return {role: tuple(available[device] for device in devices) for role, devices in groups.items()}
-
-
-def _disaggregated(
-    models: Mapping[Role, ModelRef],
-    cores: Mapping[Role, tuple[int, ...]],
-    target_groups: int,
-    folder: Path,
-    common: Mapping[str, int],
-) -> list[Setup]:
-    """A process per target group, and one of the draft, with a channel to each of them."""
-    size, rest = divmod(len(cores[Role.TARGET]), target_groups)
-    if rest:
-        raise ValueError(
-            f"target is placed on {len(cores[Role.TARGET])} devices; expected {target_groups} equal groups"
-        )
-    channels = tuple(f"ipc://{folder / f'channel-{rank}'}" for rank in range(target_groups))
-    targets = [
-        Setup(
-            role=Role.TARGET,
-            rank=rank,
-            models={Role.TARGET: models[Role.TARGET]},
-            cores=cores[Role.TARGET][rank * size : (rank + 1) * size],
-            channels=(channel,),
-            **common,
-        )
-        for rank, channel in enumerate(channels)
-    ]
-    held = {Role.DRAFT: models[Role.DRAFT]}
-    draft = Setup(role=Role.DRAFT, rank=0, models=held, cores=cores[Role.DRAFT], channels=channels, **common)
-    return [*targets, draft]
-
-
 def _await_ready(worker: _Worker) -> ProcessInfo:
     ready = worker.receive()
     assert isinstance(ready, Ready), "the first message is Ready or Failed"
-    return ProcessInfo(role=worker.role, rank=worker.rank, pid=ready.pid, cores=ready.cores)
+    setup = worker.setup
+    return ProcessInfo(role=setup.role, rank=setup.rank, pid=ready.pid, cores=ready.cores, device=setup.device)

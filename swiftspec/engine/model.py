@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,9 @@ from swiftspec.engine.layers import Layer, build_head, build_layer
 from swiftspec.engine.rope import rotations
 from swiftspec.specs import Inflation, ModelSpec
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "grouped"]
+
+T = TypeVar("T")
 
 _PREFILL_ROWS = 128
 _LAYERS_PER_GROUP = 4  # EasySpec's choice (arXiv 2502.02493): with more, the layers' inputs differ too much
@@ -79,7 +82,7 @@ class Decoder:
         self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
         self._rotations = rotations(spec, 1)
         self._workspaces: dict[int, _Workspace] = {}
-        self._groups = _grouped(self._layers)
+        self._groups = grouped(self._layers)
         self._halfway: _Step | None = None
 
     @classmethod
@@ -261,7 +264,7 @@ class Decoder:
         return work
 
 
-def _grouped(layers: Sequence[Layer]) -> list[Sequence[Layer]]:
+def grouped(layers: Sequence[T]) -> list[Sequence[T]]:
     """The first layer alone, the others in groups; the last alone too, where that leaves two to be grouped."""
     inner, last = (layers[1:-1], layers[-1:]) if len(layers) > 3 else (layers[1:], ())
     groups = [inner[first : first + _LAYERS_PER_GROUP] for first in range(0, len(inner), _LAYERS_PER_GROUP)]

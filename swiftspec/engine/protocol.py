@@ -16,7 +16,7 @@ __all__ = ["Committed", "Failed", "Finished", "Generate", "Ready", "Setup"]
 class Setup:
     """What a process is: whose program it runs, which models it holds, on which cores; a channel to every peer.
 
-    `rank` tells several target groups apart.
+    `rank` tells several target groups apart. `device` computes: the cores themselves (`cpu`), or a GPU (`cuda:N`).
     """
 
     role: Role
@@ -26,6 +26,12 @@ class Setup:
     channels: tuple[str, ...]
     max_context: int
     tree_slots: int
+    device: str = "cpu"
+
+    @property
+    def num_threads(self) -> int:
+        """Of torch; what launches kernels is one."""
+        return len(self.cores) if self.device == "cpu" else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "stream", "top_candidates"]
+from swiftspec.engine.ops import ops_for
+
+__all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "in_one_copy", "stream", "top_candidates"]
 
 _NUCLEUS_GUESS = 256
 
@@ -71,11 +73,16 @@ class Sampler:
         """Token of each row, given logits [R, V] in fp32 and the position of each row."""
         if logits.shape[0] != len(positions):
             raise ValueError(f"positions are {len(positions)}; expected one for each of {logits.shape[0]} rows")
-        return self.draw(self.scores(logits), positions) if self.temperature > 0.0 else _likeliest(logits.numpy())
+        if self.temperature > 0.0:
+            return self.draw(self.scores(logits), positions)
+        if logits.device.type != "cpu":
+            chosen: list[int] = logits.argmax(dim=-1).tolist()
+            return chosen
+        return _likeliest(logits.numpy())
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Log-probs [R, V], up to a constant per row, of what a positive temperature draws from."""
-        return self._filtered(logits / self.temperature)
+        """Log-probs [R, V], up to a constant per row, of what a positive temperature draws from; on the host."""
+        return self._filtered(logits / self.temperature).cpu()
 
     def draw(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
         """A token of each row by its scores [R, V] and the noise of its position."""
@@ -132,5 +139,14 @@ def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[f
 
     Logits are [R, V] in fp32; k is cut to V.
     """
-    best = torch.log_softmax(logits, dim=-1).topk(min(k, logits.shape[1]), dim=-1)
+    k = min(k, logits.shape[1])
+    if logits.device.type != "cpu":
+        return in_one_copy(*ops_for(logits.device).top_candidates(logits, k))
+    best = torch.log_softmax(logits, dim=-1).topk(k, dim=-1)
     return best.indices.tolist(), best.values.tolist()
+
+
+def in_one_copy(logprobs: Tensor, tokens: Tensor) -> tuple[list[list[int]], list[list[float]]]:
+    """Tokens (int32) and log-probs (fp32), both [R, k] on a device: each copy to the host waits for it anew."""
+    both = torch.stack([tokens, logprobs.view(torch.int32)]).cpu()
+    return both[0].tolist(), both[1].view(torch.float32).tolist()

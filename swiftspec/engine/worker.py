@@ -40,11 +40,13 @@ def main() -> None:
 
 
 def _serve(connection: Connection, setup: Setup) -> None:
-    torch.set_num_threads(len(setup.cores))
+    torch.set_num_threads(setup.num_threads)
     torch.set_num_interop_threads(1)
+    if setup.device != "cpu":
+        torch.cuda.set_device(setup.device)
+    room = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
     models = {
-        role: CachedDecoder.load(reference, max_context=setup.max_context, tree_slots=setup.tree_slots)
-        for role, reference in setup.models.items()
+        role: CachedDecoder.load(reference, device=setup.device, **room) for role, reference in setup.models.items()
     }
     for model in models.values():
         model.warm_up(_WARM_ROWS)

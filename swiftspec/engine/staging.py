@@ -1,0 +1,130 @@
+"""What a step is told, at fixed places on the device: written on the host as one array, copied there in one piece.
+
+B rows of the largest bucket, W words of ancestors per row, K tree slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["BUCKETS", "Moves", "Rows", "ancestor_words", "bucket_of"]
+
+BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+_WORD_BYTES = 4
+_ALIGNED = 4  # int32 numbers: kernels load 16 bytes at once from where a view begins
+
+Words = np.ndarray[Any, np.dtype[np.int32]]
+
+
+def bucket_of(num_rows: int) -> int:
+    """The fewest rows, of those that forwards are made for, that hold `num_rows`. ValueError beyond the most."""
+    for bucket in BUCKETS:
+        if num_rows <= bucket:
+            return bucket
+    raise ValueError(f"forward has {num_rows} rows; expected at most {BUCKETS[-1]} on static buffers")
+
+
+def ancestor_words(ancestors: Sequence[int], tree_length: int, num_words: int) -> Words:
+    """Which tree slots each row sees, int32 [rows, W]: bit s % 32 of word s // 32, the row's own slot included.
+
+    ValueError for a bit beyond this forward's rows, which sit behind the tree.
+    """
+    width = tree_length + len(ancestors)
+    packed = bytearray()
+    for row, bits in enumerate(ancestors):
+        if bits < 0 or bits >> width:
+            raise ValueError(f"ancestors[{row}] is {bits:#x}; expected bits below tree slot {width}")
+        packed += (bits | 1 << (tree_length + row)).to_bytes(num_words * _WORD_BYTES, "little")
+    return np.frombuffer(packed, dtype="<i4").reshape(len(ancestors), num_words)
+
+
+class _Staging:
+    """An array of int32 on the host and its copy on the device, in named parts."""
+
+    def __init__(self, sizes: dict[str, int], device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        starts, total = {}, 0
+        for name, size in sizes.items():
+            starts[name], total = total, total + -(-size // _ALIGNED) * _ALIGNED
+        self._host = torch.zeros(total, dtype=torch.int32, pin_memory=self._cuda)
+        self._device = torch.zeros(total, dtype=torch.int32, device=device)
+        self._copied = torch.cuda.Event() if self._cuda else None
+        array = self._host.numpy()
+        self._parts = {name: array[start : start + sizes[name]] for name, start in starts.items()}
+        self._views = {name: self._device[start : start + sizes[name]] for name, start in starts.items()}
+
+    def _writable(self) -> dict[str, Words]:
+        """The host's parts, once the last copy has left them: nobody waits for it but here."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._parts
+
+    def _send(self) -> None:
+        self._device.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+class Rows(_Staging):
+    """The rows of a forward, filled up to a bucket with copies of the last one.
+
+    A copy's keys and values land behind the real rows' slots, where nobody looks; it sees what its original sees, so
+    that it computes with numbers, never with none.
+    """
+
+    def __init__(self, *, num_words: int, device: torch.device) -> None:
+        most = BUCKETS[-1]
+        self.num_words = num_words
+        super().__init__({"lengths": 2, "tokens": most, "positions": most, "ancestors": most * num_words}, device)
+        self.lengths_2: Tensor = self._views["lengths"]
+        self._ancestors = self._parts["ancestors"].reshape(most, num_words)
+        self._ancestors_view = self._views["ancestors"].view(most, num_words)
+
+    def send(
+        self, tokens: Sequence[int], positions: Sequence[int], words: Words, *, prefix_length: int, tree_length: int
+    ) -> None:
+        """To the device; at most as many rows as the largest bucket."""
+        parts, num_rows = self._writable(), len(tokens)
+        parts["lengths"][:] = prefix_length, tree_length
+        for name, values in (("tokens", tokens), ("positions", positions)):
+            parts[name][:num_rows] = values
+            parts[name][num_rows:] = values[-1]
+        self._ancestors[:num_rows] = words
+        self._ancestors[num_rows:] = words[-1]
+        self._send()
+
+    def tokens(self, num_rows: int) -> Tensor:
+        """int32 [num_rows], on the device."""
+        return self._views["tokens"][:num_rows]
+
+    def positions(self, num_rows: int) -> Tensor:
+        """int32 [num_rows], on the device."""
+        return self._views["positions"][:num_rows]
+
+    def ancestors(self, num_rows: int) -> Tensor:
+        """int32 [num_rows, W], on the device."""
+        return self._ancestors_view[:num_rows]
+
+
+class Moves(_Staging):
+    """Tree slots to keep."""
+
+    def __init__(self, *, num_slots: int, device: torch.device) -> None:
+        super().__init__({"lengths": 2, "num_verified": 1, "slots": num_slots}, device)
+        self.lengths_2: Tensor = self._views["lengths"]
+        self.num_verified: Tensor = self._views["num_verified"][0]
+        self.slots_K: Tensor = self._views["slots"]
+
+    def send(self, slots: Sequence[int], *, prefix_length: int, tree_length: int, num_verified: int) -> None:
+        """To the device, padded with -1."""
+        parts = self._writable()
+        parts["lengths"][:] = prefix_length, tree_length
+        parts["num_verified"][:] = num_verified
+        parts["slots"][: len(slots)] = slots
+        parts["slots"][len(slots) :] = -1
+        self._send()

@@ -1,0 +1,262 @@
+"""Decoder of the Llama family on static buffers: every forward is the same few launches, recorded as one CUDA graph.
+
+R rows, filled up to a bucket; V vocabulary; H query heads, G key/value heads, D head dimension.
+The same methods as `model.Decoder`, whose logits these are. On a CPU the same steps run in plain torch, one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from swiftspec.engine.checkpoint import load_weights
+from swiftspec.engine.inflate import inflate_weights
+from swiftspec.engine.model import grouped
+from swiftspec.engine.ops import REFERENCE, Ops, ops_for
+from swiftspec.engine.replay import GraphPool, Replay
+from swiftspec.engine.staging import ancestor_words, bucket_of
+from swiftspec.engine.static_cache import StaticCache
+from swiftspec.engine.static_layers import Groups, Layers, Step
+from swiftspec.engine.weights import FORMATS, WeightFormat
+from swiftspec.specs import Inflation, ModelSpec
+
+__all__ = ["StaticDecoder"]
+
+_PREFILL_ROWS = 512
+_TREE_SLOTS = 64
+
+
+class StaticDecoder:
+    """A loaded model. One instance serves any number of caches of its own, one forward at a time.
+
+    The residual stream, norms and rotations are fp32; activations, products and the cache are in the format's dtype.
+    Logits are valid until the next forward: on a GPU its graph overwrites them.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Tensor],
+        *,
+        weight_format: WeightFormat,
+        device: torch.device | str,
+        ops: Ops | None = None,
+    ) -> None:
+        self.spec = spec
+        self.device = torch.device(device)
+        self.dtype = weight_format.dtype
+        self._ops = ops or ops_for(self.device)
+        # Kernels are for a few rows: a prompt is multiplied by what is made for many.
+        self._prefill_ops = dataclasses.replace(
+            self._ops,
+            linear=REFERENCE.linear,
+            gate_up=REFERENCE.gate_up,
+            quantised_gemm=REFERENCE.quantised_gemm,
+        )
+        self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device)
+        one_by_one = [(index,) for index in range(spec.num_layers)]
+        self._exact: Groups = one_by_one
+        self._fuzzy: Groups = grouped(range(spec.num_layers))
+        self._first_half: Groups = one_by_one[: spec.num_layers // 2]
+        self._second_half: Groups = one_by_one[spec.num_layers // 2 :]
+        self._pool = GraphPool(self.device)
+        self._halfway: Step | None = None  # an exit's, until it is finished
+        self._rows_halfway = 0
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        weight_format: WeightFormat = FORMATS["float32"],
+        device: torch.device | str = "cpu",
+        inflation: Inflation | None = None,
+        seed: int = 0,
+    ) -> StaticDecoder:
+        """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
+
+        ValueError in one sentence if the directory cannot be used.
+        """
+        spec = ModelSpec.from_directory(directory)
+        weights = load_weights(directory, spec)
+        if inflation is not None:
+            weights = inflate_weights(weights, spec, inflation, generator=torch.Generator().manual_seed(seed))
+            spec = inflation.inflated(spec)
+        return cls(spec, weights, weight_format=weight_format, device=device)
+
+    def new_cache(self, capacity: int | None = None, *, tree_slots: int = _TREE_SLOTS) -> StaticCache:
+        """An empty cache; as long as the model's longest context unless `capacity` says otherwise."""
+        return StaticCache(
+            self.spec,
+            capacity=capacity or self.spec.max_position,
+            tree_slots=tree_slots,
+            dtype=self.dtype,
+            pool=self._pool,
+            ops=self._ops,
+        )
+
+    def warm_up(self, row_counts: Iterable[int], cache: StaticCache) -> None:
+        """Run every kind of forward in the buckets of these row counts, which records it; `cache` stays empty."""
+        for num_rows in sorted({bucket_of(num_rows) for num_rows in row_counts}):
+            if num_rows > min(cache.tree_slots, cache.capacity):
+                break
+            tokens, positions, ancestors = [0] * num_rows, range(num_rows), [0] * num_rows
+            for fuzzy in (False, True):
+                self.forward(tokens, positions, ancestors, cache, fuzzy=fuzzy)
+                cache.reset()
+            self.exit(tokens, positions, ancestors, cache)
+            self.finish(cache)
+            cache.reset()
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        ancestors: Sequence[int],
+        cache: StaticCache,
+        *,
+        fuzzy: bool = False,
+    ) -> Tensor:
+        """As `Decoder.forward`, for at most 64 rows; logits [R, V] in fp32 on the device."""
+        bucket = self._send(tokens, positions, ancestors, cache)
+        step = self._replay("fuzzy" if fuzzy else "forward", bucket, cache)
+        cache.extend_tree(len(tokens))
+        return step.logits[: len(tokens)]
+
+    @torch.inference_mode()
+    def exit(
+        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: StaticCache
+    ) -> Tensor:
+        """What the first half of the layers would answer to `forward`. Only its `finish` may follow."""
+        bucket = self._send(tokens, positions, ancestors, cache)
+        self._halfway = self._replay("exit", bucket, cache)
+        self._rows_halfway = len(tokens)
+        return self._halfway.logits[: len(tokens)]
+
+    @torch.inference_mode()
+    def finish(self, cache: StaticCache) -> Tensor:
+        """The rest of the forward that `exit` began, with its answer."""
+        assert self._halfway is not None, "an exit comes before"
+        step = self._replay("finish", bucket_of(self._rows_halfway), cache)
+        self._halfway = None
+        cache.extend_tree(self._rows_halfway)
+        return step.logits[: self._rows_halfway]
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Sequence[int], cache: StaticCache) -> Tensor | None:
+        """As `Decoder.prefill`. Not recorded: chunks of a prompt come in any length, and once."""
+        if cache.tree_length:
+            raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
+        cache.require_room(len(tokens))
+        step = None
+        for first in range(0, len(tokens), _PREFILL_ROWS):
+            chunk = torch.tensor(tokens[first : first + _PREFILL_ROWS], device=self.device)
+            step = self._begin_chunk(chunk, cache)
+            self._layers.run(step, self._exact)
+            cache.extend_prefix(len(chunk))
+        if step is None:
+            return None
+        self._layers.read_out(step, slice(-1, None))
+        return step.logits[0]
+
+    def _send(
+        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: StaticCache
+    ) -> int:
+        """Rows to the device; the bucket that holds them."""
+        if not len(tokens) == len(positions) == len(ancestors) > 0:
+            raise ValueError(
+                f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
+                "expected one of each per row and at least one row"
+            )
+        if not 0 <= min(positions) <= max(positions) < cache.capacity:
+            raise ValueError(f"positions are {list(positions)}; expected 0 to {cache.capacity - 1}")
+        if not 0 <= min(tokens) <= max(tokens) < self.spec.vocab_size:
+            raise ValueError(f"tokens are {list(tokens)}; expected 0 to {self.spec.vocab_size - 1}")
+        cache.require_tree_room(len(tokens))
+        bucket = bucket_of(len(tokens))
+        words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
+        lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
+        cache.rows.send(tokens, positions, words, **lengths)
+        return bucket
+
+    def _replay(self, kind: str, bucket: int, cache: StaticCache) -> Step:
+        replay = cache.replays.get((kind, bucket))
+        if replay is None:
+            steps: dict[str, Callable[[], Step]] = {
+                "forward": partial(self._from_rows, bucket, cache, self._exact),
+                "fuzzy": partial(self._from_rows, bucket, cache, self._fuzzy),
+                "exit": partial(self._from_rows, bucket, cache, self._first_half),
+                "finish": self._from_halfway,
+            }
+            replay = cache.replays[kind, bucket] = Replay(steps[kind], self._pool)
+        return replay()
+
+    def _from_rows(self, bucket: int, cache: StaticCache, groups: Groups) -> Step:
+        """Through `groups` of the layers from what `cache.rows` says, and to the head."""
+        rows = cache.rows
+        attend = partial(
+            self._ops.tree_attention,
+            ancestors_RW=rows.ancestors(bucket),
+            lengths_2=rows.lengths_2,
+            scale=self.spec.head_dim**-0.5,
+            workspace=cache.workspace,
+        )
+        step = Step(
+            ops=self._ops,
+            positions=rows.positions(bucket),
+            lengths=rows.lengths_2,
+            data=cache.data,
+            cos_sin=self._layers.cos_sin(cache.capacity),
+            attend=attend,
+            residual=self._layers.embed(rows.tokens(bucket)),
+        )
+        self._layers.run(step, groups)
+        self._layers.read_out(step)
+        return step
+
+    def _from_halfway(self) -> Step:
+        """The other layers of an exit, whose residual stays as it is: what is recorded may run twice."""
+        assert self._halfway is not None, "an exit comes before"
+        step = dataclasses.replace(self._halfway, residual=self._halfway.residual.clone())
+        self._layers.run(step, self._second_half)
+        self._layers.read_out(step)
+        return step
+
+    def _begin_chunk(self, tokens: Tensor, cache: StaticCache) -> Step:
+        """Rows behind the prefix that see it and each other, causally."""
+        first, num_rows = cache.prefix_length, len(tokens)
+        visible = torch.ones(num_rows, first + num_rows, dtype=torch.bool, device=self.device).tril(first)
+        return Step(
+            ops=self._prefill_ops,
+            positions=torch.arange(first, first + num_rows, dtype=torch.int32, device=self.device),
+            lengths=torch.tensor([first, 0], dtype=torch.int32, device=self.device),
+            data=cache.data,
+            cos_sin=self._layers.cos_sin(cache.capacity),
+            attend=partial(_causal_attention, visible_RN=visible),
+            residual=self._layers.embed(tokens),
+        )
+
+
+def _causal_attention(q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, *, visible_RN: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(D), over the visible of the first N slots) v, [R, H, D].
+
+    The J heads that share keys are stacked as rows, so that keys are never repeated.
+    """
+    num_rows, num_heads, size = q_RHD.shape
+    num_groups, num_slots = keys_GCD.shape[0], visible_RN.shape[1]
+    group_size = num_heads // num_groups
+    stacked = q_RHD.transpose(0, 1).reshape(1, num_groups, group_size * num_rows, size)
+    mixed = F.scaled_dot_product_attention(
+        stacked,
+        keys_GCD[None, :, :num_slots],
+        values_GCD[None, :, :num_slots],
+        attn_mask=visible_RN.repeat(group_size, 1),
+    )
+    return mixed.view(num_heads, num_rows, size).transpose(0, 1)

@@ -1,0 +1,77 @@
+"""A KV cache for forwards on static buffers: it never moves, and is told on the device what to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from swiftspec.engine.cache import KVCache
+from swiftspec.engine.ops import Ops
+from swiftspec.engine.replay import GraphPool, Replay
+from swiftspec.engine.staging import BUCKETS, Moves, Rows
+from swiftspec.engine.static_layers import Step
+from swiftspec.specs import ModelSpec
+
+__all__ = ["StaticCache"]
+
+_WORD_BITS = 32
+_LEAST_WORDS = 2  # what the kernels read
+
+
+class StaticCache(KVCache):
+    """Keys and values of one sequence on a device, with room behind them for the rows that fill up a bucket.
+
+    The host knows the lengths and tells the device with every step. A move is not waited for: it is done before the
+    next forward of the same stream, whose latency it is part of.
+
+    Attributes
+    ----------
+    tree_slots : int
+        The most tree nodes, a multiple of 32, 64 at least.
+    workspace : Tensor or None
+        Of the attention, the same for all layers.
+    rows : Rows
+        What the next forward is told.
+    replays : dict
+        Forwards of each kind and bucket: a recorded graph knows the addresses of one cache.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, *, capacity: int, tree_slots: int, dtype: torch.dtype, pool: GraphPool, ops: Ops
+    ) -> None:
+        if not 1 <= tree_slots <= (ops.most_tree_slots or tree_slots):
+            raise ValueError(
+                f"cache of {tree_slots} tree slots; expected 1 to {ops.most_tree_slots}, which the kernels' masks hold"
+            )
+        num_words = max(_LEAST_WORDS, -(-tree_slots // _WORD_BITS))
+        self.tree_slots = num_words * _WORD_BITS
+        # Zeros, spare slots too: masks multiply, and what they hide must not be a NaN.
+        spare = max(self.tree_slots, BUCKETS[-1])
+        super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
+        self.workspace = ops.tree_attention_workspace(BUCKETS[-1], spec.num_heads, self.data[0, 0])
+        self.rows = Rows(num_words=num_words, device=pool.device)
+        self.replays: dict[tuple[str, int], Replay[Step]] = {}
+        moves = Moves(num_slots=self.tree_slots, device=pool.device)
+        self._moves = moves
+        self._mover = Replay(
+            lambda: ops.keep_slots(self.data, moves.slots_K, moves.lengths_2, moves.num_verified), pool
+        )
+        self._move((), 0)  # recorded while there is nothing to move, since that runs it more than once
+
+    def require_tree_room(self, num_rows: int) -> None:
+        """ValueError unless `num_rows` more slots are free, and the tree may grow by as many."""
+        self.require_room(num_rows)
+        if self.tree_length + num_rows > self.tree_slots:
+            raise ValueError(
+                f"cache has {self.tree_slots} tree slots; {self.tree_length} in use and {num_rows} more do not fit"
+            )
+
+    def _move(self, slots: Sequence[int], first: int) -> None:
+        self._moves.send(
+            [*range(first), *slots],
+            prefix_length=self.prefix_length,
+            tree_length=self.tree_length,
+            num_verified=0,  # the next forward says how long the prefix is
+        )
+        self._mover()

@@ -1,0 +1,113 @@
+"""A checkpoint's weights as static forwards read them: fused, not folded, in Hugging Face's order; maybe quantised.
+
+Norm weights stay apart, since the kernel that normalises multiplies anyway, and rotary pairs stay (i, i + D/2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from swiftspec.specs import ModelSpec
+
+__all__ = ["FORMATS", "Projection", "Quantised", "StaticLayer", "Weight", "WeightFormat", "build_layer", "build_weight"]
+
+
+class Quantised(Protocol):
+    """A weight in fewer bits than it is multiplied in, as kernels.quantised defines them."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, K)."""
+
+    def dequantise(self) -> Tensor:
+        """The numbers it stands for, [N, K]."""
+
+
+Weight = Tensor | Quantised
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightFormat:
+    """Dtype of activations, cache, embedding, head and norms, and what the layers' projections are quantised to."""
+
+    dtype: torch.dtype
+    quantised: str | None = None
+
+
+FORMATS: Mapping[str, WeightFormat] = {
+    "float32": WeightFormat(dtype=torch.float32),
+    "float16": WeightFormat(dtype=torch.float16),
+    "bfloat16": WeightFormat(dtype=torch.bfloat16),
+    "fp8": WeightFormat(dtype=torch.bfloat16, quantised="fp8"),
+    "int4": WeightFormat(dtype=torch.bfloat16, quantised="int4"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Projection:
+    """x W^T + b."""
+
+    weight: Weight
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StaticLayer:
+    """One decoder layer.
+
+    qkv        [(H + 2 G) D, hidden]: query, key and value heads
+    output     [hidden, H D]
+    gate_up    [2 * intermediate, hidden]: all gate rows, then all up rows
+    q_norm, k_norm  [D] weights of the head norms; None without
+    """
+
+    attention_norm: Tensor
+    qkv: Projection
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Projection
+    mlp_norm: Tensor
+    gate_up: Weight
+    down: Projection
+
+
+def build_layer(
+    weights: Mapping[str, Tensor], index: int, spec: ModelSpec, *, weight_format: WeightFormat, device: torch.device
+) -> StaticLayer:
+    """Layer `index` of a checkpoint, on `device`."""
+
+    def get(*names: str) -> Tensor:
+        parts = [weights[f"model.layers.{index}.{name}"].to(device, weight_format.dtype) for name in names]
+        return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
+
+    def projection(*names: str, has_bias: bool = False) -> Projection:
+        weight = build_weight(get(*(f"{name}.weight" for name in names)), weight_format)
+        return Projection(weight=weight, bias=get(*(f"{name}.bias" for name in names)) if has_bias else None)
+
+    qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    return StaticLayer(
+        attention_norm=get("input_layernorm.weight"),
+        qkv=projection(*qkv, has_bias=spec.qkv_bias),
+        q_norm=get("self_attn.q_norm.weight") if spec.qk_norm else None,
+        k_norm=get("self_attn.k_norm.weight") if spec.qk_norm else None,
+        output=projection("self_attn.o_proj", has_bias=spec.output_bias),
+        mlp_norm=get("post_attention_layernorm.weight"),
+        gate_up=projection("mlp.gate_proj", "mlp.up_proj").weight,
+        down=projection("mlp.down_proj"),
+    )
+
+
+def build_weight(weight_NK: Tensor, weight_format: WeightFormat) -> Weight:
+    """The weight itself, or quantised as `weight_format` says."""
+    if weight_format.quantised is None:
+        return weight_NK
+    from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
+
+    kinds: dict[str, type[Fp8Weight] | type[Int4Weight]] = {"fp8": Fp8Weight, "int4": Int4Weight}
+    quantised: Quantised = kinds[weight_format.quantised].quantise(weight_NK)
+    return quantised
