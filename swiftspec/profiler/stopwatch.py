@@ -81,6 +81,8 @@ class Stopwatch:
         How long a call is repeated before the first sample; its first time on a GPU, for half a second at least.
     budget_s : float
         Seconds after which a timing ends.
+    in_a_row : int
+        Calls of a graph, at least.
     cached_bytes : int, optional
         What arguments have to exceed not to be cached; the device's own if not given.
     """
@@ -92,12 +94,14 @@ class Stopwatch:
         repeats: int = 40,
         warm_up_s: float = 0.03,
         budget_s: float = 0.5,
+        in_a_row: int = 20,
         cached_bytes: int | None = None,
     ) -> None:
         self.device = device
         self._repeats = repeats
         self._warm_up_s = warm_up_s
         self._budget_s = budget_s
+        self._in_a_row = in_a_row
         self._cached_bytes = cache_bytes(device) if cached_bytes is None else cached_bytes
         self._asleep = device.type == "cuda"
 
@@ -116,12 +120,12 @@ class Stopwatch:
 
         return self._measure(once, calls=1)
 
-    def graphed(self, call: Callable[..., object], arguments: Arguments = ((),), *, calls: int = 20) -> Timing:
-        """Seconds of one call among at least so many that follow each other, on a GPU in one CUDA graph.
+    def graphed(self, call: Callable[..., object], arguments: Arguments = ((),)) -> Timing:
+        """Seconds of one call among many that follow each other, on a GPU in one CUDA graph: as in a forward.
 
-        Every argument has its turn equally often. Here a sample is the mean of one replay.
+        Every argument has its turn equally often. A sample is the mean of one replay.
         """
-        calls = -(-calls // len(arguments)) * len(arguments)
+        calls = -(-self._in_a_row // len(arguments)) * len(arguments)
 
         def all_of_them() -> None:
             for turn in range(calls):
@@ -129,25 +133,8 @@ class Stopwatch:
 
         return self._measure(Replay(all_of_them, GraphPool(self.device)), calls=calls)
 
-    def _measure(self, function: Callable[[], object], *, calls: int) -> Timing:
-        self._warm_up(function)
-        samples_s: list[float] = []
-        deadline_s = time.perf_counter() + self._budget_s
-        while len(samples_s) < self._repeats:
-            if len(samples_s) >= _LEAST_SAMPLES and time.perf_counter() > deadline_s:
-                break
-            samples_s.append(self._seconds(function) / calls)
-        return Timing.of(samples_s)
-
-    def _warm_up(self, function: Callable[[], object]) -> None:
-        """At least once, for what a first call compiles and records."""
-        function()
-        end_s = time.perf_counter() + max(self._warm_up_s, _WAKING_S * self._asleep)
-        self._asleep = False
-        while time.perf_counter() < end_s:
-            self._seconds(function)
-
-    def _seconds(self, function: Callable[[], object]) -> float:
+    def once(self, function: Callable[[], object]) -> float:
+        """Seconds of one call, now and cold: no warm-up."""
         if self.device.type != "cuda":
             start_s = time.perf_counter()
             function()
@@ -159,3 +146,21 @@ class Stopwatch:
             end.record()
             end.synchronize()
         return float(start.elapsed_time(end)) / 1e3
+
+    def _measure(self, function: Callable[[], object], *, calls: int) -> Timing:
+        self._warm_up(function)
+        samples_s: list[float] = []
+        deadline_s = time.perf_counter() + self._budget_s
+        while len(samples_s) < self._repeats:
+            if len(samples_s) >= _LEAST_SAMPLES and time.perf_counter() > deadline_s:
+                break
+            samples_s.append(self.once(function) / calls)
+        return Timing.of(samples_s)
+
+    def _warm_up(self, function: Callable[[], object]) -> None:
+        """At least once, for what a first call compiles and records."""
+        function()
+        end_s = time.perf_counter() + max(self._warm_up_s, _WAKING_S * self._asleep)
+        self._asleep = False
+        while time.perf_counter() < end_s:
+            self.once(function)

@@ -1,5 +1,6 @@
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ import torch
 from swiftspec.profiler.stopwatch import Stopwatch, Timing, cache_bytes, num_copies
 
 CPU = torch.device("cpu")
-BRIEF = {"warm_up_s": 0.0, "budget_s": 0.0}
+BRIEF: dict[str, Any] = {"warm_up_s": 0.0, "budget_s": 0.0}
 
 
 def test_a_timing_is_median_and_20_to_80_percent() -> None:
@@ -57,8 +58,8 @@ def test_arguments_take_turns(way: str) -> None:
 
 def test_a_graph_holds_whole_turns_of_all_arguments() -> None:
     seen: list[int] = []
-    watch = Stopwatch(CPU, repeats=5, **BRIEF)
-    watch.graphed(seen.append, [(number,) for number in range(7)], calls=20)
+    watch = Stopwatch(CPU, repeats=5, in_a_row=20, **BRIEF)
+    watch.graphed(seen.append, [(number,) for number in range(7)])
     assert set(Counter(seen).values()) == {(1 + 5) * 3}  # once to warm up; 21 calls each
 
 
