@@ -35,7 +35,7 @@ def all_reduce_times(device: str, degree: int, message_bytes: Sequence[int]) -> 
         answers = get_context("spawn").SimpleQueue()
         arguments = (degree, device, str(Path(folder) / "rendezvous"), tuple(message_bytes), answers)
         try:
-            spawn(_rank, args=arguments, nprocs=degree)  # type: ignore[no-untyped-call]
+            spawn(_rank, args=arguments, nprocs=degree)
         except ProcessException as error:
             raise RuntimeError(f"all-reduce among {degree} of {device} failed: {error}") from error
         samples_s: dict[int, list[float]] = answers.get()

@@ -37,6 +37,10 @@ class _Point:
     median_s: float
     spread: float
 
+    @property
+    def said(self) -> str:
+        return f"{_rows(self.rows)} in {_us(self.median_s)}"
+
 
 def step_complaints(profile: Profile, *, least_s: Mapping[Role, float] | None = None) -> list[Complaint]:
     """About a profile's steps, worst first. Cold ones are few, and scatter by nature: these are not looked at.
@@ -69,7 +73,7 @@ def op_complaints(rows: Iterable[OpRow]) -> list[Complaint]:
         if row.op != "copy" and row.bytes_per_s is not None and row.bytes_per_s > peak * (1 + MOST_OVER_PEAK):
             excess = row.bytes_per_s / peak - 1
             sentence = (
-                f"{what}: {point.rows} rows take {_us(point.median_s)}, {row.bytes_per_s / 1e9:.0f} GB/s where a copy "
+                f"{what}: {point.said}, {row.bytes_per_s / 1e9:.0f} GB/s where a copy "
                 f"reaches {peak / 1e9:.0f}; what it reads is in a cache, or it was not read"
             )
             complaints.append(Complaint(excess / MOST_OVER_PEAK, sentence))
@@ -84,15 +88,15 @@ def _about(curves: Mapping[str, Sequence[_Point]]) -> Iterator[Complaint]:
             if fall > MOST_FALL:
                 yield Complaint(
                     fall / MOST_FALL,
-                    f"{what}: {more.rows} rows take {_us(more.median_s)}, {fall:.0%} less than {fewer.rows} rows; "
+                    f"{what}: {more.said}, {fall:.0%} less than {_rows(fewer.rows)}; "
                     f"expected no less, give or take {MOST_FALL:.0%}",
                 )
         for point in points:
             if point.spread > MOST_SPREAD:
                 yield Complaint(
                     point.spread / MOST_SPREAD,
-                    f"{what}: {point.rows} rows take {_us(point.median_s)} with {point.spread:.0%} of that between 20 % "
-                    f"and 80 % of the samples; expected at most {MOST_SPREAD:.0%}",
+                    f"{what}: {point.said}, and {point.spread:.0%} of that lies between 20 % and 80 % of the samples; "
+                    f"expected at most {MOST_SPREAD:.0%}",
                 )
 
 
@@ -117,9 +121,13 @@ def _too_short(step: StepPoint, least_s: float) -> Iterator[Complaint]:
     if step.phase in _WHOLE and median_s < shortest_s:
         yield Complaint(
             (least_s / median_s - 1) / MOST_OVER_PEAK,
-            f"{_table(step)}: {step.rows} rows take {_us(median_s)}, and reading the weights alone takes "
-            f"{_us(least_s)} at the bandwidth of a copy",
+            f"{_table(step)}: {_rows(step.rows)} in {_us(median_s)}, and reading the weights alone takes {_us(least_s)} "
+            "at the bandwidth of a copy",
         )
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def _us(seconds: float) -> str:
