@@ -87,9 +87,7 @@ def profile(
     devices: Annotated[int | None, typer.Option(min=1, help="How many; on a CPU, cores. All if not given.")] = None,
     dtype: options.Dtype = "auto",
     ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Time single operations, too (.npz).")] = None,
-    accept_noise: Annotated[
-        bool, typer.Option("--accept-noise", help="Save whatever a GPU's times look like.")
-    ] = False,
+    accept_noise: Annotated[bool, typer.Option("--accept-noise", help="Save whatever a GPU's times say.")] = False,
     plot: options.Plot = None,
     json: options.Json = None,
 ) -> None:

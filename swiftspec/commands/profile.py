@@ -1,7 +1,7 @@
 """`swiftspec profile`: measures a model pair on this machine's devices."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,10 @@ from swiftspec.commands.execution import num_devices_here
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import Pair, check_device, resolve_pair
 from swiftspec.commands.wording import milliseconds
+from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.registry import DEVICES
-from swiftspec.specs import Inflation, ModelSpec, model_directory
+from swiftspec.specs import Inflation, ModelSpec, dtype_bytes, model_directory
 from swiftspec.timeline import Phase
 
 if TYPE_CHECKING:
@@ -50,14 +51,15 @@ def profile(
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
     op_rows = [] if ops is None else _measure_ops(pair, device, num_devices)
     measured = _measure(pair, device, num_devices)
-    _judge(measured, op_rows, refuse=device == "cuda" and not accept_noise)
+    _judge(measured, op_rows, _least_s(pair, device, op_rows), refuse=device == "cuda" and not accept_noise)
     measured.save(out)
     show_profile(measured)
     console.say(f"\nSaved as {out}")
     if ops is not None:
         from swiftspec.profiler.ops import op_tables
 
-        op_tables(op_rows, device=_registered_name(measured.origin.device)).save(ops)
+        name = _registered_name(measured.origin.device)
+        op_tables(op_rows, device=name, origin=measured.origin).save(ops)
         show_ops(op_rows)
         console.say(f"\nSaved as {ops}")
     if plot is not None:
@@ -71,10 +73,10 @@ def profile(
 def _num_devices(device: str) -> int:
     """GPUs that torch finds, or cores. ValueError for any other device, and for GPUs that are not there."""
     if device == "cuda":
-        import torch
+        from swiftspec.profiler.machine import num_gpus
 
-        if num_gpus := torch.cuda.device_count():
-            return num_gpus
+        if count := num_gpus():
+            return count
     check_device(device)
     return num_devices_here()
 
@@ -90,22 +92,36 @@ def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
 
 
 def _measure_ops(pair: Pair, device: str, num_devices: int) -> list["OpRow"]:
-    import torch
-
     from swiftspec.profiler.ops import Grid, measure_ops
     from swiftspec.profiler.stopwatch import Stopwatch
 
     grid = Grid(degrees=[degree for degree in (1, 2, 4, 8) if degree <= num_devices])
     with console.progress("operations") as progress:
-        watch = Stopwatch(torch.device(device))
+        watch = Stopwatch(device)
         return measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress)
 
 
-def _judge(measured: Profile, op_rows: Sequence["OpRow"], *, refuse: bool) -> None:
-    """ValueError with the worst that the measurements say against themselves, or a note with some of it."""
+def _least_s(pair: Pair, device: str, op_rows: Sequence["OpRow"]) -> dict[Role, float]:
+    """Seconds that reading a role's matrices takes, as far as they are known in bytes and no cache holds them."""
+    if not op_rows:
+        return {}
+    from swiftspec.profiler.ops import peak_bytes_per_s
+    from swiftspec.profiler.stopwatch import Stopwatch
+
+    least_s = {}
+    for role, (spec, dtype) in zip((Role.TARGET, Role.DRAFT), _specs(pair), strict=True):
+        parameters = spec.num_layers * spec.layer_matrix_parameters + spec.vocab_size * spec.hidden_size
+        num_bytes = parameters * dtype_bytes(dtype)
+        if Stopwatch(device).copies(num_bytes) == 1:
+            least_s[role] = num_bytes / peak_bytes_per_s(op_rows)
+    return least_s
+
+
+def _judge(measured: Profile, op_rows: Sequence["OpRow"], least_s: Mapping[Role, float], *, refuse: bool) -> None:
+    """ValueError with the worst that the measurements say against themselves, or a note of it."""
     from swiftspec.profiler.quality import op_complaints, step_complaints
 
-    complaints = step_complaints(measured)
+    complaints = step_complaints(measured, least_s=least_s)
     if op_rows:
         complaints = sorted([*complaints, *op_complaints(op_rows)], reverse=True)
     if complaints and refuse:
@@ -121,7 +137,7 @@ def _worst(complaints: Sequence["Complaint"]) -> str:
 
 def _registered_name(device: str) -> str:
     """The name that DEVICES has for a GPU that calls itself `NVIDIA H200`; other devices keep theirs."""
-    words = device.lower().replace("-", " ").split()
+    words = device.lower().replace(",", " ").split()
     return next((name for name in DEVICES if name.partition("-")[0] in words), device)
 
 

@@ -283,7 +283,7 @@ def _name(weight_format: WeightFormat) -> str:
     return weight_format.quantised or _NAMES[weight_format.dtype]
 
 
-def op_tables(rows: Sequence[OpRow], *, device: str) -> OpTables:
+def op_tables(rows: Sequence[OpRow], *, device: str, origin: Origin) -> OpTables:
     """The rows as tables that forwards can be composed of, under the framework `swiftspec`.
 
     A tree of R rows is to attention one query of R times as many heads. `gate_up` is a product of its size, the SiLU
@@ -300,7 +300,6 @@ def op_tables(rows: Sequence[OpRow], *, device: str) -> OpTables:
         elif row.op == "all_reduce":
             size = {"devices": row.devices, "num_bytes": row.sizes["bytes"]}
             tables["collective"].append(timed | size | {"op": row.op, "implementation": row.implementation})
-    origin = Origin.here()
     return OpTables(
         origin=origin,
         device=device,

@@ -121,8 +121,8 @@ def _too_short(step: StepPoint, least_s: float) -> Iterator[Complaint]:
     if step.phase in _WHOLE and median_s < shortest_s:
         yield Complaint(
             (least_s / median_s - 1) / MOST_OVER_PEAK,
-            f"{_table(step)}: {_rows(step.rows)} in {_us(median_s)}, and reading the weights alone takes {_us(least_s)} "
-            "at the bandwidth of a copy",
+            f"{_table(step)}: {_rows(step.rows)} in {_us(median_s)}, and reading the weights alone takes "
+            f"{_us(least_s)} at the bandwidth of a copy",
         )
 
 

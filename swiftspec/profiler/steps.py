@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from swiftspec.documents import ModelRef, Origin
+from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import TREE_SLOTS, Engine
 from swiftspec.engine.sampling import Sampler
 from swiftspec.latency import Latency, Provenance
@@ -20,6 +20,7 @@ from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.profiler.host import arrival_point, host_points
+from swiftspec.profiler.machine import origin_on
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.steps import COOLING_S
@@ -123,7 +124,7 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
     progress(total, total, "done")
     arrival = arrival_point(interrupted)
     return Profile(
-        origin=Origin.here(),
+        origin=origin_on(device),
         device=device,
         num_devices=num_devices,
         target=target,

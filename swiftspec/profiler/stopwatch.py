@@ -74,7 +74,7 @@ class Stopwatch:
 
     Parameters
     ----------
-    device : torch.device
+    device : torch.device or str
     repeats : int
         Samples of a timing; fewer where they take longer than `budget_s`, but never below 5.
     warm_up_s : float
@@ -89,7 +89,7 @@ class Stopwatch:
 
     def __init__(
         self,
-        device: torch.device,
+        device: torch.device | str,
         *,
         repeats: int = 40,
         warm_up_s: float = 0.03,
@@ -97,7 +97,7 @@ class Stopwatch:
         in_a_row: int = 20,
         cached_bytes: int | None = None,
     ) -> None:
-        self.device = device
+        self.device = device = torch.device(device)
         self._repeats = repeats
         self._warm_up_s = warm_up_s
         self._budget_s = budget_s

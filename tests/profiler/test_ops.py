@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from swiftspec.documents import Origin
 from swiftspec.engine.ops import REFERENCE
 from swiftspec.engine.weights import FORMATS
 from swiftspec.ops.measured import TableKernels
@@ -63,14 +64,14 @@ def test_no_operation_is_timed_twice(rows: list[OpRow]) -> None:
 
 
 def test_tables_of_the_rows_are_saved_loaded_and_found(rows: list[OpRow], tmp_path: Path) -> None:
-    op_tables(rows, device="h200-sxm").save(tmp_path / "ops.npz")
+    op_tables(rows, device="h200-sxm", origin=Origin.here()).save(tmp_path / "ops.npz")
     kernels = TableKernels(OpTables.load(tmp_path / "ops.npz"), framework="swiftspec")
     head = next(r for r in rows if r.op == "gemm" and r.sizes == {"n": 4096, "k": 128, "rows": 8} and r.dtype == "bf16")
     assert kernels.gemm(rows=8, n=4096, k=128, quant="bf16").seconds == pytest.approx(head.timing.median_s)
 
 
 def test_a_tree_is_one_query_of_more_heads(rows: list[OpRow]) -> None:
-    columns = op_tables(rows, device="cpu").rows("attention", kv_dtype="fp32")
+    columns = op_tables(rows, device="cpu", origin=Origin.here()).rows("attention", kv_dtype="fp32")
     assert sorted(zip(columns["heads"].tolist(), columns["context"].tolist(), strict=True)) == sorted(
         (heads * rows, context) for heads in (4, 2) for rows in (1, 8) for context in (16, 64)
     )
@@ -119,5 +120,5 @@ def test_all_reduces_are_rows_of_the_table_of_collectives() -> None:
     reduced = OpRow(
         op="all_reduce", sizes={"bytes": 8192}, dtype="fp32", timing=timing, devices=2, implementation="gloo"
     )
-    columns = op_tables([gemm, reduced], device="cpu").rows("collective", implementation="gloo")
+    columns = op_tables([gemm, reduced], device="cpu", origin=Origin.here()).rows("collective", implementation="gloo")
     assert (columns["devices"].tolist(), columns["num_bytes"].tolist()) == ([2], [8192])
