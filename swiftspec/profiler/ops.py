@@ -30,7 +30,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 500, 1000, 2000, 4000)
 MESSAGE_BYTES = tuple(1 << exponent for exponent in range(13, 21))  # 8 KB to 1 MB
 FRAMEWORK = "swiftspec"
-COPY_BYTES = 1 << 30  # of a GPU's copy; a CPU's is as much larger than its cache
+_COPIED_CACHES = 16  # a copy is of so many times what the last cache holds
 _TREE_WORDS, _WORD_BITS = 2, 32
 _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 Progress = Callable[[int, int, str], None]
@@ -80,7 +80,6 @@ def measure_ops(
     grid: Grid,
     num_devices: int,
     progress: Progress,
-    copy_bytes: int = COPY_BYTES,
 ) -> list[OpRow]:
     """Every operation of models, pairs of shape and dtype, and the device's own limits first.
 
@@ -91,7 +90,7 @@ def measure_ops(
     num_devices : int
         How many there are: all-reduces are timed in groups of 2 to all of them.
     """
-    jobs: dict[str, Callable[[], list[OpRow]]] = {"copies and launches": partial(_limits, watch, copy_bytes)}
+    jobs: dict[str, Callable[[], list[OpRow]]] = {"copies and launches": partial(_limits, watch)}
     jobs |= dict(_jobs(models, Bench.on(watch), grid))
     if num_devices > 1:
         jobs[f"all-reduce in groups of up to {num_devices}"] = partial(
@@ -245,8 +244,9 @@ def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid:
     return [time(spec, dtype, rows=rows) for rows in grid.rows]
 
 
-def _limits(watch: Stopwatch, copy_bytes: int) -> list[OpRow]:
-    """A copy larger than the cache; a launch that does next to nothing, alone, and in a graph."""
+def _limits(watch: Stopwatch) -> list[OpRow]:
+    """A copy much larger than the cache; a launch that does next to nothing, alone, and in a graph."""
+    copy_bytes = _COPIED_CACHES * watch.cached_bytes
     source = torch.ones(copy_bytes // 4, device=watch.device)
     target = torch.empty_like(source)
     copied = watch.eager(target.copy_, [(source,)])

@@ -102,12 +102,12 @@ class Stopwatch:
         self._warm_up_s = warm_up_s
         self._budget_s = budget_s
         self._in_a_row = in_a_row
-        self._cached_bytes = cache_bytes(device) if cached_bytes is None else cached_bytes
+        self.cached_bytes = cache_bytes(device) if cached_bytes is None else cached_bytes
         self._asleep = device.type == "cuda"
 
     def copies(self, num_bytes: int) -> int:
         """How many arguments of so many bytes to take turns with."""
-        return num_copies(num_bytes, self._cached_bytes)
+        return num_copies(num_bytes, self.cached_bytes)
 
     def eager(self, call: Callable[..., object], arguments: Arguments = ((),)) -> Timing:
         """Seconds of one call, launched on its own: on a GPU whatever the host takes longer than the kernel counts."""

@@ -1,6 +1,7 @@
 """`swiftspec profile`: single operations beside the forwards, and what becomes of noise."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from swiftspec.ops.tables import OpTables
 from swiftspec.profile import Profile
 from swiftspec.profiler import ops
 from swiftspec.profiler.quality import Complaint
+from swiftspec.profiler.stopwatch import Stopwatch
 from tests.simulator.builders import machine_profile
 
 Fails = Callable[..., str]
@@ -25,7 +27,6 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> None:
         return machine_profile().model_copy(update={"target": pair.target, "draft": pair.draft})
 
     monkeypatch.setattr(command, "_measure", measure)
-    monkeypatch.setattr(ops, "CONTEXTS", (16,))
 
 
 @pytest.fixture
@@ -46,14 +47,16 @@ def arguments(models: Models, folder: Path, *more: str) -> list[str]:
 def test_operations_are_saved_beside_the_profile_and_printed(
     models: Models, tmp_path: Path, swept: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ops, "COPY_BYTES", 1 << 20)
+    brief = partial(Stopwatch, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
+    monkeypatch.setattr("swiftspec.profiler.stopwatch.Stopwatch", brief)
+    monkeypatch.setattr(ops, "Grid", partial(ops.Grid, rows=(1, 8), contexts=(16,)))
     assert main(arguments(models, tmp_path, "--devices", "1", "--ops", str(tmp_path / "ops.npz"))) == 0
     printed = capsys.readouterr().out
     assert "gate_up" in printed
     assert "of a copy's" in printed
     tables = OpTables.load(tmp_path / "ops.npz")
     assert tables.values("gemm", "framework") == ["swiftspec"]
-    assert set(tables.rows("gemm", dtype="fp32")["rows"].tolist()) == set(ops.ROWS)
+    assert set(tables.rows("gemm", dtype="fp32")["rows"].tolist()) == {1, 8}
     assert Profile.load(tmp_path / "profile.json").num_devices
 
 

@@ -24,9 +24,9 @@ GRID = Grid(rows=(1, 8), contexts=(16, 64), degrees=(1, 2))
 @pytest.fixture(scope="module")
 def rows() -> list[OpRow]:
     """Of the bundled pair, a target that is quantised nowhere and a draft in another dtype; next to no samples."""
-    watch = Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1)
+    watch = Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
     models = [(TARGET, "float32"), (DRAFT, "bfloat16")]
-    return measure_ops(models, watch=watch, grid=GRID, num_devices=1, progress=lambda *_: None, copy_bytes=1 << 20)
+    return measure_ops(models, watch=watch, grid=GRID, num_devices=1, progress=lambda *_: None)
 
 
 def test_every_operation_of_a_forward_is_timed_at_every_degree(rows: list[OpRow]) -> None:
@@ -54,7 +54,7 @@ def test_bytes_are_those_of_the_weight_or_the_cache(rows: list[OpRow]) -> None:
     assert cache.num_bytes == 2 * 2 * 64 * 32 * 2
     assert next(row for row in rows if row.op == "rms_norm").bytes_per_s is None
     assert peak_bytes_per_s(rows) == pytest.approx(
-        2 * (1 << 20) / next(r for r in rows if r.op == "copy").timing.median_s
+        2 * 16 * 1024 / next(r for r in rows if r.op == "copy").timing.median_s
     )
 
 
@@ -99,7 +99,7 @@ def test_quantised_weights_are_read_with_their_scales(monkeypatch: pytest.Monkey
         return Halved(weight.half(), torch.ones(len(weight), 1))
 
     monkeypatch.setattr(ops, "build_weight", build)
-    bench = ops.Bench.on(Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1))
+    bench = ops.Bench.on(Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
     weight_format = replace(FORMATS["float32"], quantised="fp8")
     (row,) = bench.products(64, 32, weight_format, gated=True, rows=(4,))
     assert bench.ops is REFERENCE
