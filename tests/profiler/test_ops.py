@@ -54,7 +54,7 @@ def test_bytes_are_those_of_the_weight_or_the_cache(rows: list[OpRow]) -> None:
     assert cache.num_bytes == 2 * 2 * 64 * 32 * 2
     assert next(row for row in rows if row.op == "rms_norm").bytes_per_s is None
     assert peak_bytes_per_s(rows) == pytest.approx(
-        2 * 16 * 1024 / next(r for r in rows if r.op == "copy").timing.median_s
+        2 * 8 * 1024 / next(r for r in rows if r.op == "copy").timing.median_s
     )
 
 
