@@ -44,23 +44,24 @@ stage() {
     printf '%s\t%s\t%s\t%s\n' "$name" "$limit_s" $((SECONDS - start_s)) "$code" >>"$work/stages.tsv"
 }
 
-check() { echo "$python" -m swiftspec.profiler.gpu_check "$1" "$work" --device "$device" $quick; }
+# check STAGE LIMIT_S WHAT [OPTION...]
+check() { stage "$1" "$2" "$python" -m swiftspec.profiler.gpu_check "$3" "$work" --device "$device" $quick "${@:4}"; }
 swiftspec=("$python" -m swiftspec)
 # The bundled pair at the size of an 8B model says what the small one says.
 inflate=(--inflate layers=32,hidden=4096,heads=64,intermediate=14336)
 [[ $device == cuda ]] || inflate=()
 pair=(--target demo/target --draft demo/draft)
 prompts=swiftspec/demo/prompts
-plan=$work/plan.bundle
+plan=$work/a.plan
 
 stage tests 100 "$python" -m pytest -q -o addopts=--import-mode=importlib -o minversion=8 tests/kernels
 if [[ $device == cuda ]]; then
     stage tune 80 "$python" -m swiftspec.kernels.tuning
 fi
-stage kernels 60 $(check kernels)
-stage forward 40 $(check forward)
+check kernels 60 kernels
+check forward 40 forward
 if [[ $device == cuda ]]; then
-    stage forward-fp8 30 $(check forward) --dtype fp8
+    check forward-fp8 30 forward --dtype fp8
 fi
 stage profile 60 "${swiftspec[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype bf16 \
     --accept-noise --out "$out/profile.json" --ops "$out/ops.npz"
@@ -73,6 +74,6 @@ stage validate 40 "${swiftspec[@]}" validate --plan "$plan" --prompts $prompts/v
 stage timeline 20 "${swiftspec[@]}" run --plan "$plan" --prompt "def main():" --max-new-tokens 48 \
     --timeline "$out/timeline.json"
 
-"$python" -m swiftspec.profiler.gpu_check gather "$work" --device "$device" --out "$out/gpu-check.json" |
+"$python" -m swiftspec.profiler.gpu_check gather "$work" --device "$device" $quick --out "$out/gpu-check.json" |
     tee "$out/summary.txt" || failures=$((failures + 1))
 exit $((failures > 0))

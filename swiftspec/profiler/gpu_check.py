@@ -63,7 +63,7 @@ def conclude(records: Sequence[Record], report: Record | None) -> list[Criterion
     ]
 
 
-def gather(folder: Path, *, device: str) -> dict[str, Any]:
+def gather(folder: Path, *, device: str, quick: bool) -> dict[str, Any]:
     """One document of what the stages left in a folder; a stage that failed left nothing but its exit code."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
     records = [record for name in ("kernels", "forward", "forward-fp8") for record in found.get(name, [])]
@@ -113,6 +113,7 @@ def summary(document: Record) -> str:
         for record in document["records"]
     ]
     head = f"{document['device']['name']}, {document['created_utc']}"
+    head += "\nA dry run: its times, and what follows from them, say nothing." if document["dry_run"] else ""
     return "\n\n".join([head, *(_table(rows) for rows in (stages, criteria, records) if rows)]) + "\n"
 
 
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="of what is gathered")
     options = parser.parse_args(arguments)
     if options.stage == "gather":
-        document = gather(options.folder, device=options.device)
+        document = gather(options.folder, device=options.device, quick=options.quick)
         _write(options.out, document)
         sys.stdout.write(summary(document))
         return 0
