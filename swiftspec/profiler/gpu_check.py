@@ -73,9 +73,10 @@ def gather(folder: Path, *, device: str, quick: bool) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": SCHEMA_VERSION,
         "created_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dry_run": quick,
         "device": _device(device),
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in ("torch", "triton", "numpy")},
+        "versions": {name: _version(name) for name in ("swiftspec-llm", "torch", "triton", "numpy")}
+        | {"python": platform.python_version()},
         "stages": [stage | {key: int(stage[key]) for key in ("limit_s", "seconds", "exit_code")} for stage in stages],
         "criteria": conclude(records, found.get("validation")),
         "records": records,
