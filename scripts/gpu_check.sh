@@ -46,13 +46,13 @@ stage() {
 
 # check STAGE LIMIT_S WHAT [OPTION...]
 check() { stage "$1" "$2" "$python" -m swiftspec.profiler.gpu_check "$3" "$work" --device "$device" $quick "${@:4}"; }
-swiftspec=("$python" -m swiftspec)
+swiftspec=("$python" -m swiftspec.cli)
 # The bundled pair at the size of an 8B model says what the small one says.
 inflate=(--inflate layers=32,hidden=4096,heads=64,intermediate=14336)
 [[ $device == cuda ]] || inflate=()
 pair=(--target demo/target --draft demo/draft)
 prompts=swiftspec/demo/prompts
-plan=$work/a.plan
+plan=$work/plan.json
 
 stage tests 100 "$python" -m pytest -q -o addopts=--import-mode=importlib -o minversion=8 tests/kernels
 if [[ $device == cuda ]]; then
