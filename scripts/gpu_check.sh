@@ -34,7 +34,7 @@ failures=0
 
 # stage NAME LIMIT_S COMMAND...
 stage() {
-    local name=$1 limit_s=$2 code start_s=$SECONDS
+    local name=$1 limit_s=$(($2 * patience)) code start_s=$SECONDS
     shift 2
     [[ -z $only || $only == *,$name,* ]] || return 0
     echo "== $name: $*" | tee -a "$out/log.txt"
@@ -49,7 +49,8 @@ check() { stage "$1" "$2" "$python" -m swiftspec.profiler.gpu_check "$3" "$work"
 swiftspec=("$python" -m swiftspec.cli)
 # The bundled pair at the size of an 8B model says what the small one says.
 inflate=(--inflate layers=32,hidden=4096,heads=64,intermediate=14336)
-[[ $device == cuda ]] || inflate=()
+patience=1
+[[ $device == cuda ]] || inflate=() patience=5
 pair=(--target demo/target --draft demo/draft)
 prompts=swiftspec/demo/prompts
 plan=$work/plan.json

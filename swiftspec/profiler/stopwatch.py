@@ -20,7 +20,7 @@ Arguments = Sequence[tuple[Any, ...]]
 _LOW, _HIGH = 0.2, 0.8
 _LEAST_SAMPLES = 5
 # A graph holds a call per copy: what is so small that these do not exceed the cache costs a launch, not its bytes.
-_MOST_COPIES = 256
+_MOST_COPIES = 64
 _WAKING_S = 0.5  # a GPU that was idle raises its clocks
 _CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _CPU_CACHE_BYTES = 32 << 20  # where the system does not say
@@ -51,7 +51,7 @@ class Timing:
 
 
 def num_copies(num_bytes: int, cached_bytes: int) -> int:
-    """Copies of so many bytes that are more than twice what a cache holds, so that none is found there; at most 256.
+    """Copies of so many bytes that are more than twice what a cache holds, so that none is found there; at most 64.
 
     One of what has no bytes to speak of: what the kernel before has just written is in the cache in a forward, too.
     """
@@ -93,7 +93,7 @@ class Stopwatch:
         *,
         repeats: int = 40,
         warm_up_s: float = 0.03,
-        budget_s: float = 0.5,
+        budget_s: float = 0.2,
         in_a_row: int = 20,
         cached_bytes: int | None = None,
     ) -> None:
