@@ -14,7 +14,7 @@ from swiftspec.engine.placement import usable_device
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.weights import FORMATS
 from swiftspec.policies.effects import Row
-from swiftspec.specs import Inflation, model_directory
+from swiftspec.specs import Inflation, ModelSpec, model_directory
 
 __all__ = ["DTYPES", "AnyCache", "AnyDecoder", "CachedDecoder"]
 
@@ -36,6 +36,8 @@ class AnyCache(Protocol):
 
 class AnyDecoder(Protocol):
     """What `Decoder` and `StaticDecoder` have in common; each knows only caches that it made."""
+
+    spec: ModelSpec
 
     def new_cache(self, capacity: int | None = None) -> Any:
         """An empty cache."""
@@ -62,6 +64,9 @@ class AnyDecoder(Protocol):
 
     def finish(self, cache: Any) -> Tensor:
         """The other half."""
+
+    def candidates(self, logits: Tensor, k: int, cache: Any) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` likeliest tokens behind each row of the last forward, whose logits these are, and their log-probs."""
 
 
 class CachedDecoder:
@@ -122,6 +127,10 @@ class CachedDecoder:
     def finish(self) -> Tensor:
         """The other half: the forward's fp32 logits (rows, vocab)."""
         return self._decoder.finish(self._cache)
+
+    def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Likeliest tokens behind each row of the last forward, or half of one, and their natural log-probs."""
+        return self._decoder.candidates(logits, num_candidates, self._cache)
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
         """Keep tree slots in this order; the first `num_verified` join the prefix."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from swiftspec.engine.channel import Channel
 from swiftspec.engine.residual import ResidualSampling
-from swiftspec.engine.sampling import Sampler, top_candidates
+from swiftspec.engine.sampling import Sampler
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -47,6 +47,9 @@ class Model(Protocol):
 
     def finish(self) -> Any:
         """The other half; the forward's logits (rows, vocab)."""
+
+    def candidates(self, logits: Any, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Likeliest tokens behind each row of the last forward, or half of one, and their natural log-probs."""
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
         """Compact the cache."""
@@ -147,7 +150,7 @@ class Driver:
         if self._residual:
             candidates = self._residual.propose(effect.rows, logits, effect.num_candidates)
         else:
-            candidates = _best(logits, effect.num_candidates)
+            candidates = _best(self._models[Role.DRAFT], logits, effect.num_candidates)
         phase = Phase.FUZZY if effect.fuzzy else Phase.EXPAND
         return _Done(candidates, phase, Role.DRAFT, rows=len(effect.rows))
 
@@ -161,8 +164,9 @@ class Driver:
 
     def _target_exit(self, effect: TargetExit) -> _Done:
         self._halfway = effect.rows
-        logits = self._models[Role.TARGET].exit(effect.rows)
-        return _Done(_best(logits, effect.num_candidates), Phase.EXIT, Role.TARGET, rows=len(effect.rows))
+        target = self._models[Role.TARGET]
+        guesses = _best(target, target.exit(effect.rows), effect.num_candidates)
+        return _Done(guesses, Phase.EXIT, Role.TARGET, rows=len(effect.rows))
 
     def _target_finish(self, _: TargetFinish) -> _Done:
         rows = self._halfway
@@ -192,6 +196,6 @@ class Driver:
         return _Done(None, Phase.COMMIT, self._role, tokens=len(effect.tokens))
 
 
-def _best(logits: Any, num_candidates: int) -> tuple[Candidates, ...]:
-    tokens, logprobs = top_candidates(logits, num_candidates)
+def _best(model: Model, logits: Any, num_candidates: int) -> tuple[Candidates, ...]:
+    tokens, logprobs = model.candidates(logits, num_candidates)
     return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.interrupts import interrupts_held, interrupts_noted
+from swiftspec.engine.ops import KERNEL_TREE_SLOTS
 from swiftspec.engine.placement import Process, check_groups, disaggregated, placed, usable_device
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.engine.sampling import Sampler
@@ -26,8 +27,7 @@ from swiftspec.timeline import Span, Timeline
 
 __all__ = ["Engine", "Generation", "ProcessInfo"]
 
-# Most tree rows any policy may hold; on a GPU the kernels' masks have two words.
-TREE_SLOTS = {"cpu": 512, "cuda": 64}
+TREE_SLOTS = {"cpu": 512, "cuda": KERNEL_TREE_SLOTS}  # most tree rows any policy may hold
 _DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores: it looks seldom, not at once
 _STOP_WITHIN_S = 1.0
 

@@ -22,6 +22,7 @@ from swiftspec.engine.checkpoint import load_weights
 from swiftspec.engine.inflate import inflate_weights
 from swiftspec.engine.layers import Layer, build_head, build_layer
 from swiftspec.engine.rope import rotations
+from swiftspec.engine.sampling import top_candidates
 from swiftspec.specs import Inflation, ModelSpec
 
 __all__ = ["Decoder", "grouped"]
@@ -165,6 +166,11 @@ class Decoder:
         self._run(step, self._layers[len(self._layers) // 2 :])
         cache.extend_tree(step.num_rows)
         return self._logits(step)
+
+    @torch.inference_mode()
+    def candidates(self, logits: Tensor, k: int, _: KVCache) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` likeliest tokens behind each row of logits [R, V], and their natural log-probs."""
+        return top_candidates(logits, k)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: KVCache) -> Tensor | None:

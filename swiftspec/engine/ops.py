@@ -14,7 +14,9 @@ from torch import Tensor
 
 from swiftspec.engine import reference_ops
 
-__all__ = ["REFERENCE", "Ops", "ops_for", "triton_ops"]
+__all__ = ["KERNEL_TREE_SLOTS", "REFERENCE", "Ops", "ops_for", "triton_ops"]
+
+KERNEL_TREE_SLOTS = 64  # two words of ancestors per row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +66,7 @@ def triton_ops(*, pdl: bool) -> Ops:
     from swiftspec.kernels.gate_up import gate_up
     from swiftspec.kernels.keep_slots import keep_slots
     from swiftspec.kernels.linear import linear
-    from swiftspec.kernels.quantised import quantised_gemm
+    from swiftspec.kernels.quantised_gemm import quantised_gemm
     from swiftspec.kernels.rms_norm import rms_norm
     from swiftspec.kernels.rope_kv_write import rope_kv_write
     from swiftspec.kernels.top_candidates import top_candidates
@@ -78,9 +80,9 @@ def triton_ops(*, pdl: bool) -> Ops:
         rope_kv_write=partial(rope_kv_write, pdl=pdl),
         tree_attention=partial(tree_attention, pdl=pdl),
         tree_attention_workspace=tree_attention_workspace,
-        keep_slots=keep_slots,
-        top_candidates=top_candidates,
-        most_tree_slots=64,  # two words of ancestors per row
+        keep_slots=partial(keep_slots, pdl=pdl),
+        top_candidates=partial(top_candidates, pdl=pdl),
+        most_tree_slots=KERNEL_TREE_SLOTS,
     )
 
 

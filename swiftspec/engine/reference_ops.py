@@ -43,20 +43,16 @@ def linear(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
     return F.linear(x_RK, weight_NK)
 
 
-def quantised_gemm(x_RK: Tensor, weight: Quantised) -> Tensor:
-    """x W^T for the numbers that `weight` stands for, (R, N)."""
-    return F.linear(x_RK, weight.dequantise().to(x_RK.dtype))
+def quantised_gemm(x_RK: Tensor, weight: Quantised, *, gated: bool = False) -> Tensor:
+    """`linear`, or `gate_up` where `gated`, with the numbers that `weight` stands for."""
+    product = gate_up if gated else linear
+    return product(x_RK, weight.dequantise().to(x_RK.dtype))
 
 
 def gate_up(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
     """silu(x gate^T) * (x up^T), (R, N / 2); all gate rows come first."""
-    return swiglu(F.linear(x_RK, weight_NK))
-
-
-def swiglu(gate_up_RN: Tensor) -> Tensor:
-    """silu(first half) * second half, (R, N / 2)."""
-    gate, up = gate_up_RN.float().chunk(2, -1)
-    return (F.silu(gate) * up).to(gate_up_RN.dtype)
+    gate, up = F.linear(x_RK, weight_NK).float().chunk(2, -1)
+    return (F.silu(gate) * up).to(x_RK.dtype)
 
 
 def rope_kv_write(

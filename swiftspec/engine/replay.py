@@ -1,8 +1,8 @@
 """The same work again: a function over fixed buffers, on a GPU recorded once and replayed as one CUDA graph.
 
-A launch costs the host about as long as a small kernel runs, and a forward has hundreds of them; a graph is one.
-Recording and replaying happen on the current stream: two roles share a GPU from one process by running each under
-`torch.cuda.stream(..)` of its own, be it one of a green context.
+A launch costs the host about as long as a small kernel runs, and a forward has hundreds of them; a graph is one. A
+replay runs on the current stream. So two roles share a GPU from one process, a thread each, by running under
+`torch.cuda.stream(..)` of their own, be it one of a green context.
 """
 
 from __future__ import annotations

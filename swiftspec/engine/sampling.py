@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.engine.ops import ops_for
-
-__all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "in_one_copy", "stream", "top_candidates"]
+__all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "stream", "top_candidates"]
 
 _NUCLEUS_GUESS = 256
 
@@ -139,14 +137,5 @@ def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[f
 
     Logits are [R, V] in fp32; k is cut to V.
     """
-    k = min(k, logits.shape[1])
-    if logits.device.type != "cpu":
-        return in_one_copy(*ops_for(logits.device).top_candidates(logits, k))
-    best = torch.log_softmax(logits, dim=-1).topk(k, dim=-1)
+    best = torch.log_softmax(logits, dim=-1).topk(min(k, logits.shape[1]), dim=-1)
     return best.indices.tolist(), best.values.tolist()
-
-
-def in_one_copy(logprobs: Tensor, tokens: Tensor) -> tuple[list[list[int]], list[list[float]]]:
-    """Tokens (int32) and log-probs (fp32), both [R, k] on a device: each copy to the host waits for it anew."""
-    both = torch.stack([tokens, logprobs.view(torch.int32)]).cpu()
-    return both[0].tolist(), both[1].view(torch.float32).tolist()

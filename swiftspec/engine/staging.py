@@ -1,4 +1,4 @@
-"""What a step is told, at fixed places on the device: written on the host as one array, copied there in one piece.
+"""What a step is told, at fixed places on the device, and what it answers: each copied in one piece.
 
 B rows of the largest bucket, W words of ancestors per row, K tree slots.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["BUCKETS", "Moves", "Rows", "ancestor_words", "bucket_of"]
+__all__ = ["BUCKETS", "Moves", "Rows", "ancestor_words", "bucket_of", "packed", "unpacked"]
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 _WORD_BYTES = 4
@@ -41,6 +41,17 @@ def ancestor_words(ancestors: Sequence[int], tree_length: int, num_words: int) -
             raise ValueError(f"ancestors[{row}] is {bits:#x}; expected bits below tree slot {width}")
         packed += (bits | 1 << (tree_length + row)).to_bytes(num_words * _WORD_BYTES, "little")
     return np.frombuffer(packed, dtype="<i4").reshape(len(ancestors), num_words)
+
+
+def packed(logprobs_RK: Tensor, tokens_RK: Tensor) -> Tensor:
+    """int32 [2, R, K] of fp32 and int32: every copy to the host waits for it anew."""
+    return torch.stack([tokens_RK, logprobs_RK.view(torch.int32)])
+
+
+def unpacked(candidates: Tensor) -> tuple[list[list[int]], list[list[float]]]:
+    """Tokens and log-probs of `packed`, on the host."""
+    tokens, logprobs = candidates.cpu().unbind(0)
+    return tokens.tolist(), logprobs.view(torch.float32).tolist()
 
 
 class _Staging:

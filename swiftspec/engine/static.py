@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +19,9 @@ from torch import Tensor
 from swiftspec.engine.checkpoint import load_weights
 from swiftspec.engine.inflate import inflate_weights
 from swiftspec.engine.model import grouped
-from swiftspec.engine.ops import REFERENCE, Ops, ops_for
+from swiftspec.engine.ops import KERNEL_TREE_SLOTS, REFERENCE, Ops, ops_for
 from swiftspec.engine.replay import GraphPool, Replay
-from swiftspec.engine.staging import ancestor_words, bucket_of
+from swiftspec.engine.staging import ancestor_words, bucket_of, packed, unpacked
 from swiftspec.engine.static_cache import StaticCache
 from swiftspec.engine.static_layers import Groups, Layers, Step
 from swiftspec.engine.weights import FORMATS, WeightFormat
@@ -29,7 +30,23 @@ from swiftspec.specs import Inflation, ModelSpec
 __all__ = ["StaticDecoder"]
 
 _PREFILL_ROWS = 512
-_TREE_SLOTS = 64
+_NUM_CANDIDATES = 8  # what policies ask for unless told otherwise; another number is recorded when it first comes
+
+
+class _Answer(NamedTuple):
+    """The last forward, or half of one: what it was, and with how many rows it ran."""
+
+    kind: str
+    size: int
+    step: Step
+
+
+class _Halfway(NamedTuple):
+    """An exit until it is finished: its rows, and with how many it ran."""
+
+    step: Step
+    size: int
+    num_rows: int
 
 
 class StaticDecoder:
@@ -66,8 +83,8 @@ class StaticDecoder:
         self._first_half: Groups = one_by_one[: spec.num_layers // 2]
         self._second_half: Groups = one_by_one[spec.num_layers // 2 :]
         self._pool = GraphPool(self.device)
-        self._halfway: Step | None = None  # an exit's, until it is finished
-        self._rows_halfway = 0
+        self._halfway: _Halfway | None = None
+        self._answer: _Answer | None = None
 
     @classmethod
     def load(
@@ -78,6 +95,7 @@ class StaticDecoder:
         device: torch.device | str = "cpu",
         inflation: Inflation | None = None,
         seed: int = 0,
+        ops: Ops | None = None,
     ) -> StaticDecoder:
         """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
 
@@ -88,9 +106,9 @@ class StaticDecoder:
         if inflation is not None:
             weights = inflate_weights(weights, spec, inflation, generator=torch.Generator().manual_seed(seed))
             spec = inflation.inflated(spec)
-        return cls(spec, weights, weight_format=weight_format, device=device)
+        return cls(spec, weights, weight_format=weight_format, device=device, ops=ops)
 
-    def new_cache(self, capacity: int | None = None, *, tree_slots: int = _TREE_SLOTS) -> StaticCache:
+    def new_cache(self, capacity: int | None = None, *, tree_slots: int = KERNEL_TREE_SLOTS) -> StaticCache:
         """An empty cache; as long as the model's longest context unless `capacity` says otherwise."""
         return StaticCache(
             self.spec,
@@ -108,9 +126,10 @@ class StaticDecoder:
                 break
             tokens, positions, ancestors = [0] * num_rows, range(num_rows), [0] * num_rows
             for fuzzy in (False, True):
-                self.forward(tokens, positions, ancestors, cache, fuzzy=fuzzy)
+                logits = self.forward(tokens, positions, ancestors, cache, fuzzy=fuzzy)
+                self.candidates(logits, _NUM_CANDIDATES, cache)
                 cache.reset()
-            self.exit(tokens, positions, ancestors, cache)
+            self.candidates(self.exit(tokens, positions, ancestors, cache), _NUM_CANDIDATES, cache)
             self.finish(cache)
             cache.reset()
 
@@ -125,8 +144,8 @@ class StaticDecoder:
         fuzzy: bool = False,
     ) -> Tensor:
         """As `Decoder.forward`, for at most 64 rows; logits [R, V] in fp32 on the device."""
-        bucket = self._send(tokens, positions, ancestors, cache)
-        step = self._replay("fuzzy" if fuzzy else "forward", bucket, cache)
+        size = self._send(tokens, positions, ancestors, cache)
+        step = self._replay("fuzzy" if fuzzy else "forward", size, cache)
         cache.extend_tree(len(tokens))
         return step.logits[: len(tokens)]
 
@@ -135,19 +154,32 @@ class StaticDecoder:
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: StaticCache
     ) -> Tensor:
         """What the first half of the layers would answer to `forward`. Only its `finish` may follow."""
-        bucket = self._send(tokens, positions, ancestors, cache)
-        self._halfway = self._replay("exit", bucket, cache)
-        self._rows_halfway = len(tokens)
-        return self._halfway.logits[: len(tokens)]
+        size = self._send(tokens, positions, ancestors, cache)
+        step = self._replay("exit", size, cache)
+        self._halfway = _Halfway(step, size, len(tokens))
+        return step.logits[: len(tokens)]
 
     @torch.inference_mode()
     def finish(self, cache: StaticCache) -> Tensor:
         """The rest of the forward that `exit` began, with its answer."""
         assert self._halfway is not None, "an exit comes before"
-        step = self._replay("finish", bucket_of(self._rows_halfway), cache)
+        _, size, num_rows = self._halfway
+        step = self._replay("finish", size, cache)
         self._halfway = None
-        cache.extend_tree(self._rows_halfway)
-        return step.logits[: self._rows_halfway]
+        cache.extend_tree(num_rows)
+        return step.logits[:num_rows]
+
+    @torch.inference_mode()
+    def candidates(self, logits: Tensor, k: int, cache: StaticCache) -> tuple[list[list[int]], list[list[float]]]:
+        """As `Decoder.candidates`, of the last forward or half of one, whose logits these are; recorded as well."""
+        assert self._answer is not None, "a forward comes before"
+        kind, size, step = self._answer
+        assert logits.data_ptr() == step.logits.data_ptr(), "these are the last forward's logits"
+        k = min(k, self.spec.vocab_size)
+        replay = cache.candidates.get((kind, size, k))
+        if replay is None:
+            replay = cache.candidates[kind, size, k] = Replay(partial(self._candidates, k), self._pool)
+        return unpacked(replay()[:, : len(logits)])
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: StaticCache) -> Tensor | None:
@@ -155,6 +187,7 @@ class StaticDecoder:
         if cache.tree_length:
             raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
         cache.require_room(len(tokens))
+        self._check_tokens(tokens)
         step = None
         for first in range(0, len(tokens), _PREFILL_ROWS):
             chunk = torch.tensor(tokens[first : first + _PREFILL_ROWS], device=self.device)
@@ -169,7 +202,7 @@ class StaticDecoder:
     def _send(
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: StaticCache
     ) -> int:
-        """Rows to the device; the bucket that holds them."""
+        """Rows to the device; with how many rows the forward is to run."""
         if not len(tokens) == len(positions) == len(ancestors) > 0:
             raise ValueError(
                 f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
@@ -177,45 +210,57 @@ class StaticDecoder:
             )
         if not 0 <= min(positions) <= max(positions) < cache.capacity:
             raise ValueError(f"positions are {list(positions)}; expected 0 to {cache.capacity - 1}")
-        if not 0 <= min(tokens) <= max(tokens) < self.spec.vocab_size:
-            raise ValueError(f"tokens are {list(tokens)}; expected 0 to {self.spec.vocab_size - 1}")
+        self._check_tokens(tokens)
         cache.require_tree_room(len(tokens))
-        bucket = bucket_of(len(tokens))
+        size = bucket_of(len(tokens))
+        if cache.tree_length + size > cache.tree_slots:
+            size = len(tokens)  # masks cannot name, and so not hide, what would fill up the bucket
         words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
         lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
         cache.rows.send(tokens, positions, words, **lengths)
-        return bucket
+        return size
 
-    def _replay(self, kind: str, bucket: int, cache: StaticCache) -> Step:
-        replay = cache.replays.get((kind, bucket))
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        """On a GPU nobody else would."""
+        wrong = [token for token in tokens if not 0 <= token < self.spec.vocab_size]
+        if wrong:
+            raise ValueError(f"tokens have {wrong[0]} among them; expected 0 to {self.spec.vocab_size - 1}")
+
+    def _replay(self, kind: str, size: int, cache: StaticCache) -> Step:
+        replay = cache.replays.get((kind, size))
         if replay is None:
             steps: dict[str, Callable[[], Step]] = {
-                "forward": partial(self._from_rows, bucket, cache, self._exact),
-                "fuzzy": partial(self._from_rows, bucket, cache, self._fuzzy),
-                "exit": partial(self._from_rows, bucket, cache, self._first_half),
+                "forward": partial(self._from_rows, size, cache, self._exact),
+                "fuzzy": partial(self._from_rows, size, cache, self._fuzzy),
+                "exit": partial(self._from_rows, size, cache, self._first_half),
                 "finish": self._from_halfway,
             }
-            replay = cache.replays[kind, bucket] = Replay(steps[kind], self._pool)
-        return replay()
+            replay = cache.replays[kind, size] = Replay(steps[kind], self._pool)
+        self._answer = _Answer(kind, size, replay())
+        return self._answer.step
 
-    def _from_rows(self, bucket: int, cache: StaticCache, groups: Groups) -> Step:
+    def _candidates(self, k: int) -> Tensor:
+        assert self._answer is not None, "a forward comes before"
+        return packed(*self._ops.top_candidates(self._answer.step.logits, k))
+
+    def _from_rows(self, size: int, cache: StaticCache, groups: Groups) -> Step:
         """Through `groups` of the layers from what `cache.rows` says, and to the head."""
         rows = cache.rows
         attend = partial(
             self._ops.tree_attention,
-            ancestors_RW=rows.ancestors(bucket),
+            ancestors_RW=rows.ancestors(size),
             lengths_2=rows.lengths_2,
             scale=self.spec.head_dim**-0.5,
             workspace=cache.workspace,
         )
         step = Step(
             ops=self._ops,
-            positions=rows.positions(bucket),
+            positions=rows.positions(size),
             lengths=rows.lengths_2,
             data=cache.data,
             cos_sin=self._layers.cos_sin(cache.capacity),
             attend=attend,
-            residual=self._layers.embed(rows.tokens(bucket)),
+            residual=self._layers.embed(rows.tokens(size)),
         )
         self._layers.run(step, groups)
         self._layers.read_out(step)
@@ -224,7 +269,8 @@ class StaticDecoder:
     def _from_halfway(self) -> Step:
         """The other layers of an exit, whose residual stays as it is: what is recorded may run twice."""
         assert self._halfway is not None, "an exit comes before"
-        step = dataclasses.replace(self._halfway, residual=self._halfway.residual.clone())
+        half = self._halfway.step
+        step = dataclasses.replace(half, residual=half.residual.clone())
         self._layers.run(step, self._second_half)
         self._layers.read_out(step)
         return step

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from swiftspec.engine.cache import KVCache
 from swiftspec.engine.ops import Ops
@@ -34,16 +35,18 @@ class StaticCache(KVCache):
     rows : Rows
         What the next forward is told.
     replays : dict
-        Forwards of each kind and bucket: a recorded graph knows the addresses of one cache.
+        Forwards by kind and number of rows: a recorded graph knows the addresses of one cache.
+    candidates : dict
+        What follows them, by the number of candidates, too.
     """
 
     def __init__(
         self, spec: ModelSpec, *, capacity: int, tree_slots: int, dtype: torch.dtype, pool: GraphPool, ops: Ops
     ) -> None:
-        if not 1 <= tree_slots <= (ops.most_tree_slots or tree_slots):
-            raise ValueError(
-                f"cache of {tree_slots} tree slots; expected 1 to {ops.most_tree_slots}, which the kernels' masks hold"
-            )
+        limit = ops.most_tree_slots
+        if tree_slots < 1 or (limit is not None and tree_slots > limit):
+            expected = "at least one" if limit is None else f"1 to {limit}, which the kernels' masks hold"
+            raise ValueError(f"tree_slots is {tree_slots}; expected {expected}")
         num_words = max(_LEAST_WORDS, -(-tree_slots // _WORD_BITS))
         self.tree_slots = num_words * _WORD_BITS
         # Zeros, spare slots too: masks multiply, and what they hide must not be a NaN.
@@ -52,6 +55,7 @@ class StaticCache(KVCache):
         self.workspace = ops.tree_attention_workspace(BUCKETS[-1], spec.num_heads, self.data[0, 0])
         self.rows = Rows(num_words=num_words, device=pool.device)
         self.replays: dict[tuple[str, int], Replay[Step]] = {}
+        self.candidates: dict[tuple[str, int, int], Replay[Tensor]] = {}
         moves = Moves(num_slots=self.tree_slots, device=pool.device)
         self._moves = moves
         self._mover = Replay(

@@ -1,4 +1,4 @@
-"""The layers of a forward on static buffers, as the launches of `ops`: seven to a layer without biases.
+"""The layers of a forward on static buffers, as the launches of `ops`: eight to a layer without biases.
 
 R rows, H query heads, G key/value heads, D head dimension, C slots of the cache, V vocabulary.
 """
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.ops import Ops
-from swiftspec.engine.reference_ops import swiglu
 from swiftspec.engine.rope import rotations
 from swiftspec.engine.weights import Projection, Weight, WeightFormat, build_layer
 from swiftspec.specs import ModelSpec
@@ -111,4 +110,4 @@ def _project(ops: Ops, x: Tensor, projection: Projection) -> Tensor:
 
 
 def _feed(ops: Ops, x: Tensor, weight: Weight) -> Tensor:
-    return ops.gate_up(x, weight) if isinstance(weight, Tensor) else swiglu(ops.quantised_gemm(x, weight))
+    return ops.gate_up(x, weight) if isinstance(weight, Tensor) else ops.quantised_gemm(x, weight, gated=True)

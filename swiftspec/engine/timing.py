@@ -6,13 +6,13 @@ import time
 
 import torch
 
-from swiftspec.engine.model import Decoder
+from swiftspec.engine.cached import AnyDecoder
 
 __all__ = ["forward_latencies_s"]
 
 
 def forward_latencies_s(
-    decoder: Decoder, *, rows: int, context: int, repeats: int = 20, warmup: int = 3
+    decoder: AnyDecoder, *, rows: int, context: int, repeats: int = 20, warmup: int = 3
 ) -> list[float]:
     """Seconds of `repeats` forwards of `rows` rows, a chain behind a prefix of `context` tokens.
 
@@ -27,7 +27,9 @@ def forward_latencies_s(
     latencies = []
     for _ in range(warmup + repeats):
         start = time.perf_counter()
-        decoder.forward(tokens[context:], positions, ancestors, cache)
+        logits = decoder.forward(tokens[context:], positions, ancestors, cache)
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)
         latencies.append(time.perf_counter() - start)
         cache.keep((), 0)
     return latencies[warmup:]

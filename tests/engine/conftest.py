@@ -3,6 +3,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Engine

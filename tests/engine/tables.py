@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.sampling import Sampler, top_candidates
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role, Row
 from swiftspec.timeline import Span
@@ -43,6 +43,9 @@ class TableModel:
 
     def finish(self) -> Tensor:
         raise AssertionError("policies on one group do not ask for it")
+
+    def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
+        return top_candidates(logits, num_candidates)
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
         kept = [self.tree[slot] for slot in slots]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.sampling import Sampler, top_candidates
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -50,6 +50,9 @@ class RecordingModel:
     def finish(self) -> Tensor:
         self.calls.append(("finish",))
         return torch.stack([self._logits(row.token) for row in self.halfway])
+
+    def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
+        return top_candidates(logits, num_candidates)
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
         self.calls.append(("keep", slots, num_verified))

@@ -100,6 +100,7 @@ def test_roles_run_in_two_processes_on_disjoint_cores(disaggregated: Engine) -> 
     target, draft = disaggregated.processes
     assert (target.role, draft.role) == (Role.TARGET, Role.DRAFT)
     assert target.pid != draft.pid
+    assert (target.device, draft.device) == ("cpu", "cpu")
     assert not set(target.cores) & set(draft.cores)
     assert os.sched_getaffinity(draft.pid) == set(draft.cores)
 
