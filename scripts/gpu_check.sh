@@ -28,6 +28,7 @@ export PYTHONPATH=$PWD HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
 python=${PYTHON:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+: >"$work/begin"
 : >"$work/stages.tsv"
 : >"$out/log.txt"
 failures=0
@@ -55,22 +56,23 @@ pair=(--target demo/target --draft demo/draft)
 prompts=swiftspec/demo/prompts
 plan=$work/plan.json
 
-stage tests 100 "$python" -m pytest -q -o addopts=--import-mode=importlib -o minversion=8 tests/kernels
+stage tests 90 "$python" -m pytest -q -o addopts=--import-mode=importlib -o minversion=8 tests/kernels
 if [[ $device == cuda ]]; then
     stage tune 80 "$python" -m swiftspec.kernels.tuning
+    find swiftspec/kernels/tables -name '*.json' -newer "$work/begin" -exec cp {} "$out" \;
 fi
-check kernels 60 kernels
-check forward 40 forward
+check kernels 45 kernels
+check forward 35 forward
 if [[ $device == cuda ]]; then
-    check forward-fp8 30 forward --dtype fp8
+    check forward-fp8 25 forward --dtype fp8
 fi
-stage profile 60 "${swiftspec[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype bf16 \
+stage profile 90 "${swiftspec[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype bf16 \
     --accept-noise --out "$out/profile.json" --ops "$out/ops.npz"
 stage trace 20 "${swiftspec[@]}" trace "${pair[@]}" --dtype bf16 --prompts $prompts/trace.jsonl \
     --max-new-tokens 48 --out "$work/trace.npz"
 stage plan 20 "${swiftspec[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype bf16 --profile "$out/profile.json" \
     --trace "$work/trace.npz" --devices 1 --out "$plan"
-stage validate 40 "${swiftspec[@]}" validate --plan "$plan" --prompts $prompts/validate.jsonl --limit 4 \
+stage validate 50 "${swiftspec[@]}" validate --plan "$plan" --prompts $prompts/validate.jsonl --limit 4 \
     --max-new-tokens 48 --json "$work/validation.json"
 stage timeline 20 "${swiftspec[@]}" run --plan "$plan" --prompt "def main():" --max-new-tokens 48 \
     --timeline "$out/timeline.json"

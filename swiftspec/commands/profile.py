@@ -71,14 +71,11 @@ def profile(
 
 
 def _num_devices(device: str) -> int:
-    """GPUs that torch finds, or cores. ValueError for any other device, and for GPUs that are not there."""
-    if device == "cuda":
-        from swiftspec.profiler.machine import num_gpus
-
-        if count := num_gpus():
-            return count
-    check_device(device)
-    return num_devices_here()
+    """How many there are. ValueError for a device that is unknown or not there."""
+    count = num_devices_here(device)
+    if device != "cuda" or not count:
+        check_device(device)
+    return count
 
 
 def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
