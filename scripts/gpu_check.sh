@@ -54,6 +54,7 @@ patience=1
 [[ $device == cuda ]] || inflate=() patience=5
 pair=(--target demo/target --draft demo/draft)
 prompts=swiftspec/demo/prompts
+head -n 24 $prompts/trace.jsonl >"$work/traced.jsonl"
 plan=$work/plan.json
 
 stage tests 90 "$python" -m pytest -q -o addopts=--import-mode=importlib -o minversion=8 tests/kernels
@@ -68,7 +69,7 @@ if [[ $device == cuda ]]; then
 fi
 stage profile 90 "${swiftspec[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype bf16 \
     --accept-noise --out "$out/profile.json" --ops "$out/ops.npz"
-stage trace 20 "${swiftspec[@]}" trace "${pair[@]}" --dtype bf16 --prompts $prompts/trace.jsonl \
+stage trace 20 "${swiftspec[@]}" trace "${pair[@]}" --dtype bf16 --prompts "$work/traced.jsonl" \
     --max-new-tokens 48 --out "$work/trace.npz"
 stage plan 20 "${swiftspec[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype bf16 --profile "$out/profile.json" \
     --trace "$work/trace.npz" --devices 1 --out "$plan"
