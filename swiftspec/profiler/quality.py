@@ -31,7 +31,7 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Seconds at one number of rows."""
+    """Seconds at one number of rows; 0 of what has none."""
 
     rows: int
     median_s: float
@@ -39,7 +39,7 @@ class _Point:
 
     @property
     def said(self) -> str:
-        return f"{_rows(self.rows)} in {_us(self.median_s)}"
+        return f"{_rows(self.rows)} in {_us(self.median_s)}" if self.rows else _us(self.median_s)
 
 
 def step_complaints(profile: Profile, *, least_s: Mapping[Role, float] | None = None) -> list[Complaint]:
@@ -60,15 +60,16 @@ def step_complaints(profile: Profile, *, least_s: Mapping[Role, float] | None = 
 
 
 def op_complaints(rows: Iterable[OpRow]) -> list[Complaint]:
-    """About operations, worst first."""
-    rows = list(rows)
+    """About operations, worst first; not about launches, which are as steady as the host that launches."""
+    rows = [row for row in rows if not row.op.startswith("launch")]
     curves: dict[str, list[_Point]] = defaultdict(list)
     complaints: list[Complaint] = []
     peak = peak_bytes_per_s(rows)
     for row in rows:
         others = " ".join(f"{name}={size}" for name, size in row.sizes.items() if name != "rows")
-        what = " ".join(part for part in (row.op, others, row.dtype) if part)
-        point = _Point(row.sizes.get("rows", row.devices), row.timing.median_s, row.timing.spread)
+        group = f"on {row.devices} devices" if row.devices > 1 else ""
+        what = " ".join(part for part in (row.op, others, row.dtype, group) if part)
+        point = _Point(row.sizes.get("rows", 0), row.timing.median_s, row.timing.spread)
         curves[what].append(point)
         if row.op != "copy" and row.bytes_per_s is not None and row.bytes_per_s > peak * (1 + MOST_OVER_PEAK):
             excess = row.bytes_per_s / peak - 1

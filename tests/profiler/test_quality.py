@@ -98,6 +98,23 @@ def test_a_product_faster_than_a_copy_is_named() -> None:
     assert complaint.severity == pytest.approx(2)
 
 
+def test_what_has_no_rows_is_said_without() -> None:
+    timing = Timing(median_s=1e-5, low_s=0.5e-5, high_s=1e-5, num_samples=9)
+    reduced = OpRow(op="all_reduce", sizes={"bytes": 8192}, dtype="fp32", timing=timing, devices=2)
+    launch = OpRow(op="launch", sizes={}, dtype="fp32", timing=timing)
+    (complaint,) = op_complaints([COPY, reduced, launch])
+    assert complaint.sentence.startswith("all_reduce bytes=8192 fp32 on 2 devices: 10 us, and 50% of that lies")
+
+
+def test_groups_of_devices_are_not_compared_with_each_other() -> None:
+    quick, slow = (Timing(median_s=s, low_s=s, high_s=s, num_samples=9) for s in (1e-6, 1e-5))
+    reduced = [
+        OpRow(op="all_reduce", sizes={"bytes": 8192}, dtype="fp32", timing=timing, devices=devices)
+        for devices, timing in ((2, slow), (4, quick))
+    ]
+    assert op_complaints([COPY, *reduced]) == []
+
+
 def test_the_worst_comes_first() -> None:
     complaints = step_complaints(profile(verify(1, 1.2e-3), verify(2, 1.0e-3), verify(4, 0.5e-3)))
     assert ["4 rows" in complaint.sentence for complaint in complaints] == [True, False]
