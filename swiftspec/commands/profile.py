@@ -92,6 +92,8 @@ def _measure_ops(pair: Pair, device: str, num_devices: int) -> list["OpRow"]:
     from swiftspec.profiler.ops import Grid, measure_ops
     from swiftspec.profiler.stopwatch import Stopwatch
 
+    # On a CPU a group is threads of one process, which hold no shards and send nothing.
+    num_devices = num_devices if device == "cuda" else 1
     grid = Grid(degrees=[degree for degree in (1, 2, 4, 8) if degree <= num_devices])
     with console.progress("operations") as progress:
         watch = Stopwatch(device)

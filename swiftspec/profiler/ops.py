@@ -24,13 +24,25 @@ from swiftspec.profiler.stopwatch import Stopwatch, Timing
 from swiftspec.registry import sharded
 from swiftspec.specs import ModelSpec
 
-__all__ = ["CONTEXTS", "FRAMEWORK", "ROWS", "Grid", "OpRow", "measure_ops", "op_tables", "peak_bytes_per_s"]
+__all__ = [
+    "CONTEXTS",
+    "FRAMEWORK",
+    "ROWS",
+    "Bench",
+    "Grid",
+    "OpRow",
+    "chain_words",
+    "measure_ops",
+    "op_tables",
+    "peak_bytes_per_s",
+]
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 500, 1000, 2000, 4000)
 MESSAGE_BYTES = tuple(1 << exponent for exponent in range(13, 21))  # 8 KB to 1 MB
 FRAMEWORK = "swiftspec"
 _COPIED_CACHES = 8  # a copy is of so many times what the last cache holds
+_MOST_DEVICES = 8  # of a group
 _TREE_WORDS, _WORD_BITS = 2, 32
 _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 Progress = Callable[[int, int, str], None]
@@ -88,7 +100,7 @@ def measure_ops(
     watch : Stopwatch
         On the device.
     num_devices : int
-        How many there are: all-reduces are timed in groups of 2 to all of them.
+        How many there are: all-reduces are timed in groups of 2 to all of them, but not of more than 8.
     """
     jobs: dict[str, Callable[[], list[OpRow]]] = {"copies and launches": partial(_limits, watch)}
     jobs |= dict(_jobs(models, Bench.on(watch), grid))
@@ -268,7 +280,7 @@ def _all_reduces(device: str, num_devices: int, message_bytes: Sequence[int]) ->
             devices=degree,
             implementation=BACKENDS[device],
         )
-        for degree in range(2, num_devices + 1)
+        for degree in range(2, min(num_devices, _MOST_DEVICES) + 1)
         for size, timing in all_reduce_times(device, degree, message_bytes).items()
     ]
 
