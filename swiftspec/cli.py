@@ -83,9 +83,11 @@ def profile(
     draft: options.Draft,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the profile.")],
     inflate: options.Inflate = None,
-    device: Annotated[str, typer.Option(help="What to measure on.")] = "cpu",
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="What to measure on.")] = "cpu",
     devices: Annotated[int | None, typer.Option(min=1, help="How many; on a CPU, cores. All if not given.")] = None,
     dtype: options.Dtype = "auto",
+    ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Time single operations, too (.npz).")] = None,
+    accept_noise: Annotated[bool, typer.Option("--accept-noise", help="Save whatever a GPU's times say.")] = False,
     plot: options.Plot = None,
     json: options.Json = None,
 ) -> None:
@@ -105,6 +107,8 @@ def profile(
         device=device,
         devices=devices,
         out=out,
+        ops=ops,
+        accept_noise=accept_noise,
         plot=plot,
         json_path=json,
     )

@@ -28,7 +28,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "kernels": frozenset({"kernels", "torch", "triton"}),
     "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
     "engine": frozenset({"engine", "contracts", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy"}),
-    "profiler": frozenset({"profiler", "engine", "kernels", "contracts", "torch", "numpy"}),
+    "profiler": frozenset({"profiler", "engine", "kernels", "ops", "contracts", "torch", "numpy"}),
     "ops": frozenset({"ops", "contracts", "numpy", "scipy", "pyarrow"}),
     "planner": frozenset({"planner", "simulator", "contracts", "joblib", "distributed", "ray", "numpy", "scipy"}),
     "backtest": frozenset({"backtest", "ops", "simulator", "contracts", "joblib", "numpy", "scipy"}),

@@ -39,8 +39,12 @@ class Task:
     request: Request
 
 
-def num_devices_here() -> int:
-    """Cores this process may use."""
+def num_devices_here(device: str = "cpu") -> int:
+    """Cores this process may use, or GPUs that torch finds."""
+    if device == "cuda":
+        from swiftspec.profiler.machine import num_gpus
+
+        return num_gpus()
     return len(os.sched_getaffinity(0))
 
 
@@ -48,7 +52,7 @@ def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: Path) 
     """ValueError unless the plan is for a machine of this kind, with every device that the candidates use."""
     if plan.device in DEVICES:
         raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
-    available = num_devices_here()
+    available = num_devices_here(plan.device)
     for candidate in candidates:
         needed = max(candidate.devices) + 1
         if needed > available:
@@ -111,6 +115,7 @@ def open_engines(
             layout=layout,
             max_context=max_context,
             target_groups=group[0].build().target_groups,
+            device="cuda" if plan.device == "cuda" else "cpu",
         )
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}

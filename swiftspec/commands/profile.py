@@ -1,16 +1,24 @@
 """`swiftspec profile`: measures a model pair on this machine's devices."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swiftspec import console
 from swiftspec.commands.execution import num_devices_here
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import Pair, check_device, resolve_pair
 from swiftspec.commands.wording import milliseconds
+from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
+from swiftspec.registry import DEVICES
+from swiftspec.specs import Inflation, ModelSpec, dtype_bytes, model_directory
 from swiftspec.timeline import Phase
+
+if TYPE_CHECKING:
+    from swiftspec.profiler.ops import OpRow
+    from swiftspec.profiler.quality import Complaint
 
 __all__ = ["profile", "show_profile"]
 
@@ -24,26 +32,133 @@ def profile(
     device: str,
     devices: int | None,
     out: Path,
+    ops: Path | None = None,
+    accept_noise: bool = False,
     plot: Path | None = None,
     json_path: Path | None = None,
 ) -> Profile:
-    """Measure, print and save."""
-    check_outputs(out=out, plot=plot, json=json_path)
-    check_device(device)
-    num_devices = num_devices_here() if devices is None else devices
-    if num_devices > num_devices_here():
-        raise ValueError(f"--devices is {num_devices}; this machine offers {num_devices_here()}")
+    """Measure, print and save: the pair's forwards and, where `ops` says where to, the operations they consist of.
+
+    ValueError, and nothing saved, where measurements on a GPU contradict themselves and `accept_noise` is not given.
+    """
+    check_outputs(out=out, ops=ops, plot=plot, json=json_path)
+    available = _num_devices(device)
+    num_devices = available if devices is None else devices
+    if num_devices > available:
+        raise ValueError(f"--devices is {num_devices}; this machine offers {available}")
+    # Which dtype is faster is a question to a CPU; GPUs read bfloat16 twice as fast.
+    dtype = "bfloat16" if device == "cuda" and dtype == "auto" else dtype
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
+    op_rows = [] if ops is None else _measure_ops(pair, device, num_devices)
     measured = _measure(pair, device, num_devices)
+    _judge(measured, op_rows, _least_s(pair, device, op_rows), refuse=device == "cuda" and not accept_noise)
     measured.save(out)
     show_profile(measured)
     console.say(f"\nSaved as {out}")
+    if ops is not None:
+        from swiftspec.profiler.ops import op_tables
+
+        name = _registered_name(measured.origin.device)
+        op_tables(op_rows, device=name, origin=measured.origin).save(ops)
+        show_ops(op_rows)
+        console.say(f"\nSaved as {ops}")
     if plot is not None:
         from swiftspec.plotting import save_figure, step_latency
 
         save_figure(plot, step_latency(measured))
     write_json(json_path, {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)})
     return measured
+
+
+def _num_devices(device: str) -> int:
+    """How many there are. ValueError for a device that is unknown or not there."""
+    count = num_devices_here(device)
+    if device != "cuda" or not count:
+        check_device(device)
+    return count
+
+
+def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
+    """Shape and dtype of both models, inflated."""
+    found = []
+    for reference in (pair.target, pair.draft):
+        spec = ModelSpec.from_directory(model_directory(reference.model))
+        shape = spec if reference.inflate is None else Inflation.parse(reference.inflate).inflated(spec)
+        found.append((shape, reference.dtype))
+    return found
+
+
+def _measure_ops(pair: Pair, device: str, num_devices: int) -> list["OpRow"]:
+    from swiftspec.profiler.ops import Grid, measure_ops
+    from swiftspec.profiler.stopwatch import Stopwatch
+
+    # On a CPU a group is threads of one process, which hold no shards and send nothing.
+    num_devices = num_devices if device == "cuda" else 1
+    grid = Grid(degrees=[degree for degree in (1, 2, 4, 8) if degree <= num_devices])
+    with console.progress("operations") as progress:
+        watch = Stopwatch(device)
+        return measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress)
+
+
+def _least_s(pair: Pair, device: str, op_rows: Sequence["OpRow"]) -> dict[Role, float]:
+    """Seconds that reading a role's matrices takes, as far as they are known in bytes and no cache holds them."""
+    if not op_rows:
+        return {}
+    from swiftspec.profiler.ops import peak_bytes_per_s
+    from swiftspec.profiler.stopwatch import Stopwatch
+
+    least_s = {}
+    for role, (spec, dtype) in zip((Role.TARGET, Role.DRAFT), _specs(pair), strict=True):
+        parameters = spec.num_layers * spec.layer_matrix_parameters + spec.vocab_size * spec.hidden_size
+        num_bytes = parameters * dtype_bytes(dtype)
+        if Stopwatch(device).copies(num_bytes) == 1:
+            least_s[role] = num_bytes / peak_bytes_per_s(op_rows)
+    return least_s
+
+
+def _judge(measured: Profile, op_rows: Sequence["OpRow"], least_s: Mapping[Role, float], *, refuse: bool) -> None:
+    """ValueError with the worst that the measurements say against themselves, or a note of it."""
+    from swiftspec.profiler.quality import op_complaints, step_complaints
+
+    complaints = step_complaints(measured, least_s=least_s)
+    if op_rows:
+        complaints = sorted([*complaints, *op_complaints(op_rows)], reverse=True)
+    if complaints and refuse:
+        raise ValueError(f"{_worst(complaints)}; nothing is saved, unless with --accept-noise")
+    if complaints:
+        console.note(f"swiftspec: noise: {_worst(complaints)}")
+
+
+def _worst(complaints: Sequence["Complaint"]) -> str:
+    others = len(complaints) - 1
+    return f"{complaints[0].sentence} ({others} more such {'point' if others == 1 else 'points'})"
+
+
+def _registered_name(device: str) -> str:
+    """The name that DEVICES has for a GPU that calls itself `NVIDIA H200`; other devices keep theirs."""
+    words = device.lower().replace(",", " ").split()
+    return next((name for name in DEVICES if name.partition("-")[0] in words), device)
+
+
+def show_ops(rows: Sequence["OpRow"]) -> None:
+    """A line per operation and size: microseconds, and what of the measured bandwidth they stand for."""
+    from swiftspec.profiler.ops import peak_bytes_per_s
+
+    peak = peak_bytes_per_s(rows)
+    lines = [
+        (
+            row.op,
+            row.shape if row.devices == 1 else f"{row.shape} on {row.devices}",
+            row.dtype,
+            f"{row.timing.median_s * 1e6:.1f}",
+            f"{row.timing.low_s * 1e6:.1f} to {row.timing.high_s * 1e6:.1f}",
+            "-" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:.1f}",
+            "-" if row.bytes_per_s is None else f"{row.bytes_per_s / peak:.0%}",
+        )
+        for row in rows
+    ]
+    columns = ("operation", "shape", "dtype", "median us", "20 to 80 %", "GB/s", "of a copy's")
+    console.table("Operations, their weights and caches read from memory", columns, lines, num_text_columns=3)
 
 
 def _measure(pair: Pair, device: str, num_devices: int) -> Profile:

@@ -11,7 +11,8 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -39,24 +40,49 @@ _TOKENIZER_FILES = (
 
 
 def inflate_weights(
-    weights: Mapping[str, Tensor], spec: ModelSpec, inflation: Inflation, *, generator: torch.Generator
-) -> dict[str, Tensor]:
+    weights: Mapping[str, Tensor],
+    spec: ModelSpec,
+    inflation: Inflation,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Mapping[str, Tensor]:
     """Weights, in fp32, of the model that `inflation` makes of `spec`; its logits are those of `weights`.
 
     The added dimensions of the residual stream are always zero, since nothing writes to them. RMSNorm sees the same
     sum of squares over more dimensions: norm weights shrink by sqrt(hidden / new hidden), and eps with it in the spec.
     The small model's layers are spread evenly, so that half of the layers know what half of its own do.
+
+    A weight is made when it is asked for, on `device`, and is the same every time: what a GPU holds in 16 bits need
+    never have been there, nor on the host, in 32.
     """
-    inflated = inflation.inflated(spec)
-    result = {}
-    source_of = _sources(spec, inflated)
-    for name, shape in weight_shapes(inflated).items():
-        original = weights.get(source_of(name))
+    return _Inflated(weights, spec, inflation.inflated(spec), seed=seed, device=torch.device(device))
+
+
+class _Inflated(Mapping[str, Tensor]):
+    def __init__(
+        self, weights: Mapping[str, Tensor], spec: ModelSpec, inflated: ModelSpec, *, seed: int, device: torch.device
+    ) -> None:
+        self._weights = weights
+        self._shapes = weight_shapes(inflated)
+        self._source_of = _sources(spec, inflated)
+        self._seed = seed
+        self._device = device
+
+    def __getitem__(self, name: str) -> Tensor:
+        shape = self._shapes[name]
+        # Every weight has numbers of its own, whichever others were asked for before.
+        generator = torch.Generator(self._device).manual_seed(self._seed + zlib.crc32(name.encode()))
+        original = self._weights.get(self._source_of(name))
         if original is None:
-            result[name] = _added_layer_weight(name, shape, generator)
-        else:
-            result[name] = _expand(name, original.float(), shape, generator)
-    return result
+            return _added_layer_weight(name, shape, generator)
+        return _expand(name, original.to(self._device, torch.float32), shape, generator)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
 
 
 def _sources(spec: ModelSpec, inflated: ModelSpec) -> Callable[[str], str]:
@@ -74,14 +100,14 @@ def _sources(spec: ModelSpec, inflated: ModelSpec) -> Callable[[str], str]:
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Norm weights about 1, others scaled so that activations keep the size of their input."""
-    noise = torch.randn(shape, generator=generator)
+    noise = torch.randn(shape, generator=generator, device=generator.device)
     if "norm" in name:
         return 1.0 + 0.1 * noise
     return noise / math.sqrt(shape[-1])
 
 
 def _added_layer_weight(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.zeros(shape) if name.endswith(_OUTPUTS) else _random(name, shape, generator)
+    return torch.zeros(shape, device=generator.device) if name.endswith(_OUTPUTS) else _random(name, shape, generator)
 
 
 def _expand(name: str, original: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -94,7 +120,7 @@ def _expand(name: str, original: Tensor, shape: tuple[int, ...], generator: torc
         original = original * math.sqrt(original.shape[0] / shape[0])
     elif name.endswith((*_OUTPUTS, "embed_tokens.weight")):
         # Rows would write to the added dimensions, columns would let added heads and neurons be heard.
-        result = torch.zeros(shape)
+        result = torch.zeros(shape, device=generator.device)
     else:
         # Added columns read zeros; added rows are heads, neurons of which nobody hears.
         result = _random(name, shape, generator)
@@ -114,8 +140,7 @@ def write_inflated(
     config = _inflated_config(source, inflation.inflated(spec), dtype)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out}: already exists and is not an empty directory")
-    generator = torch.Generator().manual_seed(seed)
-    inflated = inflate_weights(load_weights(source, spec), spec, inflation, generator=generator)
+    inflated = inflate_weights(load_weights(source, spec), spec, inflation, seed=seed)
     weights = {name: tensor.to(dtype).contiguous() for name, tensor in inflated.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

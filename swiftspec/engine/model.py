@@ -100,10 +100,9 @@ class Decoder:
         ValueError in one sentence if the directory cannot be used.
         """
         spec = ModelSpec.from_directory(directory)
-        weights = load_weights(directory, spec)
+        weights: Mapping[str, Tensor] = load_weights(directory, spec)
         if inflation is not None:
-            generator = torch.Generator().manual_seed(seed)
-            weights = inflate_weights(weights, spec, inflation, generator=generator)
+            weights = inflate_weights(weights, spec, inflation, seed=seed)
             spec = inflation.inflated(spec)
         return cls(spec, weights, dtype=dtype)
 

@@ -97,9 +97,9 @@ class StaticDecoder:
         ValueError in one sentence if the directory cannot be used.
         """
         spec = ModelSpec.from_directory(directory)
-        weights = load_weights(directory, spec)
+        weights: Mapping[str, Tensor] = load_weights(directory, spec)
         if inflation is not None:
-            weights = inflate_weights(weights, spec, inflation, generator=torch.Generator().manual_seed(seed))
+            weights = inflate_weights(weights, spec, inflation, seed=seed, device=device)
             spec = inflation.inflated(spec)
         return cls(spec, weights, weight_format=weight_format, device=device, ops=ops)
 

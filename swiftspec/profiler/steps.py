@@ -4,11 +4,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal
 
 import numpy as np
 
-from swiftspec.documents import ModelRef, Origin
-from swiftspec.engine.launcher import Engine
+from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import TREE_SLOTS, Engine
 from swiftspec.engine.sampling import Sampler
 from swiftspec.latency import Latency, Provenance
 from swiftspec.policies import Layout, Policy, Request
@@ -19,6 +20,7 @@ from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.profiler.host import arrival_point, host_points
+from swiftspec.profiler.machine import origin_on
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.steps import COOLING_S
@@ -30,6 +32,10 @@ TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
 HALVES_ROWS = (2, 4, 6, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
+# A GPU's forwards are made for these numbers of rows; the smallest that holds them runs those between.
+GPU_TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64)
+GPU_DRAFT_ROWS = (1, 2, 4, 8, 16, 32)
+GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
 # Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
 PASSES = 3
 REPEATS = 3
@@ -49,6 +55,7 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     ),
 }
 HOST_TOKENS = 48
+_SLACK = 512  # slots of the cache beyond the longest context: rows, and the tokens of a request
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards makes one look cold, too
 Progress = Callable[[int, int, str], None]
 
@@ -57,26 +64,44 @@ Progress = Callable[[int, int, str], None]
 class _Bench:
     """An engine to measure on, and the group sizes its spans speak for."""
 
+    device: Literal["cpu", "cuda"]
     layout: Layout
     groups: dict[Role, tuple[int, ...]]
 
     def __str__(self) -> str:
         return f"{self.layout} {'+'.join(str(len(cores)) for cores in self.groups.values())}"
 
+    def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Engine:
+        return Engine(
+            target=target,
+            draft=draft,
+            groups=self.groups,
+            layout=self.layout,
+            max_context=max_context,
+            device=self.device,
+        )
+
+    def host_shapes(self) -> list[Policy]:
+        """Those whose trees the engine's caches hold."""
+        most = TREE_SLOTS[self.device]
+        return [shape for shape in HOST_SHAPES[self.layout] if max(shape.draft_rows, shape.target_rows) <= most]
+
 
 def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devices: int, progress: Progress) -> Profile:
-    """Measure every group size and split of `num_devices` devices.
+    """Measure every group size and split of `num_devices` cores; of GPUs, one for both models, and one for each.
 
     Raises
     ------
     ValueError
         If the device is unknown, a model cannot be loaded, or there are fewer devices than asked for.
     """
-    if device != "cpu":
-        raise ValueError(f"device is {device!r}; this version measures 'cpu'")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; this version measures 'cpu' and 'cuda'")
     spec = ModelSpec.from_directory(model_directory(target.model))
-    contexts = [context for context in CONTEXTS if context + max(TARGET_ROWS) <= spec.max_position]
-    benches = list(_benches(num_devices))
+    wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
+    contexts = [context for context in wanted if context + max(rows) <= spec.max_position]
+    max_context = min(spec.max_position, max(contexts, default=0) + _SLACK)
+    benches = list(_gpu_benches(num_devices) if device == "cuda" else _benches(num_devices))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[Timeline] = []
     interrupted: list[Timeline] = []
@@ -86,9 +111,7 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
     for done, (number, (bench, timelines)) in zip(range(0, total, per_engine), stages, strict=True):
         what = f"pass {number} of {PASSES}, {bench}"
         progress(done, total, f"{what}: loading")
-        with Engine(
-            target=target, draft=draft, groups=bench.groups, layout=bench.layout, max_context=spec.max_position
-        ) as engine:
+        with bench.open(target=target, draft=draft, max_context=max_context) as engine:
             measured = _Measurement(engine, bench, spec)
             for index, context in enumerate(contexts):
                 progress(done + index, total, f"{what}: steps at context {context}")
@@ -101,7 +124,7 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
     progress(total, total, "done")
     arrival = arrival_point(interrupted)
     return Profile(
-        origin=Origin.here(),
+        origin=origin_on(device),
         device=device,
         num_devices=num_devices,
         target=target,
@@ -117,10 +140,17 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
 
 def _benches(num_devices: int) -> Iterator[_Bench]:
     for count in range(1, num_devices + 1):
-        yield _Bench(layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
+        yield _Bench(device="cpu", layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
     for count in range(1, num_devices):
         groups = {Role.TARGET: tuple(range(count)), Role.DRAFT: tuple(range(count, num_devices))}
-        yield _Bench(layout=Layout.DISAGGREGATED, groups=groups)
+        yield _Bench(device="cpu", layout=Layout.DISAGGREGATED, groups=groups)
+
+
+def _gpu_benches(num_devices: int) -> Iterator[_Bench]:
+    """A process has one GPU: degrees above 1 have no engine yet, and GPUs beyond the second nothing to add."""
+    yield _Bench(device="cuda", layout=Layout.COLOCATED, groups={Role.TARGET: (0,)})
+    if num_devices > 1:
+        yield _Bench(device="cuda", layout=Layout.DISAGGREGATED, groups={Role.TARGET: (0,), Role.DRAFT: (1,)})
 
 
 class _Measurement:
@@ -135,13 +165,14 @@ class _Measurement:
     def sweep(self, context: int) -> list[Timeline]:
         timelines = []
         for repeats in (1, *([REPEATS] * SWEEPS)):
-            policy = new_sweep(self._bench.layout, repeats=repeats)
+            policy = new_sweep(self._bench.layout, repeats=repeats, device=self._bench.device)
             timelines.append(self._run(policy, context, max_new_tokens=1))
         return timelines[1:]  # the first time at a context compiles its shapes
 
     def resume(self, context: int) -> Timeline:
         """Only what Resumptions are there for: the draft's first forwards after a wait."""
-        sweep = Resumptions(target_rows_grid=(1,), draft_rows_grid=DRAFT_ROWS, halves_rows_grid=(), repeats=REPEATS)
+        rows = DRAFT_ROWS if self._bench.device == "cpu" else GPU_DRAFT_ROWS
+        sweep = Resumptions(target_rows_grid=(1,), draft_rows_grid=rows, halves_rows_grid=(), repeats=REPEATS)
         timeline = self._run(sweep, context, max_new_tokens=1)
         return replace(timeline, spans=tuple(span for span in timeline.spans if span.phase in DRAFTING))
 
@@ -151,7 +182,7 @@ class _Measurement:
 
     def policies(self) -> list[Timeline]:
         """Real rounds, for what they cost beside the forwards."""
-        shapes = HOST_SHAPES[self._bench.layout]
+        shapes = self._bench.host_shapes()
         return [self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:
@@ -163,11 +194,12 @@ class _Measurement:
         return generation.timeline
 
 
-def new_sweep(layout: Layout, *, repeats: int) -> Policy:
+def new_sweep(layout: Layout, *, repeats: int, device: str = "cpu") -> Policy:
     """A measuring program over every row count of every kind of forward."""
     sweep = OverlappedSweep if layout is Layout.DISAGGREGATED else AlternatingSweep
+    target_rows, draft_rows = (TARGET_ROWS, DRAFT_ROWS) if device == "cpu" else (GPU_TARGET_ROWS, GPU_DRAFT_ROWS)
     return sweep(
-        target_rows_grid=TARGET_ROWS, draft_rows_grid=DRAFT_ROWS, halves_rows_grid=HALVES_ROWS, repeats=repeats
+        target_rows_grid=target_rows, draft_rows_grid=draft_rows, halves_rows_grid=HALVES_ROWS, repeats=repeats
     )
 
 

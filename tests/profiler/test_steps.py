@@ -3,6 +3,8 @@ import os
 import pytest
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import TREE_SLOTS
+from swiftspec.engine.staging import BUCKETS
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
@@ -133,3 +135,23 @@ def test_row_grids_cover_what_the_policies_ask_for() -> None:
 
     shapes = [shape for policy in POLICIES.values() for shape in policy.search_space()]
     assert max(shape.target_rows for shape in shapes) <= max(steps.TARGET_ROWS)
+
+
+def test_gpus_are_measured_one_for_both_models_and_one_for_each() -> None:
+    assert [str(bench) for bench in steps._gpu_benches(1)] == ["co-located 1"]
+    assert [str(bench) for bench in steps._gpu_benches(8)] == ["co-located 1", "disaggregated 1+1"]
+    assert {bench.device for bench in steps._gpu_benches(8)} == {"cuda"}
+
+
+def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
+    for layout in (Layout.COLOCATED, Layout.DISAGGREGATED):
+        sweep = steps.new_sweep(layout, repeats=1, device="cuda")
+        assert max(sweep.target_rows, sweep.draft_rows) <= TREE_SLOTS["cuda"]
+    assert {*steps.GPU_TARGET_ROWS, *steps.GPU_DRAFT_ROWS} == set(BUCKETS)
+
+
+def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:
+    for bench in steps._gpu_benches(2):
+        shapes = bench.host_shapes()
+        assert shapes
+        assert max(max(shape.target_rows, shape.draft_rows) for shape in shapes) <= TREE_SLOTS["cuda"]

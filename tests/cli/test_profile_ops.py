@@ -1,0 +1,105 @@
+"""`swiftspec profile`: single operations beside the forwards, and what becomes of noise."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swiftspec.cli import main
+from swiftspec.commands import profile as command
+from swiftspec.commands.models import Pair
+from swiftspec.ops.tables import OpTables
+from swiftspec.profile import Profile
+from swiftspec.profiler import ops
+from swiftspec.profiler.quality import Complaint
+from swiftspec.profiler.stopwatch import Stopwatch
+from tests.simulator.builders import machine_profile
+
+Fails = Callable[..., str]
+Models = tuple[Path, Path]
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(pair: Pair, device: str, num_devices: int) -> Profile:
+        return machine_profile().model_copy(update={"target": pair.target, "draft": pair.draft})
+
+    monkeypatch.setattr(command, "_measure", measure)
+
+
+@pytest.fixture
+def noisy(monkeypatch: pytest.MonkeyPatch, swept: None) -> None:
+    complaints = [Complaint(1.0, "verify: slower than before"), Complaint(3.0, "expand: 8 rows in no time")]
+
+    def complain(*_: Any, **__: Any) -> list[Complaint]:
+        return sorted(complaints, reverse=True)
+
+    monkeypatch.setattr("swiftspec.profiler.quality.step_complaints", complain)
+
+
+def arguments(models: Models, folder: Path, *more: str) -> list[str]:
+    pair = ["--target", str(models[0]), "--draft", str(models[1])]
+    return ["profile", *pair, "--dtype", "fp32", "--out", str(folder / "profile.json"), *more]
+
+
+def test_operations_are_saved_beside_the_profile_and_printed(
+    models: Models, tmp_path: Path, swept: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    brief = partial(Stopwatch, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
+    monkeypatch.setattr("swiftspec.profiler.stopwatch.Stopwatch", brief)
+    monkeypatch.setattr(ops, "Grid", partial(ops.Grid, rows=(1, 8), contexts=(16,)))
+    assert main(arguments(models, tmp_path, "--devices", "1", "--ops", str(tmp_path / "ops.npz"))) == 0
+    printed = capsys.readouterr().out
+    assert "gate_up" in printed
+    assert "of a copy's" in printed
+    tables = OpTables.load(tmp_path / "ops.npz")
+    assert tables.values("gemm", "framework") == ["swiftspec"]
+    assert set(tables.rows("gemm", dtype="fp32")["rows"].tolist()) == {1, 8}
+    assert Profile.load(tmp_path / "profile.json").num_devices
+
+
+def test_operations_are_not_written_over_the_profile(fails: Fails, models: Models, tmp_path: Path) -> None:
+    sentence = fails(*arguments(models, tmp_path, "--ops", str(tmp_path / "profile.json")))
+    assert "where --out is to be written, too" in sentence
+
+
+@pytest.mark.usefixtures("noisy")
+def test_noise_on_a_cpu_is_a_note(models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(models, tmp_path, "--devices", "1")) == 0
+    assert "swiftspec: noise: expand: 8 rows in no time (1 more such point)" in capsys.readouterr().err
+    assert (tmp_path / "profile.json").exists()
+
+
+@pytest.mark.usefixtures("noisy")
+def test_noise_on_a_gpu_is_refused_unless_accepted(
+    fails: Fails, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swiftspec.profiler.machine.num_gpus", lambda: 1)
+    sentence = fails(*arguments(models, tmp_path, "--device", "cuda"))
+    assert sentence == "expand: 8 rows in no time (1 more such point); nothing is saved, unless with --accept-noise"
+    assert not (tmp_path / "profile.json").exists()
+    assert main(arguments(models, tmp_path, "--device", "cuda", "--accept-noise")) == 0
+    assert (tmp_path / "profile.json").exists()
+
+
+def test_more_gpus_than_there_are(
+    fails: Fails, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swiftspec.profiler.machine.num_gpus", lambda: 2)
+    sentence = fails(*arguments(models, tmp_path, "--device", "cuda", "--devices", "3"))
+    assert sentence == "--devices is 3; this machine offers 2"
+
+
+@pytest.mark.parametrize(
+    ("name", "registered"),
+    [
+        ("NVIDIA H200, 1 of them", "h200-sxm"),
+        ("NVIDIA H100 80GB HBM3, 8 of them", "h100-sxm"),
+        ("NVIDIA GeForce RTX 4090, 1 of them", "NVIDIA GeForce RTX 4090, 1 of them"),
+        ("AMD EPYC 9654, 2 cores", "AMD EPYC 9654, 2 cores"),
+    ],
+)
+def test_a_gpu_is_known_by_its_registered_name(name: str, registered: str) -> None:
+    assert command._registered_name(name) == registered
