@@ -75,6 +75,10 @@ stage plan 20 "${swiftspec[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype bf16 -
     --trace "$work/trace.npz" --devices 1 --out "$plan"
 stage validate 50 "${swiftspec[@]}" validate --plan "$plan" --prompts $prompts/validate.jsonl --limit 4 \
     --max-new-tokens 48 --json "$work/validation.json"
+if [[ $device == cuda ]]; then
+    stage profile-int4 45 "${swiftspec[@]}" profile "${pair[@]}" "${inflate[@]}" --device cuda --devices 1 \
+        --dtype int4 --accept-noise --out "$out/profile-int4.json"
+fi
 stage timeline 20 "${swiftspec[@]}" run --plan "$plan" --prompt "def main():" --max-new-tokens 48 \
     --timeline "$out/timeline.json"
 

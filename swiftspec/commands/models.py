@@ -16,6 +16,8 @@ DTYPES = {
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",
 }
+# fp8 and int4 are what the layers' weights are quantised to at load; all else is bfloat16.
+GPU_DTYPES = DTYPES | {"float16": "float16", "fp16": "float16", "fp8": "fp8", "int4": "int4"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ def check_device(device: str) -> None:
         raise ValueError(f"--device is {device!r}; this version runs on 'cpu'")
 
 
-def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str) -> Pair:
+def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
     """Both models, found readable and made for each other. ValueError with one sentence if not."""
     target, draft = model_name(target), model_name(draft)
     spec = ModelSpec.from_directory(model_directory(target))
@@ -56,16 +58,19 @@ def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str) ->
     if inflate is not None:
         Inflation.parse(inflate).inflated(spec)
     check_same_vocabulary(model_directory(target), model_directory(draft))
-    dtype = resolve_dtype(dtype, target=target, inflate=inflate)
+    dtype = resolve_dtype(dtype, target=target, inflate=inflate, device=device)
     return Pair(target=ModelRef(model=target, inflate=inflate, dtype=dtype), draft=ModelRef(model=draft, dtype=dtype))
 
 
-def resolve_dtype(dtype: str, *, target: str, inflate: str | None) -> str:
-    """torch's name of a dtype; `auto` measures which one the target is faster in."""
+def resolve_dtype(dtype: str, *, target: str, inflate: str | None, device: str = "cpu") -> str:
+    """torch's name of a dtype, or what weights are quantised to; `auto`: the faster one, which on a CPU is measured."""
+    known = GPU_DTYPES if device == "cuda" else DTYPES
     if dtype != "auto":
-        if dtype not in DTYPES:
-            raise ValueError(f"--dtype is {dtype!r}; expected auto or one of {', '.join(DTYPES)}")
-        return DTYPES[dtype]
+        if dtype not in known:
+            raise ValueError(f"--dtype is {dtype!r}; expected auto or one of {', '.join(known)}, on {device}")
+        return known[dtype]
+    if device == "cuda":
+        return "bfloat16"
     from swiftspec.profiler.dtype import choose_dtype
 
     return choose_dtype(model=target, inflate=inflate)

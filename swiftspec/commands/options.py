@@ -48,7 +48,12 @@ Inflate = Annotated[
     typer.Option(metavar="SHAPE", help="Expand the target to this shape at load, as layers=24,hidden=1024."),
 ]
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the files go.")]
-Dtype = Annotated[str, typer.Option(help="auto (measures which is faster), float32 (fp32) or bfloat16 (bf16).")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="auto (the faster one, measured), float32 (fp32) or bfloat16 (bf16); on GPUs also float16, fp8 and int4."
+    ),
+]
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
 PromptFile = Annotated[

@@ -143,7 +143,8 @@ def search(
     """The plan for the machine of a profile, as it would be saved at `plan_path`."""
     wanted = check_policy(policy, devices)
     latencies, recorded = Profile.load(profile), AcceptanceTrace.load(trace)
-    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype or latencies.target.dtype)
+    dtype = dtype or latencies.target.dtype
+    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=latencies.device)
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
     from swiftspec.planner.search import make_plan
 

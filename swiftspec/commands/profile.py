@@ -13,7 +13,7 @@ from swiftspec.commands.wording import milliseconds
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.registry import DEVICES
-from swiftspec.specs import Inflation, ModelSpec, dtype_bytes, model_directory
+from swiftspec.specs import Inflation, ModelSpec, model_directory
 from swiftspec.timeline import Phase
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def profile(
     num_devices = available if devices is None else devices
     if num_devices > available:
         raise ValueError(f"--devices is {num_devices}; this machine offers {available}")
-    # Which dtype is faster is a question to a CPU; GPUs read bfloat16 twice as fast.
-    dtype = "bfloat16" if device == "cuda" and dtype == "auto" else dtype
-    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
+    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
     op_rows = [] if ops is None else _measure_ops(pair, device, num_devices)
     measured = _measure(pair, device, num_devices)
     _judge(measured, op_rows, _least_s(pair, device, op_rows), refuse=device == "cuda" and not accept_noise)
@@ -104,13 +102,13 @@ def _least_s(pair: Pair, device: str, op_rows: Sequence["OpRow"]) -> dict[Role, 
     """Seconds that reading a role's matrices takes, as far as they are known in bytes and no cache holds them."""
     if not op_rows:
         return {}
+    from swiftspec.engine.weights import FORMATS, read_bytes
     from swiftspec.profiler.ops import peak_bytes_per_s
     from swiftspec.profiler.stopwatch import Stopwatch
 
     least_s = {}
     for role, (spec, dtype) in zip((Role.TARGET, Role.DRAFT), _specs(pair), strict=True):
-        parameters = spec.num_layers * spec.layer_matrix_parameters + spec.vocab_size * spec.hidden_size
-        num_bytes = parameters * dtype_bytes(dtype)
+        num_bytes = read_bytes(spec, FORMATS[dtype])
         if Stopwatch(device).copies(num_bytes) == 1:
             least_s[role] = num_bytes / peak_bytes_per_s(op_rows)
     return least_s

@@ -23,7 +23,7 @@ from swiftspec.engine.weights import Quantised
 
 __all__ = ["KERNEL_TREE_SLOTS", "PRODUCTS", "Ops", "ops_for", "reference_ops", "triton_ops"]
 
-KERNEL_TREE_SLOTS = 64  # two words of ancestors per row
+KERNEL_TREE_SLOTS = 256  # eight words of ancestors per row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,6 @@ from swiftspec.specs import ModelSpec
 __all__ = ["StaticCache"]
 
 _WORD_BITS = 32
-_LEAST_WORDS = 2  # what the kernels read
 
 
 class StaticCache(KVCache):
@@ -29,7 +28,7 @@ class StaticCache(KVCache):
     Attributes
     ----------
     tree_slots : int
-        The most tree nodes, a multiple of 32, 64 at least.
+        The most tree nodes, a multiple of 32.
     workspace : Tensor or None
         Of the attention, the same for all layers.
     rows : Rows
@@ -47,7 +46,7 @@ class StaticCache(KVCache):
         if tree_slots < 1 or (limit is not None and tree_slots > limit):
             expected = "at least one" if limit is None else f"1 to {limit}, which the kernels' masks hold"
             raise ValueError(f"tree_slots is {tree_slots}; expected {expected}")
-        num_words = max(_LEAST_WORDS, -(-tree_slots // _WORD_BITS))
+        num_words = -(-tree_slots // _WORD_BITS)
         self.tree_slots = num_words * _WORD_BITS
         # Zeros, spare slots too: masks multiply, and what they hide must not be a NaN.
         spare = max(self.tree_slots, BUCKETS[-1])

@@ -14,7 +14,17 @@ from torch import Tensor
 
 from swiftspec.specs import ModelSpec
 
-__all__ = ["FORMATS", "Projection", "Quantised", "StaticLayer", "Weight", "WeightFormat", "build_layer", "build_weight"]
+__all__ = [
+    "FORMATS",
+    "Projection",
+    "Quantised",
+    "StaticLayer",
+    "Weight",
+    "WeightFormat",
+    "build_layer",
+    "build_weight",
+    "read_bytes",
+]
 
 
 class Quantised(Protocol):
@@ -46,6 +56,13 @@ FORMATS: Mapping[str, WeightFormat] = {
     "fp8": WeightFormat(dtype=torch.bfloat16, quantised="fp8"),
     "int4": WeightFormat(dtype=torch.bfloat16, quantised="int4"),
 }
+
+
+def read_bytes(spec: ModelSpec, weight_format: WeightFormat) -> int:
+    """What a forward of few rows reads of the weights at least: every layer's matrices and the head, without scales."""
+    width = weight_format.dtype.itemsize
+    bits = {"fp8": 8, "int4": 4}.get(weight_format.quantised or "", 8 * width)
+    return spec.num_layers * spec.layer_matrix_parameters * bits // 8 + spec.vocab_size * spec.hidden_size * width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape
 __all__ = ["DTYPES", "MAX_HEAD_DIM", "MAX_SLOTS", "keep_slots", "keep_slots_reference"]
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-MAX_SLOTS = 64
+MAX_SLOTS = 256
 MAX_HEAD_DIM = 256
 
 
@@ -87,7 +87,7 @@ def keep_slots(
     cache_L2GCD : Tensor
         fp32, fp16 or bf16, contiguous, as all tensors here: keys and values of all layers. D up to 256.
     slots_K : Tensor
-        int32: distinct tree slots in their new order, then -1 up to K, which is at most 64. Like the lengths and
+        int32: distinct tree slots in their new order, then -1 up to K, which is at most 256. Like the lengths and
         `num_verified` they are read on the device and therefore not checked.
     lengths_2 : Tensor
         int32, (prefix, tree). What the tree was long before does not matter.
@@ -134,6 +134,6 @@ def keep_slots(
         BLOCK_D=block_d,
         BLOCK_K=block_k,
         PDL=pdl,
-        num_warps=4 if block_k * block_d <= 4096 else 8,
+        num_warps=min(16, max(4, block_k * block_d // 1024)),
         launch_pdl=pdl,
     )

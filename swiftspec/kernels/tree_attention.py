@@ -23,7 +23,7 @@ from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype
 __all__ = [
     "DTYPES",
     "HEAD_DIMS",
-    "MAX_TREE",
+    "MAX_WORDS",
     "tree_attention",
     "tree_attention_reference",
     "tree_attention_workspace",
@@ -32,8 +32,9 @@ __all__ = [
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIMS = (16, 32, 64, 128)
 MAX_GROUP = 8
-MAX_TREE = 64  # slots: the bits of two mask words
-MASK_WORDS = 2
+MAX_ROWS = 64
+MAX_WORDS = 8  # of a mask: 256 tree slots
+WORD_BITS = 32
 
 BLOCK = 64  # slots; with 16-bit keys of 128 a block is 32 KB, and two more are on their way
 BLOCKS_Q = (16, 32)  # queries
@@ -65,7 +66,7 @@ def _visible(ancestors_RW: Tensor, lengths_2: Tensor, *, num_rows: int, capacity
     """bool [R, C]."""
     prefix, tree = lengths_2
     named_C = torch.arange(capacity, device=lengths_2.device) - prefix
-    shifts = torch.arange(32, device=lengths_2.device, dtype=torch.int32)
+    shifts = torch.arange(WORD_BITS, device=lengths_2.device, dtype=torch.int32)
     bits_RT = (ancestors_RW[:, :, None] >> shifts & 1).bool().flatten(1)
     num_named = bits_RT.shape[1]
     in_tree_C = (named_C >= 0) & (named_C < (tree + num_rows).clamp(max=num_named))
@@ -75,7 +76,7 @@ def _visible(ancestors_RW: Tensor, lengths_2: Tensor, *, num_rows: int, capacity
 
 @triton.jit
 def _attend(
-    q_QD, keys, values, first, stop, prefix, end, low_Q, high_Q, scale,
+    q_QD, keys, values, first, stop, prefix, end, words_Q, is_row_Q, scale,
     out_QD, peak_Q, total_Q,
     MASKED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
@@ -96,9 +97,14 @@ def _attend(
         s_QB = dot(q_QD, tl.trans(k_BD), zero_QB, UPCAST) * scale
         if MASKED:
             bits = slots - prefix
-            word_QB = tl.where(bits[None, :] < 32, low_Q[:, None], high_Q[:, None])
-            in_tree_QB = (word_QB >> (bits[None, :] & 31)) & 1
-            visible_QB = ((bits[None, :] < 0) | (in_tree_QB == 1)) & inside[None, :]
+            in_tree = (bits >= 0) & inside
+            # Few blocks are masked, and rows of a query block share their words: the cache serves these loads. A query
+            # that only fills up its block sees all, lest its sum be zero.
+            word_QB = tl.load(
+                words_Q[:, None] + (bits >> 5)[None, :], mask=is_row_Q[:, None] & in_tree[None, :], other=-1
+            )
+            named_QB = ((word_QB >> (bits & 31)[None, :]) & 1) == 1
+            visible_QB = ((bits < 0)[None, :] | named_QB) & inside[None, :]
             s_QB = tl.where(visible_QB, s_QB, float("-inf"))
         new_peak_Q = tl.maximum(peak_Q, tl.max(s_QB, axis=1))
         fade_Q = tl.exp2(peak_Q - new_peak_Q)
@@ -114,7 +120,7 @@ def _tree_attention_kernel(
     q, keys, values, ancestors, lengths, out, partials, arrivals,
     num_rows, capacity, scale, num_splits,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, MIN_BLOCKS: tl.constexpr, MAX_TREE: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, MIN_BLOCKS: tl.constexpr, WORDS: tl.constexpr,
     UPCAST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[r, h] = softmax(scale q[r, h] k^T over visible slots) v; scale has log2(e) in it, for powers of two.
@@ -137,7 +143,7 @@ def _tree_attention_kernel(
 
     prefix = tl.load(lengths)
     # Rows that only fill up a forward may lie beyond what masks can name: nobody sees those.
-    end = tl.minimum(prefix + tl.minimum(tl.load(lengths + 1) + num_rows, MAX_TREE), capacity)
+    end = tl.minimum(prefix + tl.minimum(tl.load(lengths + 1) + num_rows, WORDS * 32), capacity)
     num_blocks = tl.cdiv(end, BLOCK)
     per_split = tl.maximum(tl.cdiv(num_blocks, num_splits), MIN_BLOCKS)
     # Splits that a short prefix leaves without work do not take part at all.
@@ -149,18 +155,17 @@ def _tree_attention_kernel(
     unmasked_stop = tl.minimum(stop, prefix // BLOCK)
 
     q_QD = tl.load(q + q_offsets, mask=is_row[:, None], other=0.0)
-    low_Q = tl.load(ancestors + row * 2, mask=is_row, other=1)  # even padding sees a slot: its sum is no zero
-    high_Q = tl.load(ancestors + row * 2 + 1, mask=is_row, other=0)
+    words_Q = ancestors + row * WORDS
     out_QD = tl.zeros([BLOCK_Q, D], dtype=tl.float32)
     total_Q = tl.zeros([BLOCK_Q], dtype=tl.float32)
     # Finite, so that a block without visible slots is one without effect instead of infinity minus infinity.
     peak_Q = tl.full([BLOCK_Q], -1.0e30, dtype=tl.float32)
     out_QD, peak_Q, total_Q = _attend(
-        q_QD, keys, values, first, unmasked_stop, prefix, end, low_Q, high_Q, scale,
+        q_QD, keys, values, first, unmasked_stop, prefix, end, words_Q, is_row, scale,
         out_QD, peak_Q, total_Q, False, D, BLOCK, UPCAST,
     )  # fmt: skip
     out_QD, peak_Q, total_Q = _attend(
-        q_QD, keys, values, tl.maximum(first, unmasked_stop), stop, prefix, end, low_Q, high_Q, scale,
+        q_QD, keys, values, tl.maximum(first, unmasked_stop), stop, prefix, end, words_Q, is_row, scale,
         out_QD, peak_Q, total_Q, True, D, BLOCK, UPCAST,
     )  # fmt: skip
 
@@ -232,7 +237,7 @@ def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | Non
             MAX_MERGE_BYTES // (4 * block_q * head_dim),
         )
     num_partials = num_cells * num_splits * block_q * (head_dim + 2) if num_splits > 1 else 0
-    num_counters = num_kv_heads * MAX_TREE * MAX_GROUP // BLOCKS_Q[0]
+    num_counters = num_kv_heads * MAX_ROWS * MAX_GROUP // BLOCKS_Q[0]
     return _Grid(block_q, num_query_blocks, num_splits, num_counters, num_partials)
 
 
@@ -269,10 +274,10 @@ def tree_attention(
     keys_GCD, values_GCD : Tensor
         Cache of one layer, dtype of q; this forward's rows are in it already. H / G is 1 to 8.
     ancestors_RW : Tensor
-        int32 [R, 2]: bit s % 32 of word s // 32 is set where the row sees tree slot s, its own included.
+        int32: bit s % 32 of word s // 32 is set where the row sees tree slot s, its own included. W from 1 to 8.
     lengths_2 : Tensor
         int32, (prefix, tree) before this forward's rows: at most C - R in all. Read on the device and therefore not
-        checked. Tree slots from the 64th on are seen by nobody.
+        checked. Tree slots that no word names are seen by nobody.
     scale : float
         Of the products of queries and keys, usually 1 / sqrt(D).
     out : Tensor, optional
@@ -323,7 +328,7 @@ def tree_attention(
         BLOCK_Q=grid.block_q,
         BLOCK=BLOCK,
         MIN_BLOCKS=MIN_BLOCKS,
-        MAX_TREE=MAX_TREE,
+        WORDS=ancestors_RW.shape[1],
         UPCAST=INTERPRETED,
         PDL=pdl,
         num_warps=8 if q_RHD.dtype == torch.float32 else 4,
@@ -338,9 +343,9 @@ def _check(
 ) -> None:
     check_shape("q_RHD", q_RHD, (None, None, None))
     num_rows, num_heads, head_dim = q_RHD.shape
-    if not 1 <= num_rows <= MAX_TREE or head_dim not in HEAD_DIMS:
+    if not 1 <= num_rows <= MAX_ROWS or head_dim not in HEAD_DIMS:
         raise ValueError(
-            f"q_RHD has shape {tuple(q_RHD.shape)}; supported: R from 1 to {MAX_TREE}, "
+            f"q_RHD has shape {tuple(q_RHD.shape)}; supported: R from 1 to {MAX_ROWS}, "
             f"D one of {', '.join(map(str, HEAD_DIMS))}"
         )
     check_shape("keys_GCD", keys_GCD, (None, None, head_dim), why="D of q_RHD")
@@ -351,7 +356,9 @@ def _check(
             f"supported: 1 to {MAX_GROUP} query heads per key/value head"
         )
     check_shape("values_GCD", values_GCD, tuple(keys_GCD.shape), why="that of keys_GCD")
-    check_shape("ancestors_RW", ancestors_RW, (num_rows, MASK_WORDS), why="R of q_RHD, two words")
+    check_shape("ancestors_RW", ancestors_RW, (num_rows, None), why="R of q_RHD")
+    if not 1 <= ancestors_RW.shape[1] <= MAX_WORDS:
+        raise ValueError(f"ancestors_RW has shape {tuple(ancestors_RW.shape)}; supported: W from 1 to {MAX_WORDS}")
     check_shape("lengths_2", lengths_2, (2,))
     check_shape("out", out, tuple(q_RHD.shape), why="that of q_RHD")
     check_dtype("q_RHD", q_RHD, DTYPES)

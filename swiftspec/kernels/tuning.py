@@ -186,9 +186,12 @@ def _median_us(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Tune this GPU for `SHAPES` and write its table."""
+    """Tune this GPU for `SHAPES` and write its table, after every shape: what was measured stays."""
     path = table_path(torch.cuda.get_device_name())
-    save_table(tune(SHAPES, progress=lambda line: sys.stdout.write(line + "\n")), path)
+    choices: list[Choice] = []
+    for shape in SHAPES:
+        choices += tune([shape], progress=lambda line: sys.stdout.write(line + "\n"))
+        save_table(choices, path)
     sys.stdout.write(f"{path}\n")
 
 

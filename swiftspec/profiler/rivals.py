@@ -19,7 +19,7 @@ from torch import Tensor
 from swiftspec.engine.checkpoint import weight_shapes
 from swiftspec.engine.ops import ops_for
 from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.weights import FORMATS
+from swiftspec.engine.weights import FORMATS, read_bytes
 from swiftspec.profiler.stopwatch import Stopwatch, Timing
 from swiftspec.specs import ModelSpec, model_directory
 
@@ -63,11 +63,9 @@ def forward_record(watch: Stopwatch, *, spec: ModelSpec, dtype: str, context: in
         decoder.forward([1] * _ROWS, range(context, context + _ROWS), ancestors, cache)
         cache.tree_length = 0  # a move that would be timed, too, is not part of a forward
 
-    bits = {"fp8": 8, "int4": 4}.get(weight_format.quantised or "", 8 * weight_format.dtype.itemsize)
-    head_bytes = spec.vocab_size * spec.hidden_size * weight_format.dtype.itemsize
-    num_bytes = spec.num_layers * spec.layer_matrix_parameters * bits // 8 + head_bytes
     peak = _copy(watch)["bytes_per_s"]
-    return _record("forward", f"{dtype}, {spec.num_layers} layers", watch.eager(forward), num_bytes, peak)
+    timing = watch.eager(forward)
+    return _record("forward", f"{dtype}, {spec.num_layers} layers", timing, read_bytes(spec, weight_format), peak)
 
 
 def shape_32b(*, quick: bool) -> ModelSpec:

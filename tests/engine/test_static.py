@@ -11,7 +11,7 @@ from torch import Tensor
 from swiftspec.engine.cached import AnyDecoder, CachedDecoder
 from swiftspec.engine.driver import Driver
 from swiftspec.engine.model import Decoder
-from swiftspec.engine.ops import reference_ops
+from swiftspec.engine.ops import KERNEL_TREE_SLOTS, reference_ops
 from swiftspec.engine.sampling import Sampler
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.weights import WeightFormat
@@ -185,7 +185,7 @@ def test_what_a_kernel_would_not_notice_is_refused(
     static: StaticDecoder, rows: tuple[list[int], list[int], list[int]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        static.forward(*rows, static.new_cache(100))
+        static.forward(*rows, static.new_cache(100, tree_slots=64))
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB_SIZE])
@@ -248,7 +248,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> _Models:
 IN_ONE_PROCESS = tuple(
     policy
     for policy in map(make_policy, POLICIES)
-    if policy.layout is not Layout.DISAGGREGATED and max(policy.draft_rows, policy.target_rows) <= 64
+    if policy.layout is not Layout.DISAGGREGATED and max(policy.draft_rows, policy.target_rows) <= KERNEL_TREE_SLOTS
 )
 SAMPLERS = {
     "greedy": Sampler(),

@@ -25,13 +25,14 @@ def int32(*values: int, device: str) -> Tensor:
         ((0, 1, 2, 3), 4, 16),
         ((-1, -1, -1, -1), 0, 16),
         (tuple(reversed(range(64))), 10, 32),
+        (tuple(range(159, -1, -1)), 10, 32),
     ],
-    ids=["padded", "reordered", "one", "in-place", "none", "64-reversed"],
+    ids=["padded", "reordered", "one", "in-place", "none", "64-reversed", "160-reversed"],
 )
 def test_matches_reference(
     slots: tuple[int, ...], num_verified: int, dim: int, dtype: torch.dtype, device: str
 ) -> None:
-    cache = torch.randn(3, 2, 2, 100, dim, generator=torch.Generator().manual_seed(dim)).to(device, dtype)
+    cache = torch.randn(3, 2, 2, 200, dim, generator=torch.Generator().manual_seed(dim)).to(device, dtype)
     expected, slots_K = cache.clone(), int32(*slots, device=device)
     lengths, expected_lengths = int32(29, 64, device=device), int32(29, 64, device=device)
     keep_slots_reference(expected, slots_K, expected_lengths, int32(num_verified, device=device))
@@ -59,7 +60,7 @@ def test_workspace_serves_again_and_lengths_follow(device: str) -> None:
         ({"cache_L2GCD": torch.ones(2, 2, 2, 9, 512)}, "supported: D from 1 to 256"),
         ({"cache_L2GCD": torch.ones(2, 2, 2, 8, 9).mT}, "cache_L2GCD has strides .*expected contiguous"),
         ({"cache_L2GCD": torch.ones(2, 2, 2, 9, 8).int()}, "cache_L2GCD is torch.int32; supported: "),
-        ({"slots_K": torch.zeros(65).int()}, r"slots_K has shape \(65,\); supported: K from 1 to 64"),
+        ({"slots_K": torch.zeros(257).int()}, r"slots_K has shape \(257,\); supported: K from 1 to 256"),
         ({"slots_K": torch.zeros(3).long()}, "slots_K is torch.int64; supported: torch.int32"),
         ({"num_verified": torch.ones(2).int()}, r"num_verified has shape \(2,\); expected \(1\)"),
         ({"lengths_2": torch.ones(2, device="meta").int()}, "lengths_2 is on meta; expected cpu"),
