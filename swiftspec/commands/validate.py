@@ -144,8 +144,8 @@ def _measure(
 ) -> tuple[Runs, bool, "DriftGauge | None"]:
     """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile.
 
-    Within a repetition every prompt goes through all policies before the next one, so that a machine that speeds up
-    or slows down does so for all of them.
+    Within a repetition every prompt goes through all policies before the next one, each prompt starting with another
+    policy, so that a machine that speeds up or slows down does so for all of them.
     """
     runs: dict[str, list[list[Generation]]] = defaultdict(list)
     drift = None
@@ -165,7 +165,8 @@ def _measure(
                 for number, task in enumerate(tasks):
                     if number % max(1, _GAUGE_EVERY // len(candidates)) == 0:
                         drift.sweep()
-                    for candidate in candidates:
+                    first = number % len(candidates)
+                    for candidate in (*candidates[first:], *candidates[:first]):
                         progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
                         done[candidate.policy].append(generate_greedily(engines[candidate.policy], candidate, task))
                 for policy, generations in done.items():
