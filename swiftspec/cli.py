@@ -124,6 +124,7 @@ def trace(
     inflate: options.Inflate = None,
     dtype: options.Dtype = "auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Output tokens per prompt, at most.")] = 128,
+    limit: options.Limit = None,
     plot: options.Plot = None,
     json: options.Json = None,
 ) -> None:
@@ -145,6 +146,7 @@ def trace(
         dtype=dtype,
         max_new_tokens=max_new_tokens,
         out=out,
+        limit=limit,
         plot=plot,
         json_path=json,
     )

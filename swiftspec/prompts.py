@@ -1,12 +1,12 @@
 """Prompts files: JSON lines with `prompt`, or Spec-Bench's `turns`. Text only; no tokenizer, no torch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Prompt", "read_prompts"]
+__all__ = ["Prompt", "read_prompts", "spread"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,13 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     if not prompts:
         raise ValueError(f"{path}: holds no prompts; expected one JSON object per line")
     return tuple(prompts)
+
+
+def spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
+    """At most `limit` prompts, evenly spread; the same ones every time."""
+    if limit is None or limit >= len(prompts):
+        return prompts
+    return [prompts[number * len(prompts) // limit] for number in range(limit)]
 
 
 def _parsed(line: str, number: int) -> Prompt:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.prompts import Prompt, read_prompts
+from swiftspec.prompts import Prompt, read_prompts, spread
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -75,3 +75,9 @@ def test_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
 def test_empty_prompt_is_refused() -> None:
     with pytest.raises(ValueError, match="prompt is empty"):
         Prompt(prompt_id="a", text="")
+
+
+def test_a_limit_takes_prompts_from_all_over_the_file() -> None:
+    prompts = [Prompt(prompt_id=str(number), text="text") for number in range(10)]
+    assert [prompt.prompt_id for prompt in spread(prompts, 4)] == ["0", "2", "5", "7"]
+    assert spread(prompts, 10) == spread(prompts, None) == prompts

@@ -8,7 +8,7 @@ from swiftspec.commands.execution import encode, num_devices_here
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import resolve_pair
 from swiftspec.commands.wording import percent
-from swiftspec.prompts import read_prompts
+from swiftspec.prompts import read_prompts, spread
 from swiftspec.tokenizer import Tokenizer
 
 __all__ = ["NUM_CANDIDATES", "show_trace", "trace"]
@@ -26,12 +26,13 @@ def trace(
     dtype: str,
     max_new_tokens: int,
     out: Path,
+    limit: int | None = None,
     plot: Path | None = None,
     json_path: Path | None = None,
 ) -> AcceptanceTrace:
     """Record, print and save."""
     check_outputs(out=out, plot=plot, json=json_path)
-    texts = read_prompts(prompts)
+    texts = spread(read_prompts(prompts), limit)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
     encoded = encode(Tokenizer(pair.target_directory), texts)
     from swiftspec.profiler.acceptance import record_trace

@@ -26,7 +26,7 @@ from swiftspec.commands.wording import milliseconds, percent, signed_percent, sp
 from swiftspec.documents import Origin, file_sha256
 from swiftspec.plan import Candidate, Plan
 from swiftspec.profile import Profile
-from swiftspec.prompts import Prompt, read_prompts
+from swiftspec.prompts import read_prompts, spread
 from swiftspec.report import PolicyReport, Report
 from swiftspec.validator import Measurement, make_report
 
@@ -91,7 +91,7 @@ def measure_plan(
     whole.
     """
     check_devices(made, candidates, source=source)
-    encoded = encode(target_tokenizer(made), _spread(read_prompts(prompts), limit))
+    encoded = encode(target_tokenizer(made), spread(read_prompts(prompts), limit))
     tasks = make_tasks(made, candidates, encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
     runs, interrupted, drift = _measure(made, candidates, tasks, repeats)
     if not runs:
@@ -127,13 +127,6 @@ def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:
     if unknown:
         raise ValueError(f"--policies has {min(unknown)!r}; the plan has {', '.join(made.candidates)}")
     return [c for name, c in made.candidates.items() if name in names or c is made.chosen]
-
-
-def _spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
-    """At most `limit` prompts, evenly spread."""
-    if limit is None or limit >= len(prompts):
-        return prompts
-    return [prompts[number * len(prompts) // limit] for number in range(limit)]
 
 
 Runs = Mapping[str, Sequence[Sequence["Generation"]]]
