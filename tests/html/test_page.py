@@ -119,7 +119,7 @@ def test_page_renders_at_once() -> None:
 
 def test_measured_plan_shows_what_it_has_and_leaves_out_the_rest() -> None:
     assert sections(measured_page()) == [
-        *("timeline", "round", "provenance", "acceptance", "policies", "rejected", "sources"),
+        *("splits", "devices", "timeline", "round", "provenance", "acceptance", "policies", "rejected", "sources"),
     ]
 
 
@@ -133,7 +133,7 @@ def test_composed_plan_shows_everything() -> None:
 def test_without_a_timeline_the_rest_still_stands() -> None:
     plan, profile, _ = recorded()
     assert sections(render(plan, profile=profile, timeline=None)) == [
-        *("provenance", "acceptance", "policies", "rejected", "sources"),
+        *("splits", "devices", "provenance", "acceptance", "policies", "rejected", "sources"),
     ]
 
 
