@@ -151,7 +151,7 @@ def show_ops(rows: Sequence["OpRow"]) -> None:
             f"{row.timing.median_s * 1e6:.1f}",
             f"{row.timing.low_s * 1e6:.1f} to {row.timing.high_s * 1e6:.1f}",
             "-" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:.1f}",
-            "-" if row.bytes_per_s is None else f"{row.bytes_per_s / peak:.0%}",
+            "-" if row.bytes_per_s is None else f"{100 * row.bytes_per_s / peak:.0f} %",
         )
         for row in rows
     ]

@@ -107,7 +107,7 @@ def summary(document: Record) -> str:
             f"{record['median_s'] * 1e6:.1f} us",
             f"{record['low_s'] * 1e6:.1f} to {record['high_s'] * 1e6:.1f}",
             f"{record['bytes_per_s'] / 1e9:.0f} GB/s",
-            f"{record['of_copy']:.0%}",
+            f"{100 * record['of_copy']:.0f} %",
             f"torch {record['rival_s'] * 1e6:.1f} us" if "rival_s" in record else "",
             f"error {record['error']:.1e}" if "error" in record else "",
         )

@@ -89,15 +89,15 @@ def _about(curves: Mapping[str, Sequence[_Point]]) -> Iterator[Complaint]:
             if fall > MOST_FALL:
                 yield Complaint(
                     fall / MOST_FALL,
-                    f"{what}: {more.said}, {fall:.0%} less than {_rows(fewer.rows)}; "
-                    f"expected no less, give or take {MOST_FALL:.0%}",
+                    f"{what}: {more.said}, {100 * fall:.0f} % less than {_rows(fewer.rows)}; "
+                    f"expected no less, give or take {100 * MOST_FALL:.0f} %",
                 )
         for point in points:
             if point.spread > MOST_SPREAD:
                 yield Complaint(
                     point.spread / MOST_SPREAD,
-                    f"{what}: {point.said}, and {point.spread:.0%} of that lies between 20 % and 80 % of the samples; "
-                    f"expected at most {MOST_SPREAD:.0%}",
+                    f"{what}: {point.said}, and {100 * point.spread:.0f} % of that lies between 20 % and 80 % of the "
+                    f"samples; expected at most {100 * MOST_SPREAD:.0f} %",
                 )
 
 

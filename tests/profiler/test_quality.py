@@ -60,7 +60,8 @@ def test_nothing_is_said_about_times_that_grow() -> None:
 def test_a_median_that_falls_while_rows_grow_is_named() -> None:
     (complaint,) = step_complaints(profile(verify(8, 1.0e-3), verify(1, 1.2e-3), verify(16, 0.96e-3)))
     assert complaint.sentence == (
-        "target verify on 2 devices, context 64: 8 rows in 1 ms, 17% less than 1 row; expected no less, give or take 5%"
+        "target verify on 2 devices, context 64: 8 rows in 1 ms, 17 % less than 1 row; "
+        "expected no less, give or take 5 %"
     )
     assert complaint.severity == pytest.approx(1 / 6 / 0.05)
 
@@ -74,7 +75,7 @@ def test_contexts_and_shapes_are_not_compared_with_each_other() -> None:
 def test_a_spread_above_a_quarter_is_named() -> None:
     scattered = (*(0.8,) * 5, *(1.0,) * 10, *(1.2,) * 5)
     (complaint,) = step_complaints(profile(verify(4, 1e-3, shape=scattered)))
-    assert "4 rows in 1 ms, and 40% of that lies between 20 % and 80 % of the samples" in complaint.sentence
+    assert "4 rows in 1 ms, and 40 % of that lies between 20 % and 80 % of the samples" in complaint.sentence
     assert step_complaints(profile(verify(4, 1e-3, shape=(0.5, 0.5, *(1.0,) * 16, 1.5, 1.5)))) == []
     assert len(op_complaints([COPY, product(4, 1e-5, spread=0.26), product(8, 1e-5, spread=0.24)])) == 1
 
@@ -103,7 +104,7 @@ def test_what_has_no_rows_is_said_without() -> None:
     reduced = OpRow(op="all_reduce", sizes={"bytes": 8192}, dtype="fp32", timing=timing, devices=2)
     launch = OpRow(op="launch", sizes={}, dtype="fp32", timing=timing)
     (complaint,) = op_complaints([COPY, reduced, launch])
-    assert complaint.sentence.startswith("all_reduce bytes=8192 fp32 on 2 devices: 10 us, and 50% of that lies")
+    assert complaint.sentence.startswith("all_reduce bytes=8192 fp32 on 2 devices: 10 us, and 50 % of that lies")
 
 
 def test_groups_of_devices_are_not_compared_with_each_other() -> None:

@@ -98,13 +98,15 @@ def test_a_hop_is_counted_only_where_the_receiver_was_waiting() -> None:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     target, draft = write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
-    return measure_profile(
-        target=ModelRef(model=str(target), dtype="float32"),
-        draft=ModelRef(model=str(draft), dtype="float32"),
-        device="cpu",
-        num_devices=min(2, len(os.sched_getaffinity(0))),
-        progress=lambda *_: None,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "PASSES", 1)
+        return measure_profile(
+            target=ModelRef(model=str(target), dtype="float32"),
+            draft=ModelRef(model=str(draft), dtype="float32"),
+            device="cpu",
+            num_devices=min(2, len(os.sched_getaffinity(0))),
+            progress=lambda *_: None,
+        )
 
 
 def test_a_real_profile_answers_every_question_of_a_plan(measured: Profile) -> None:
