@@ -8,7 +8,7 @@ from swiftspec.plan import Plan
 from swiftspec.specs import Inflation, ModelSpec, model_directory
 from swiftspec.tokenizer import Tokenizer, check_same_vocabulary
 
-__all__ = ["DTYPES", "Pair", "check_device", "model_name", "resolve_dtype", "resolve_pair", "target_tokenizer"]
+__all__ = ["DTYPES", "Pair", "model_name", "resolve_dtype", "resolve_pair", "target_tokenizer"]
 
 DTYPES = {
     "float32": "float32",
@@ -42,12 +42,6 @@ def model_name(model: str) -> str:
     """
     directory = model_directory(model)
     return model if directory != Path(model) else str(directory.resolve())
-
-
-def check_device(device: str) -> None:
-    """ValueError for a device that this version cannot drive."""
-    if device != "cpu":
-        raise ValueError(f"--device is {device!r}; this version runs on 'cpu'")
 
 
 def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from swiftspec import console
 from swiftspec.commands.execution import num_devices_here
 from swiftspec.commands.files import check_outputs, write_json
-from swiftspec.commands.models import Pair, check_device, resolve_pair
+from swiftspec.commands.models import Pair, resolve_pair
 from swiftspec.commands.wording import milliseconds
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
@@ -70,9 +70,11 @@ def profile(
 
 def _num_devices(device: str) -> int:
     """How many there are. ValueError for a device that is unknown or not there."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device is {device!r}; expected cpu or cuda")
     count = num_devices_here(device)
-    if device != "cuda" or not count:
-        check_device(device)
+    if not count:
+        raise ValueError(f"--device is {device!r}, but torch finds no GPU here")
     return count
 
 

@@ -282,7 +282,8 @@ def test_figure_of_an_unknown_kind(fails: Fails, plan_file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--device", "cuda"], "--device is 'cuda'; this version runs on 'cpu'"),
+        (["--device", "cuda"], "--device is 'cuda', but torch finds no GPU here"),
+        (["--device", "tpu"], "--device is 'tpu'; expected cpu or cuda"),
         (["--devices", "4096"], "--devices is 4096; this machine offers "),
         (["--dtype", "int8"], "--dtype is 'int8'; expected auto or one of float32, fp32, bfloat16, bf16"),
         (["--inflate", "depth=3"], "inflation: 'depth=3' is not KEY=NUMBER"),
