@@ -137,8 +137,8 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
             return {name: archive[name] for name in archive.files}
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    # Whatever numpy and zipfile raise for bytes that are no archive; NotImplementedError is an unknown compression.
-    except (ValueError, TypeError, EOFError, KeyError, NotImplementedError, BadZipFile, zlib.error) as error:
+    # What numpy and zipfile raise for bytes that are no archive; an unknown compression is a kind of RuntimeError.
+    except (ValueError, TypeError, EOFError, KeyError, RuntimeError, BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: not {kind} (.npz)") from error
 
 

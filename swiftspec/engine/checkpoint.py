@@ -104,7 +104,8 @@ def _weight_files(directory: Path) -> list[Path]:
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 (not a mapping)
+            names = file.keys()
+            for name in names:
                 yield name, file.get_tensor(name)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: not a readable safetensors file: {error}") from None

@@ -34,7 +34,7 @@ def main() -> None:
         _serve(connection, setup)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the launcher is gone
-    except Exception as error:  # noqa: BLE001  # whatever it is, the launcher must hear of it
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         is_user_error = isinstance(error, ValueError)
         connection.send(Failed(str(error) if is_user_error else traceback.format_exc(), is_user_error))
 

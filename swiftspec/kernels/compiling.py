@@ -95,12 +95,12 @@ def _inspect(name: str, kernel: Any) -> Compiled:
         tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
         command = [str(tool), "--dump-resource-usage", file.name]
         usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    registers, stack = (int(re.search(rf"{key}:(\d+)", usage)[1]) for key in ("REG", "STACK"))  # type: ignore[index]
+    used = dict(re.findall(r"(REG|STACK):(\d+)", usage))
     return Compiled(
         name=name,
         ptx=kernel.asm["ptx"],
-        registers=registers,
-        stack_bytes=stack,
+        registers=int(used["REG"]),
+        stack_bytes=int(used["STACK"]),
         shared_bytes=int(kernel.metadata.shared),
     )
 

@@ -244,7 +244,7 @@ class _Process:
         self._halfway = effect.rows
         return self.oracle.exit(effect.rows, effect.num_candidates)
 
-    def _target_finish(self, effect: TargetFinish) -> Generator[simpy.Event, Any, tuple[int, ...]]:  # noqa: ARG002 - it carries nothing
+    def _target_finish(self, _: TargetFinish) -> Generator[simpy.Event, Any, tuple[int, ...]]:
         yield from self._forward(Phase.FINISH, Role.TARGET, len(self._halfway))
         return self.oracle.target(self._halfway)
 

@@ -238,7 +238,9 @@ def test_chosen_plan_against_assisted_generation(
 ) -> None:
     grid = product(ASSISTANT_TOKENS, SCHEDULES, CONFIDENCE_THRESHOLDS, range(1, NUM_CORES + 1))
     settings = [partial(assisted_seconds, *theirs, prompts[:2], setting) for setting in grid]
-    quickest = best(list(settings)).args[3]  # type: ignore[attr-defined]  # they are partials
+    fastest = best(list(settings))
+    assert isinstance(fastest, partial)
+    quickest = fastest.args[3]
     benchmark.extra_info["plan"] = plan.chosen.describe()
     benchmark.extra_info["assisted"] = quickest
     full = partial(assisted_seconds, *theirs, prompts, quickest)

@@ -23,8 +23,7 @@ from swiftspec.timeline import Phase
 from swiftspec.tokenizer import Tokenizer
 from tests.cli import samples
 from tests.cli.conftest import TEXTS, Stage
-
-two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="disaggregated policies need two cores")
+from tests.engine.conftest import two_cores
 
 
 def read(path: Path) -> Any:
