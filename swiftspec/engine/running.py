@@ -65,21 +65,22 @@ class RunningRequest:
             failure.tokens = tuple(self.tokens)
             raise
         except BaseException:  # closed, or an interrupt that nobody held back: the next request comes to idle crews
-            self._stop()
+            for _ in self._stop():
+                pass  # nobody takes them any more
             raise
-        self._stop()
+        yield from self._stop()
 
-    def _stop(self) -> None:
-        """Tell those that still run to end, and wait for the targets no longer than a bound."""
+    def _stop(self) -> Iterator[tuple[int, ...]]:
+        """Tell those that still run to end, and wait for them no longer than a bound."""
         self.was_stopped = any(crew.is_running for crew in self._targets)
         crews = [*self._targets, *([self._draft] if self._draft else [])]
         for crew in crews:
             if crew.is_running:
                 crew.stop()
         deadline_s = time.perf_counter() + _STOP_WITHIN_S
-        while any(crew.is_running for crew in self._targets) and time.perf_counter() < deadline_s:
-            for _ in self._drain():
-                pass  # already counted
+        # The draft, too: what the next request says to it would be dropped as long as it is at this one.
+        while any(crew.is_running for crew in crews) and time.perf_counter() < deadline_s:
+            yield from self._drain()
             time.sleep(_DRAIN_EVERY_S)
 
     def _until_draft_ends(self, seconds: float) -> Iterator[tuple[int, ...]]:
