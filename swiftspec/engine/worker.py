@@ -92,9 +92,13 @@ def _serve(connection: Connection, setup: Setup) -> None:
     gc.disable()  # a collection in the middle of a round would be its longest part
     gc.freeze()
     with ExitStack() as stack:
-        bind = setup.role is Role.TARGET
+        is_target = setup.role is Role.TARGET
+        vocab_size = min(model.vocab_size for model in models.values())
         channels = [
-            stack.enter_context(Channel(address, bind=bind, interrupted=interrupted)) for address in setup.channels
+            stack.enter_context(
+                Channel(address, bind=is_target, leads=is_target, vocab_size=vocab_size, interrupted=interrupted)
+            )
+            for address in setup.channels
         ]
         connection.send(Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device))
         while True:
@@ -103,7 +107,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
                 continue  # a stop that came after the end
             number = command.number
             for channel in channels:
-                channel.request = number
+                channel.begin(number)
             driver = Driver(
                 role=setup.role,
                 rank=setup.group,
