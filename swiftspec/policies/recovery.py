@@ -61,6 +61,10 @@ class Recoverable(Protocol):
     def lost(self) -> bool:
         """Whether this role has lost its peer, and not found it again; a target may have finished all the same."""
 
+    @property
+    def num_losses(self) -> int:
+        """How often it has lost its peer."""
+
     def run(self) -> Program:
         """The program, for a driver whose caches are empty."""
 
@@ -94,6 +98,7 @@ class _Relay:
         self._text = list(request.prompt)  # and all verified tokens that this role knows of
         self._num_cached = 0  # tokens of it in the prefix
         self._num_slots = 0  # of the tree in use
+        self.num_losses = 0
 
     def _program(self, policy: Policy) -> Program:
         """A policy's program for what is left of the request."""
@@ -162,7 +167,6 @@ class RecoveringTarget(_Relay):
         self._fallback = fallback
         self._patience_s = patience_s
         self.lost = alone
-        self.num_losses = 0
         self._patient_until_s: float | None = None  # from the first wait after a forward
         self._pause_s = _FIRST_PAUSE_S
         self._knock_at_s = -inf
@@ -242,6 +246,7 @@ class RecoveringDraft(_Relay):
             if (yield from self._relay(self._program(self._policy))):
                 return
             self.lost = True
+            self.num_losses += 1
 
     def _perform(self, effect: Effect) -> Step[Any]:
         answer = yield from super()._perform(effect)
@@ -290,6 +295,7 @@ class GroupMember(_Relay):
     def run(self) -> Program:
         """As `Recoverable.run`."""
         self.lost = not (yield from self._relay(self._program(self._policy)))
+        self.num_losses += self.lost
 
     def _perform(self, effect: Effect) -> Step[Any]:
         if not isinstance(effect, Receive):

@@ -1,15 +1,13 @@
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import POLICIES, Layout, Request
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.effects import Prefill, Receive, TargetExit, TargetForward
+from swiftspec.policies.effects import TargetExit, TargetForward
 from swiftspec.policies.prompt_lookup import PromptLookup
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
-from tests.policies.faults import SHAPES, TICK_S, Fate, Faults, Outage, World, faults, small
+from tests.policies.faults import SHAPES, Faults, World, faults, small
 
 fallbacks = st.sampled_from((Autoregressive(), PromptLookup(num_draft_tokens=2)))
 GOOD_DRAFT = FakeDraft(target=FakeTarget(seed=1), ranks=(0, 0, 0, 1), steepness=16, seed=2)
