@@ -54,8 +54,8 @@ def test_only_the_leading_end_opens() -> None:
 
 
 def test_stop_is_heard_whatever_was_lost_before_it() -> None:
-    lost: list[Message]
-    for lost in ([WORD], [Knock()], [WORD, Knock(), WORD]):
+    losses: list[list[Message]] = [[WORD], [Knock()], [WORD, Knock(), WORD]]
+    for lost in losses:
         target, draft = ends()
         for message in lost:
             target.stamp(message)
