@@ -1,4 +1,4 @@
-"""Many prompts, a fault in each, seeded: `python -m tests.engine.soak --prompts 200`. Exits with 1 if something is wrong.
+"""Many prompts, a fault in each: `python -m tests.engine.soak --prompts 200 --seed 0`. Exits with 1 unless all is well.
 
 Every prompt's output must be the target's own, as another engine decoded it before; the target and the launcher must
 not grow; in the end no process is left.
