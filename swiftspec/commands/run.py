@@ -144,7 +144,7 @@ def _save_timelines(
 ) -> None:
     timelines = [output.timeline for output in outputs]
     if timeline is not None:
-        names = {(process.role, process.rank): f"{process.role} (pid {process.pid})" for process in processes}
+        names = {(process.role, process.group): f"{process.role} (pid {process.pid})" for process in processes}
         save_timelines(timeline, timelines, names=names)
     if plot is not None and timelines[0].commits:
         from swiftspec.plotting import save_figure, timeline_rounds
@@ -165,7 +165,13 @@ def _result(
         "tokens_per_round": metrics and metrics.figures.tokens_per_round,
         "overlap_fraction": metrics and metrics.overlap_fraction,
         "processes": [
-            {"role": process.role.value, "rank": process.rank, "pid": process.pid, "cores": list(process.cores)}
+            {
+                "role": process.role.value,
+                "group": process.group,
+                "rank": process.rank,
+                "pid": process.pid,
+                "cores": list(process.cores),
+            }
             for process in processes
         ],
     }

@@ -1,95 +1,51 @@
-"""The engine from outside: starts a process per role, hands out requests, gathers tokens and timelines, cleans up."""
+"""The engine from outside: starts its processes, hands out requests, gathers tokens and timelines, cleans up."""
 
-import math
-import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from multiprocessing import Pipe
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import Any, Literal
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.interrupts import interrupts_held, interrupts_noted
+from swiftspec.engine.crew import Crew, ProcessInfo
+from swiftspec.engine.interrupts import interrupts_noted
 from swiftspec.engine.ops import KERNEL_TREE_SLOTS
-from swiftspec.engine.placement import Process, check_groups, disaggregated, placed, usable_device
-from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
+from swiftspec.engine.placement import Device, LocalSite, Seat, Site, check_groups, seats, usable_device
+from swiftspec.engine.protocol import Generate, Setup
+from swiftspec.engine.running import RunningRequest
 from swiftspec.engine.sampling import Sampler
+from swiftspec.errors import EngineError
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
-from swiftspec.timeline import Span, Timeline
+from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.timeline import Timeline
 
-__all__ = ["Engine", "Generation", "ProcessInfo"]
+__all__ = ["PATIENCE_S", "TREE_SLOTS", "Engine", "Generation", "ProcessInfo"]
 
 TREE_SLOTS = {"cpu": 512, "cuda": KERNEL_TREE_SLOTS}  # most tree rows any policy may hold
-_DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores: it looks seldom, not at once
-_STOP_WITHIN_S = 1.0
+PATIENCE_S = 0.5  # where no plan says otherwise
+MAX_RESTARTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A request's output. `interrupted` when Ctrl-C cut it short."""
+    """A request's output.
+
+    Parameters
+    ----------
+    interrupted : bool
+        Ctrl-C, or whoever took the tokens, cut it short.
+    losses : int
+        How often the target had to go on without its draft.
+    """
 
     tokens: tuple[int, ...]
     timeline: Timeline
     interrupted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessInfo:
-    """A process of the engine, the cores it may use, and what it computes on."""
-
-    role: Role
-    rank: int
-    pid: int
-    cores: tuple[int, ...]
-    device: str
-
-
-class _Worker:
-    """A started process and the connection to it."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.setup, self.role = setup, setup.role
-        self.connection, theirs = Pipe()
-        threads = str(setup.num_threads)
-        # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
-        tuning = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        with interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "swiftspec.engine.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | tuning,
-            )
-        theirs.close()
-        self.connection.send(setup)
-
-    def receive(self) -> object:
-        """Its next message. ValueError with its sentence if it failed at what the user gave, else RuntimeError."""
-        try:
-            message = self.connection.recv()
-        except (EOFError, ConnectionResetError) as error:
-            code = self.process.wait()
-            raise RuntimeError(f"the {self.role} process ended unexpectedly (exit code {code})") from error
-        if isinstance(message, Failed):
-            raise (ValueError if message.is_user_error else RuntimeError)(message.sentence)
-        return message
-
-    def close(self) -> None:
-        """Hang up, and end the process if that does not."""
-        self.connection.close()
-        try:
-            self.process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    losses: int
 
 
 class Engine:
@@ -106,16 +62,29 @@ class Engine:
         What the policies to come need; a co-located engine also decodes without its draft.
     target_groups : int
         Equal groups that the target's devices are split into, each with a copy of the target.
+    ranks : mapping of Role to int
+        Processes that divide each of a role's groups, and its models, equally; a role that is not named has one on a
+        CPU, with a thread per core, and one for each GPU.
     max_context : int
         Prompt and output tokens of the longest request.
     device : "cpu" or "cuda"
         What the numbers in `groups` count. On a GPU a process is one rank, and a rank has one GPU; roles that share
         one are two processes on it.
+    patience_s : float
+        Longest that a target waits for its draft before it decodes on alone.
+    fallback : Policy
+        How, without a draft; the text is looked up in itself if not given.
+    max_restarts : int
+        How often a draft that died is started again.
+    site : Site
+        Where processes run; this machine if not given.
 
     Raises
     ------
     ValueError
         If a model cannot be loaded or a device does not exist; no process is left behind.
+    EngineError
+        If a process ends while it loads.
     """
 
     def __init__(
@@ -127,40 +96,63 @@ class Engine:
         layout: Layout,
         max_context: int,
         target_groups: int = 1,
-        device: Literal["cpu", "cuda"] = "cpu",
+        ranks: Mapping[Role, int] | None = None,
+        device: Device = "cpu",
+        patience_s: float = PATIENCE_S,
+        fallback: Policy | None = None,
+        max_restarts: int = MAX_RESTARTS,
+        site: Site | None = None,
     ) -> None:
+        if patience_s <= 0:
+            raise ValueError(f"patience_s is {patience_s}; expected a positive time")
         self.layout = layout
         self.target_groups = target_groups
         self.max_context = max_context
+        self.patience_s = patience_s
+        self._fallback = fallback or PromptLookup()
+        self._max_restarts = max_restarts
         self._number = 0
         self._tree_slots = TREE_SLOTS[usable_device(device).type]
-        check_groups(groups, target_groups=target_groups, device=device)
         with ExitStack() as stack:
+            if site is None:
+                site = LocalSite(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))))
+            teams = self._teams(groups, ranks or {}, site, device)
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
-            common: dict[str, Any] = {"max_context": max_context, "tree_slots": self._tree_slots}
-            if layout is Layout.DISAGGREGATED:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-")))
-                processes = disaggregated(groups, target_groups, folder)
-            else:
-                processes = [Process(Role.TARGET, 0, groups[Role.TARGET], ())]
-            setups = [
-                Setup(
-                    role=process.role,
-                    rank=process.rank,
-                    models=models if layout is Layout.COLOCATED else {process.role: models[process.role]},
-                    channels=process.channels,
-                    **placed(process.devices, device),
-                    **common,
-                )
-                for process in processes
-            ]
-            self._workers = []
-            for setup in setups:
-                worker = _Worker(setup)
-                stack.callback(worker.close)
-                self._workers.append(worker)
-            self.processes = tuple(_await_ready(worker) for worker in self._workers)
+            crews = [Crew(site, [self._setup(seat, site, models, device) for seat in team]) for team in teams]
+            self._targets = [crew for crew in crews if crew.role is Role.TARGET]
+            self._draft = next((crew for crew in crews if crew.role is Role.DRAFT), None)
+            for crew in crews:
+                stack.callback(crew.close)
+                crew.start()
+            for crew in crews:
+                crew.await_ready()
             self._stack = stack.pop_all()
+
+    def _teams(
+        self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], site: Site, device: Device
+    ) -> list[list[Seat]]:
+        available = site.num_devices(device)
+        check_groups(groups, ranks, target_groups=self.target_groups, device=device, num_available=available)
+        return seats(groups, ranks, target_groups=self.target_groups, device=device)
+
+    def _setup(self, seat: Seat, site: Site, models: Mapping[Role, ModelRef], device: Device) -> Setup:
+        channels: tuple[str, ...] = ()
+        if self.layout is Layout.DISAGGREGATED and seat.rank == 0:
+            peers = range(self.target_groups) if seat.role is Role.DRAFT else (seat.group,)
+            channels = tuple(map(site.channel, peers))
+        return Setup(
+            role=seat.role,
+            group=seat.group,
+            rank=seat.rank,
+            size=seat.size,
+            team="",
+            models={seat.role: models[seat.role]} if self.layout is Layout.DISAGGREGATED else models,
+            devices=seat.devices,
+            device=device,
+            channels=channels,
+            max_context=self.max_context,
+            tree_slots=self._tree_slots,
+        )
 
     def __enter__(self) -> "Engine":
         return self
@@ -168,7 +160,23 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for crew in self._crews:
+            crew.hang_up()
         self._stack.close()
+
+    @property
+    def _crews(self) -> list[Crew]:
+        return [*self._targets, *([self._draft] if self._draft else [])]
+
+    @property
+    def processes(self) -> tuple[ProcessInfo, ...]:
+        """Those that are ready: all, unless a draft has died."""
+        return tuple(process for crew in self._crews for process in crew.processes)
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the draft was started again."""
+        return self._draft.num_starts - 1 if self._draft else 0
 
     def generate(
         self,
@@ -179,27 +187,80 @@ class Engine:
         sampler: Sampler,
         on_commit: Callable[[tuple[int, ...]], None] | None = None,
     ) -> Generation:
-        """One request, start to end. Ctrl-C ends it early with what was committed.
+        """One request, start to end. Ctrl-C ends it early with what was committed. Raises as `stream`."""
+        with interrupts_noted() as interrupted:
+            stream = self.stream(policy, request, request_id=request_id, sampler=sampler, interrupted=interrupted)
+            while True:
+                try:
+                    tokens = next(stream)
+                except StopIteration as finished:
+                    generation: Generation = finished.value
+                    return generation
+                if on_commit:
+                    on_commit(tokens)
+
+    def stream(
+        self,
+        policy: Policy,
+        request: Request,
+        *,
+        request_id: str,
+        sampler: Sampler,
+        interrupted: Event | None = None,
+    ) -> Generator[tuple[int, ...], None, Generation]:
+        """One request's tokens as they are committed; closing the generator, or setting `interrupted`, ends it early.
 
         Raises
         ------
         ValueError
             If this engine is not laid out for the policy, the policy cannot accept as the sampler says, or the request
             does not fit the context.
-        RuntimeError
-            If a process died.
+        EngineError
+            If a process of the target died; its `tokens` are what had been committed.
         """
         self._check(policy, request, sampler)
-        self._number += 1
-        command = Generate(number=self._number, policy=policy, request=request, sampler=sampler)
         start_s = time.perf_counter()
-        for worker in self._workers:
-            worker.connection.send(command)
-        gathered = _Gathered(self._workers, on_commit)
-        with interrupts_noted() as interrupted:
-            gathered.until_done(interrupted)
-        timeline = Timeline(request=request_id, start_s=start_s, spans=tuple(gathered.spans))
-        return Generation(tokens=tuple(gathered.tokens), timeline=timeline, interrupted=interrupted.is_set())
+        interrupted = interrupted or Event()
+        drafts = policy.layout is Layout.DISAGGREGATED
+        alone = drafts and (self._draft is None or not self._draft.is_idle)
+        running = self._running(policy, request, sampler, alone=alone)
+        yield from running.stream(interrupted)
+        tokens, spans, losses = list(running.tokens), list(running.spans), running.losses
+        if losses and not running.was_stopped and not request.clip(tokens, num_generated=0)[1]:
+            # The draft held the text (DSI), and nobody else can go on from where it was.
+            rest = replace(
+                request,
+                prompt=(*request.prompt, *tokens),
+                max_new_tokens=request.max_new_tokens - len(tokens),
+            )
+            running = self._running(self._fallback, rest, sampler, alone=True)
+            try:
+                yield from running.stream(interrupted)
+            except EngineError as failure:
+                failure.tokens = (*tokens, *failure.tokens)
+                raise
+            tokens += running.tokens
+            spans += running.spans
+        return Generation(
+            tokens=tuple(tokens),
+            timeline=Timeline(request=request_id, start_s=start_s, spans=tuple(spans)),
+            interrupted=running.was_stopped,
+            losses=losses,
+        )
+
+    def _running(self, policy: Policy, request: Request, sampler: Sampler, *, alone: bool) -> RunningRequest:
+        self._number += 1
+        command = Generate(
+            number=self._number,
+            policy=policy,
+            request=request,
+            sampler=sampler,
+            patience_s=self.patience_s,
+            alone=alone,
+            fallback=self._fallback,
+        )
+        targets = self._targets[: policy.target_groups]
+        return RunningRequest(targets, self._draft, command, max_restarts=self._max_restarts)
 
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         runs = {self.layout, Layout.TARGET_ONLY} if self.layout is Layout.COLOCATED else {self.layout}
@@ -224,44 +285,3 @@ class Engine:
                 f"prompt has {len(request.prompt)} tokens; with max_new_tokens {request.max_new_tokens} "
                 f"that is over the context of {self.max_context}"
             )
-
-
-class _Gathered:
-    """What the processes say during one request."""
-
-    def __init__(self, workers: list[_Worker], on_commit: Callable[[tuple[int, ...]], None] | None) -> None:
-        self._running = list(workers)
-        self._on_commit = on_commit
-        self.tokens: list[int] = []
-        self.spans: list[Span] = []
-
-    def until_done(self, interrupted: Event) -> None:
-        """Drain until every program has ended; once interrupted, tell them to, and wait no longer than a bound."""
-        deadline_s = math.inf
-        while self._running and time.perf_counter() < deadline_s:
-            for worker in list(self._running):
-                while worker in self._running and worker.connection.poll():
-                    self._take(worker)
-            if interrupted.is_set() and deadline_s == math.inf:
-                deadline_s = time.perf_counter() + _STOP_WITHIN_S
-                for worker in self._running:
-                    worker.connection.send(None)
-            if self._running:
-                time.sleep(_DRAIN_EVERY_S)
-
-    def _take(self, worker: _Worker) -> None:
-        message = worker.receive()
-        if isinstance(message, Committed):
-            self.tokens += message.tokens
-            if self._on_commit:
-                self._on_commit(message.tokens)
-        elif isinstance(message, Finished):
-            self.spans += message.spans
-            self._running.remove(worker)
-
-
-def _await_ready(worker: _Worker) -> ProcessInfo:
-    ready = worker.receive()
-    assert isinstance(ready, Ready), "the first message is Ready or Failed"
-    setup = worker.setup
-    return ProcessInfo(role=setup.role, rank=setup.rank, pid=ready.pid, cores=ready.cores, device=setup.device)

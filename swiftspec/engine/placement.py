@@ -1,26 +1,64 @@
-"""Which process of the engine runs where: devices, checked, and the cores or the GPU of each process."""
+"""Which process of the engine runs where: devices, checked, and the teams of processes that share them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
+from swiftspec.engine.protocol import Device, Setup
+from swiftspec.engine.workers import LocalWorker, Worker
 from swiftspec.policies.effects import Role
 
-__all__ = ["Process", "check_groups", "disaggregated", "placed", "usable_device"]
+__all__ = ["Device", "LocalSite", "Seat", "Site", "check_groups", "cores_of", "ranks_of", "seats", "usable_device"]
 
 
-class Process(NamedTuple):
-    """Whose program runs where."""
+class Site(Protocol):
+    """Where an engine's processes run, and how they reach each other."""
+
+    def num_devices(self, device: Device) -> int:
+        """How many devices of a kind there are."""
+
+    def channel(self, group: int) -> str:
+        """Address of the channel between a target group and the draft."""
+
+    def team(self, name: str) -> str:
+        """Where a team of several ranks meets; another name, another place."""
+
+    def start(self, setup: Setup) -> Worker:
+        """Start a process; it loads its models and reports Ready, or Failed."""
+
+
+class LocalSite:
+    """This machine. Sockets and meeting places are files in `folder`: nothing is bound to a network."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def num_devices(self, device: Device) -> int:
+        return len(os.sched_getaffinity(0)) if device == "cpu" else torch.cuda.device_count()
+
+    def channel(self, group: int) -> str:
+        return f"ipc://{self._folder / f'channel-{group}'}"
+
+    def team(self, name: str) -> str:
+        return f"file://{self._folder / f'team-{name}'}"
+
+    def start(self, setup: Setup) -> Worker:
+        return LocalWorker(setup)
+
+
+class Seat(NamedTuple):
+    """Devices of one process: a rank of a role's, or of a target group's, team."""
 
     role: Role
+    group: int
     rank: int
+    size: int
     devices: tuple[int, ...]
-    channels: tuple[str, ...]
 
 
 def usable_device(name: str) -> torch.device:
@@ -36,35 +74,54 @@ def usable_device(name: str) -> torch.device:
     return torch.device("cuda", int(number or 0))
 
 
-def check_groups(groups: Mapping[Role, tuple[int, ...]], *, target_groups: int, device: str) -> None:
-    """ValueError unless every device is there, and every rank gets as many as it can use."""
-    num_available = len(os.sched_getaffinity(0)) if device == "cpu" else torch.cuda.device_count()
+def ranks_of(
+    role: Role, devices: tuple[int, ...], ranks: Mapping[Role, int], *, target_groups: int, device: Device
+) -> int:
+    """Processes of each of a role's teams: as told; else one on a CPU, and one for each GPU."""
+    num_groups = target_groups if role is Role.TARGET else 1
+    return ranks.get(role, 1 if device == "cpu" else max(1, len(devices) // num_groups))
+
+
+def check_groups(
+    groups: Mapping[Role, tuple[int, ...]],
+    ranks: Mapping[Role, int],
+    *,
+    target_groups: int,
+    device: Device,
+    num_available: int,
+) -> None:
+    """ValueError unless every device is there, and every process gets as many as it can use."""
     for role, devices in groups.items():
         if not devices or max(devices) >= num_available or min(devices) < 0:
             raise ValueError(
                 f"{role} is placed on devices {list(devices)}; this machine offers {num_available}, numbered from 0"
             )
-        num_ranks = target_groups if role is Role.TARGET else 1
-        if len(devices) % num_ranks:
-            raise ValueError(f"{role} is placed on {len(devices)} devices; expected {num_ranks} equal groups")
-        if device != "cpu" and len(devices) != num_ranks:
-            raise ValueError(f"{role} is placed on {len(devices)} GPUs; expected {num_ranks}, one for each process")
+        num_groups = target_groups if role is Role.TARGET else 1
+        if len(devices) % num_groups:
+            raise ValueError(f"{role} is placed on {len(devices)} devices; expected {num_groups} equal groups")
+        size = ranks_of(role, devices, ranks, target_groups=target_groups, device=device)
+        per_group = len(devices) // num_groups
+        if size < 1 or per_group % size or (device == "cuda" and per_group != size):
+            noun, expected = ("GPUs", "one for each") if device == "cuda" else ("devices", "as many for each")
+            raise ValueError(f"{role} has {size} ranks on {per_group} {noun} of a group; expected {expected}")
 
 
-def placed(devices: tuple[int, ...], device: str) -> dict[str, Any]:
-    """Cores and device of a process: device n is the n-th core that this process may use, or GPU n."""
+def seats(
+    groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], *, target_groups: int, device: Device
+) -> list[list[Seat]]:
+    """The processes of every team, target groups first; their devices are consecutive slices of the role's."""
+    teams = []
+    for role, devices in sorted(groups.items(), key=lambda item: list(Role).index(item[0])):
+        num_groups = target_groups if role is Role.TARGET else 1
+        size = ranks_of(role, devices, ranks, target_groups=target_groups, device=device)
+        share = len(devices) // (num_groups * size)
+        slices = [devices[first : first + share] for first in range(0, len(devices), share)]
+        for group in range(num_groups):
+            teams.append([Seat(role, group, rank, size, slices[group * size + rank]) for rank in range(size)])
+    return teams
+
+
+def cores_of(setup: Setup) -> tuple[int, ...]:
+    """Of a process that may use the cores this one may: its devices, or all where a GPU computes."""
     available = tuple(sorted(os.sched_getaffinity(0)))
-    if device == "cpu":
-        return {"cores": tuple(available[number] for number in devices), "device": device}
-    return {"cores": available, "device": f"cuda:{devices[0]}"}
-
-
-def disaggregated(groups: Mapping[Role, tuple[int, ...]], target_groups: int, folder: Path) -> list[Process]:
-    """A process per target group, and one of the draft, with a channel to each of them."""
-    channels = tuple(f"ipc://{folder / f'channel-{rank}'}" for rank in range(target_groups))
-    size = len(groups[Role.TARGET]) // target_groups
-    targets = [
-        Process(Role.TARGET, rank, groups[Role.TARGET][rank * size : (rank + 1) * size], (channel,))
-        for rank, channel in enumerate(channels)
-    ]
-    return [*targets, Process(Role.DRAFT, 0, groups[Role.DRAFT], channels)]
+    return tuple(available[number] for number in setup.devices) if setup.device == "cpu" else available

@@ -1,7 +1,8 @@
-"""What the launcher and a role's process say to each other, over a pipe that only the two of them hold."""
+"""What the launcher and a process of the engine say to each other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.sampling import Sampler
@@ -9,39 +10,84 @@ from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import Span
 
-__all__ = ["Committed", "Failed", "Finished", "Generate", "Ready", "Setup"]
+__all__ = ["Command", "Committed", "Device", "Failed", "Finished", "Generate", "Ready", "Report", "Setup"]
+
+Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a process is: whose program it runs, which models it holds, on which cores; a channel to every peer.
+    """What a process is.
 
-    `rank` tells several target groups apart. `device` computes: the cores themselves (`cpu`), or a GPU (`cuda:N`).
+    Parameters
+    ----------
+    role : Role
+        Whose program it helps to run.
+    group : int
+        Which of several target groups it belongs to; 0 otherwise.
+    rank, size : int
+        Its place in the team that computes the group's models together, and how many they are. Rank 0 leads.
+    team : str
+        Where a team of several meets: `file:///path` or `tcp://host:port/name`.
+    models : mapping
+        By role; both where the policy is co-located.
+    devices : tuple of int
+        Cores, as numbered among those that the process may use, or the one GPU.
+    device : "cpu" or "cuda"
+        What the numbers in `devices` count.
+    channels : tuple of str
+        Address of the channel to every peer; the target's end binds. Of rank 0.
+    max_context, tree_slots : int
+        Room of the caches.
     """
 
     role: Role
+    group: int
     rank: int
+    size: int
+    team: str
     models: Mapping[Role, ModelRef]
-    cores: tuple[int, ...]
+    devices: tuple[int, ...]
+    device: Device
     channels: tuple[str, ...]
     max_context: int
     tree_slots: int
-    device: str = "cpu"
 
     @property
     def num_threads(self) -> int:
         """Of torch; what launches kernels is one."""
-        return len(self.cores) if self.device == "cpu" else 1
+        return len(self.devices) if self.device == "cpu" else 1
+
+    @property
+    def name(self) -> str:
+        """For a sentence: `target`, or `target rank 1` in a team."""
+        group = f" group {self.group}" if self.group else ""
+        return f"{self.role}{group}" + (f" rank {self.rank}" if self.size > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Run this role's program of one request."""
+    """Run this role's program of one request. To the leaders of teams.
+
+    Parameters
+    ----------
+    number : int
+        Of the request, ascending: by it peers drop what an earlier one left behind.
+    patience_s : float
+        Longest that a target waits for its draft before it decodes on alone.
+    alone : bool
+        The draft is known not to be there: do not wait for it at all, take it when it comes.
+    fallback : Policy
+        Without a draft, how the target decodes while it is alone.
+    """
 
     number: int
     policy: Policy
     request: Request
     sampler: Sampler
+    patience_s: float
+    alone: bool
+    fallback: Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +96,24 @@ class Ready:
 
     pid: int
     cores: tuple[int, ...]
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     """Tokens for the user, as they are known."""
 
+    number: int
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The program has ended."""
+    """The program of request `number` has ended. `losses`: how often the peer was lost meanwhile."""
 
+    number: int
     spans: list[Span]
+    losses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +122,7 @@ class Failed:
 
     sentence: str
     is_user_error: bool
+
+
+Command = Generate | None  # None: stop what is running
+Report = Ready | Committed | Finished | Failed

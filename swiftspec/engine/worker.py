@@ -1,15 +1,17 @@
 """One process of the engine: `python -m swiftspec.engine.worker FD`, started by the launcher, never by hand.
 
-It pins itself to its cores before torch starts its threads, loads its models, and runs role programs, one request at a
-time, until its launcher is gone.
+It pins itself to its cores before torch starts its threads and loads its share of the models. The leader of a team
+then runs role programs, one request at a time; the others compute what it tells them. It ends with its launcher.
 """
 
 import gc
 import os
 import select
 import sys
+import threading
 import traceback
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 
 import torch
@@ -17,6 +19,7 @@ import torch
 from swiftspec.engine.cached import CachedDecoder
 from swiftspec.engine.channel import Channel
 from swiftspec.engine.driver import Driver
+from swiftspec.engine.placement import cores_of
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.policies.effects import Role
 
@@ -29,25 +32,54 @@ def main() -> None:
     """Obey the launcher until it hangs up."""
     connection = Connection(int(sys.argv[1]))
     setup: Setup = connection.recv()
-    os.sched_setaffinity(0, setup.cores)
+    _end_with_launcher(connection)
+    os.sched_setaffinity(0, cores_of(setup))
     try:
         _serve(connection, setup)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the launcher is gone
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
-        is_user_error = isinstance(error, ValueError)
-        connection.send(Failed(str(error) if is_user_error else traceback.format_exc(), is_user_error))
+        connection.send(_failure(error, setup))
+
+
+def _failure(error: Exception, setup: Setup) -> Failed:
+    if _is_out_of_memory(error):
+        models = " and ".join(map(str, setup.models.values()))
+        return Failed(f"{models}: out of memory in the {setup.name} process, {_first_line(error)}", is_user_error=True)
+    if isinstance(error, ValueError):
+        return Failed(str(error), is_user_error=True)
+    return Failed(traceback.format_exc(), is_user_error=False)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's, or what torch makes of the C library's."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["allocation failed"])[0]
+
+
+def _end_with_launcher(connection: Connection) -> None:
+    """When the launcher hangs up, end at once, whatever the main thread is at: even a collective that waits forever."""
+    hung_up = select.poll()
+    hung_up.register(connection.fileno(), 0)  # POLLHUP and POLLERR alone, which need not be asked for
+
+    def wait() -> None:
+        hung_up.poll()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _serve(connection: Connection, setup: Setup) -> None:
     torch.set_num_threads(setup.num_threads)
     torch.set_num_interop_threads(1)
+    device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
     if setup.device != "cpu":
-        torch.cuda.set_device(setup.device)
+        torch.cuda.set_device(device)
     room = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
-    models = {
-        role: CachedDecoder.load(reference, device=setup.device, **room) for role, reference in setup.models.items()
-    }
+    models = {role: CachedDecoder.load(reference, device=device, **room) for role, reference in setup.models.items()}
     for model in models.values():
         model.warm_up(_WARM_ROWS)
     # Anything to read while a request runs means: stop (the launcher hung up, or said so).
@@ -64,26 +96,31 @@ def _serve(connection: Connection, setup: Setup) -> None:
         channels = [
             stack.enter_context(Channel(address, bind=bind, interrupted=interrupted)) for address in setup.channels
         ]
-        connection.send(Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0)))))
+        connection.send(Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device))
         while True:
             command = connection.recv()
             if not isinstance(command, Generate):
                 continue  # a stop that came after the end
+            number = command.number
             for channel in channels:
-                channel.request = command.number
+                channel.request = number
             driver = Driver(
                 role=setup.role,
-                rank=setup.rank,
+                rank=setup.group,
                 models=models,
                 channels=channels,
-                commit=lambda tokens: connection.send(Committed(tokens)),
+                commit=partial(_commit, connection, number),
                 interrupted=interrupted,
                 sampler=command.sampler,
             )
             with torch.inference_mode():
                 spans = driver.run(command.policy.programs(command.request)[setup.role])
-            connection.send(Finished(spans))
+            connection.send(Finished(number, spans))
             gc.collect()
+
+
+def _commit(connection: Connection, number: int, tokens: tuple[int, ...]) -> None:
+    connection.send(Committed(number, tokens))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Engine, Generation
 from swiftspec.engine.sampling import Sampler
+from swiftspec.errors import EngineError
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.dsi import Dsi
@@ -72,7 +73,7 @@ def test_output_of_two_target_groups_is_the_autoregressive_one(
     assert generation.tokens == generate(colocated, Autoregressive(), prompt).tokens
     verifying = {span.rank for span in generation.timeline.phase(Phase.VERIFY)}
     assert verifying == {0, 1} or len(generation.tokens) < 4
-    assert [process.rank for process in two_targets.processes] == [0, 1, 0]
+    assert [process.group for process in two_targets.processes] == [0, 1, 0]
 
 
 @two_cores
@@ -177,7 +178,7 @@ def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:
     references = [ModelRef(model=str(model), dtype="float32") for model in models]
     with start_engine((references[0], references[1]), Layout.COLOCATED) as engine:
         os.kill(engine.processes[0].pid, signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="the target process ended unexpectedly"):
+        with pytest.raises(EngineError, match="the target process ended unexpectedly"):
             generate(engine, Autoregressive(), PROMPTS[0])
 
 

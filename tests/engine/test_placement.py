@@ -1,14 +1,13 @@
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Engine
-from swiftspec.engine.placement import check_groups, disaggregated, placed, usable_device
-from swiftspec.engine.protocol import Setup
+from swiftspec.engine.placement import Seat, check_groups, cores_of, seats, usable_device
+from swiftspec.engine.protocol import Device, Setup
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 
@@ -49,46 +48,79 @@ def test_gpus_are_counted_from_zero() -> None:
         usable_device("cuda:4")
 
 
-@pytest.mark.usefixtures("four_gpus")
-def test_a_process_gets_one_gpu_and_every_core() -> None:
-    cores = tuple(sorted(os.sched_getaffinity(0)))
-    assert placed((2,), "cuda") == {"cores": cores, "device": "cuda:2"}
-    assert placed((0,), "cpu") == {"cores": cores[:1], "device": "cpu"}
-
-
-@pytest.mark.usefixtures("four_gpus")
-def test_roles_may_share_a_gpu() -> None:
-    check_groups({Role.TARGET: (1,), Role.DRAFT: (1,)}, target_groups=1, device="cuda")
-    check_groups({Role.TARGET: (0, 2), Role.DRAFT: (1,)}, target_groups=2, device="cuda")
-
-
-@pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        ({Role.TARGET: (0, 1)}, "target is placed on 2 GPUs; expected 1, one for each process"),
-        ({Role.TARGET: (0,), Role.DRAFT: (1, 2)}, "draft is placed on 2 GPUs; expected 1"),
-        ({Role.TARGET: (4,)}, r"target is placed on devices \[4\]; this machine offers 4"),
-        ({Role.TARGET: ()}, r"target is placed on devices \[\]"),
-    ],
-    ids=["target", "draft", "absent", "none"],
+SETUP = Setup(
+    role=Role.TARGET,
+    group=0,
+    rank=0,
+    size=1,
+    team="",
+    models={},
+    devices=(0,),
+    device="cpu",
+    channels=(),
+    max_context=8,
+    tree_slots=8,
 )
-def test_a_group_that_cannot_be_used_is_named(groups: dict[Role, tuple[int, ...]], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_groups(groups, target_groups=1, device="cuda")
+
+
+def test_a_process_on_a_gpu_may_use_every_core() -> None:
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    assert cores_of(replace(SETUP, device="cuda", devices=(2,))) == cores
+    assert cores_of(SETUP) == cores[:1]
 
 
 def test_what_launches_kernels_is_one_thread() -> None:
-    setup = Setup(
-        role=Role.TARGET, rank=0, models={}, cores=(0, 1, 2), channels=(), max_context=8, tree_slots=8, device="cuda:1"
-    )
-    assert setup.num_threads == 1
-    assert replace(setup, device="cpu").num_threads == 3
+    assert replace(SETUP, devices=(0, 1, 2)).num_threads == 3
+    assert replace(SETUP, devices=(1,), device="cuda").num_threads == 1
 
 
-def test_target_groups_are_equal_slices_with_a_channel_each(tmp_path: Path) -> None:
-    first, second, draft = disaggregated({Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4,)}, 2, tmp_path)
-    assert [(process.role, process.rank) for process in (first, second)] == [(Role.TARGET, 0), (Role.TARGET, 1)]
-    assert (first.devices, second.devices, draft.devices) == ((0, 1), (2, 3), (4,))
-    assert first.channels + second.channels == draft.channels
-    assert len(set(draft.channels)) == 2
+def check_gpus(groups: dict[Role, tuple[int, ...]], *, target_groups: int = 1) -> None:
+    check_groups(groups, {}, target_groups=target_groups, device="cuda", num_available=4)
+
+
+def test_roles_may_share_a_gpu() -> None:
+    check_gpus({Role.TARGET: (1,), Role.DRAFT: (1,)})
+    check_gpus({Role.TARGET: (0, 2), Role.DRAFT: (1,)}, target_groups=2)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({Role.TARGET: (4,)}, r"target is placed on devices \[4\]; this machine offers 4"),
+        ({Role.TARGET: ()}, r"target is placed on devices \[\]"),
+    ],
+    ids=["absent", "none"],
+)
+def test_a_group_that_cannot_be_used_is_named(groups: dict[Role, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_gpus(groups)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "device", "message"),
+    [
+        (2, "cpu", "target has 2 ranks on 3 devices of a group; expected as many for each"),
+        (0, "cpu", "target has 0 ranks on 3 devices"),
+        (1, "cuda", "target has 1 ranks on 3 GPUs of a group; expected one for each"),
+    ],
+)
+def test_ranks_that_cannot_share_their_devices_are_named(num_ranks: int, device: Device, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_groups(
+            {Role.TARGET: (0, 1, 2)}, {Role.TARGET: num_ranks}, target_groups=1, device=device, num_available=4
+        )
+
+
+def test_target_groups_are_equal_slices() -> None:
+    first, second, draft = seats({Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4,)}, {}, target_groups=2, device="cpu")
+    assert first == [Seat(Role.TARGET, 0, 0, 1, (0, 1))]
+    assert second == [Seat(Role.TARGET, 1, 0, 1, (2, 3))]
+    assert draft == [Seat(Role.DRAFT, 0, 0, 1, (4,))]
+
+
+def test_ranks_are_equal_slices_of_their_group() -> None:
+    groups = {Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4, 5)}
+    target, draft = seats(groups, {Role.TARGET: 2}, target_groups=1, device="cpu")
+    assert target == [Seat(Role.TARGET, 0, 0, 2, (0, 1)), Seat(Role.TARGET, 0, 1, 2, (2, 3))]
+    assert draft == [Seat(Role.DRAFT, 0, 0, 1, (4, 5))]
+    assert [len(team) for team in seats(groups, {}, target_groups=1, device="cuda")] == [4, 2]

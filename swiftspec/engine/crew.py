@@ -1,0 +1,133 @@
+"""A team of processes as the launcher sees it: its leader is told what to do, and it works while all of it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from swiftspec.engine.placement import Site
+from swiftspec.engine.protocol import Committed, Finished, Generate, Ready, Setup
+from swiftspec.engine.workers import Worker
+from swiftspec.policies.effects import Role
+
+__all__ = ["Crew", "ProcessInfo"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """A process of the engine, the cores it may use, and what it computes on.
+
+    group: which of several target groups. rank: in the group's team.
+    """
+
+    role: Role
+    group: int
+    rank: int
+    pid: int
+    cores: tuple[int, ...]
+    device: str
+
+
+class Crew:
+    """The processes of one team, which may be started again.
+
+    Parameters
+    ----------
+    site : Site
+        Starts them.
+    setups : sequence of Setup
+        One for each rank, the leader first.
+    """
+
+    def __init__(self, site: Site, setups: Sequence[Setup]) -> None:
+        self.role = setups[0].role
+        self.group = setups[0].group
+        self.num_starts = 0
+        self.processes: tuple[ProcessInfo, ...] = ()  # once all are ready
+        self._site = site
+        self._setups = setups
+        self._workers: list[Worker] = []
+        self._ready: dict[int, ProcessInfo] = {}  # by rank
+        self.asked = 0  # number of the request it was given last
+        self._done = 0  # and of the one it finished last
+
+    def start(self) -> None:
+        """Start every process; `await_ready`, or the reports, say when they have loaded their models."""
+        self.close()
+        self.num_starts += 1
+        size = len(self._setups)
+        name = f"{self.role}-{self.group}-{self.num_starts}"
+        team = self._site.team(name) if size > 1 else ""
+        for setup in self._setups:
+            self._workers.append(self._site.start(replace(setup, team=team)))
+
+    def await_ready(self) -> None:
+        """Wait until every process has loaded its models. ValueError or EngineError if one cannot."""
+        for worker in self._workers:
+            self._note(worker, worker.receive())
+
+    @property
+    def is_ready(self) -> bool:
+        """All processes are there, with their models."""
+        return bool(self.processes)
+
+    @property
+    def is_idle(self) -> bool:
+        """Ready, and done with all it was asked for."""
+        return self.is_ready and self._done == self.asked
+
+    @property
+    def is_running(self) -> bool:
+        """At a request."""
+        return self.is_ready and self._done != self.asked
+
+    def generate(self, command: Generate) -> None:
+        """Give the leader a request; it leaves any other."""
+        self.asked = command.number
+        self._workers[0].send(command)
+
+    def stop(self) -> None:
+        """Tell the leader to end the request it is at."""
+        self._workers[0].send(None)
+
+    def reports(self) -> Iterator[Committed | Finished]:
+        """What it has said since. ValueError or EngineError if one of its processes failed or is gone."""
+        for worker in self._workers:
+            while worker.poll():
+                report = self._note(worker, worker.receive())
+                if isinstance(report, Committed | Finished):
+                    yield report
+
+    def _note(self, worker: Worker, report: object) -> object:
+        if isinstance(report, Ready):
+            setup = worker.setup
+            self._ready[setup.rank] = ProcessInfo(
+                role=setup.role,
+                group=setup.group,
+                rank=setup.rank,
+                pid=report.pid,
+                cores=report.cores,
+                device=report.device,
+            )
+            if len(self._ready) == len(self._setups):
+                self.processes = tuple(self._ready[rank] for rank in range(len(self._setups)))
+        elif isinstance(report, Finished):
+            self._done = max(self._done, report.number)
+        return report
+
+    def hang_up(self) -> None:
+        """Let every process end."""
+        for worker in self._workers:
+            worker.hang_up()
+
+    def close(self) -> None:
+        """End every process."""
+        with ExitStack() as stack:
+            for worker in self._workers:
+                stack.callback(worker.close)
+            self.hang_up()
+        self._workers.clear()
+        self._ready.clear()
+        self.processes = ()
+        self.asked = self._done = 0

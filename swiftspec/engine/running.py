@@ -1,0 +1,122 @@
+"""One request on its way through the engine's processes, and what becomes of the draft meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Event
+
+from swiftspec.engine.crew import Crew
+from swiftspec.engine.protocol import Committed, Finished, Generate
+from swiftspec.errors import EngineError
+from swiftspec.timeline import Span
+
+__all__ = ["RunningRequest"]
+
+_DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores: it looks seldom, not at once
+_STOP_WITHIN_S = 1.0
+_DRAFT_ENDS_WITHIN_S = 0.25  # after the target has
+
+
+class RunningRequest:
+    """Hands a request to the crews and gathers what they say of it.
+
+    The request is finished when the targets are. A draft that dies is started again, and joins in when it is ready;
+    one that is at an earlier request, because it was frozen, joins in when it is done with that.
+
+    Parameters
+    ----------
+    targets : sequence of Crew
+    draft : Crew or None
+        None where no process of its own drafts.
+    command : Generate
+    max_restarts : int
+        Of the draft, over all requests.
+    """
+
+    def __init__(self, targets: Sequence[Crew], draft: Crew | None, command: Generate, *, max_restarts: int) -> None:
+        self._targets = targets
+        self._draft = draft
+        self._command = command
+        self._max_restarts = max_restarts
+        # With several target groups it is the draft that commits: one that starts afresh would do so again.
+        self._can_rejoin = command.policy.target_groups == 1
+        self.tokens: list[int] = []
+        self.spans: list[Span] = []
+        self.losses = 0
+        self.was_stopped = False
+
+    def stream(self, interrupted: Event) -> Iterator[tuple[int, ...]]:
+        """Tokens as they are committed; ends early when interrupted, or closed.
+
+        EngineError if a target's process dies; ValueError if the request was the reason.
+        """
+        for crew in self._targets:
+            crew.generate(self._command)
+        if self._draft is not None and self._draft.is_idle:
+            self._draft.generate(self._command)
+        try:
+            while any(crew.is_running for crew in self._targets) and not interrupted.is_set():
+                yield from self._drain()
+                time.sleep(_DRAIN_EVERY_S)
+            if not interrupted.is_set():
+                yield from self._until_draft_ends(_DRAFT_ENDS_WITHIN_S)
+        except EngineError as failure:
+            failure.tokens = tuple(self.tokens)
+            raise
+        except BaseException:  # closed, or an interrupt that nobody held back: the next request comes to idle crews
+            self._stop()
+            raise
+        self._stop()
+
+    def _stop(self) -> None:
+        """Tell those that still run to end, and wait for the targets no longer than a bound."""
+        self.was_stopped = any(crew.is_running for crew in self._targets)
+        crews = [*self._targets, *([self._draft] if self._draft else [])]
+        for crew in crews:
+            if crew.is_running:
+                crew.stop()
+        deadline_s = time.perf_counter() + _STOP_WITHIN_S
+        while any(crew.is_running for crew in self._targets) and time.perf_counter() < deadline_s:
+            for _ in self._drain():
+                pass  # already counted
+            time.sleep(_DRAIN_EVERY_S)
+
+    def _until_draft_ends(self, seconds: float) -> Iterator[tuple[int, ...]]:
+        """Its spans come with its end; one that is frozen is not waited for."""
+        deadline_s = time.perf_counter() + seconds
+        while self._is_drafting and time.perf_counter() < deadline_s:
+            yield from self._drain()
+            time.sleep(_DRAIN_EVERY_S)
+
+    @property
+    def _is_drafting(self) -> bool:
+        return self._draft is not None and self._draft.is_running and self._draft.asked == self._command.number
+
+    def _drain(self) -> Iterator[tuple[int, ...]]:
+        for crew in self._targets:
+            yield from self._take(crew.reports())
+        if self._draft is not None:
+            yield from self._attend(self._draft)
+
+    def _attend(self, draft: Crew) -> Iterator[tuple[int, ...]]:
+        try:
+            yield from self._take(draft.reports())
+        except (EngineError, ValueError):
+            draft.close()
+            if draft.num_starts <= self._max_restarts:
+                draft.start()
+        wanted = self._can_rejoin and any(crew.is_running for crew in self._targets)
+        if wanted and draft.is_idle and draft.asked != self._command.number:
+            draft.generate(self._command)
+
+    def _take(self, reports: Iterable[Committed | Finished]) -> Iterator[tuple[int, ...]]:
+        for report in reports:
+            if report.number != self._command.number:
+                continue
+            if isinstance(report, Finished):
+                self.spans += report.spans
+                self.losses += report.losses
+            else:
+                self.tokens += report.tokens
+                yield report.tokens

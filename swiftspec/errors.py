@@ -1,0 +1,15 @@
+"""What ends a run through nobody's mistake: the command line shows it and exits with 3."""
+
+__all__ = ["EngineError"]
+
+
+class EngineError(RuntimeError):
+    """A process that a request cannot do without has gone.
+
+    Attributes
+    ----------
+    tokens : tuple of int
+        What had been committed of the request.
+    """
+
+    tokens: tuple[int, ...] = ()
