@@ -16,6 +16,7 @@ from swiftspec.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Engine, Generation
+    from swiftspec.engine.placement import Site
 
 __all__ = [
     "Task",
@@ -95,9 +96,14 @@ def make_tasks(
 
 
 def open_engines(
-    plan: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task], stack: ExitStack
+    plan: Plan,
+    candidates: Sequence[Candidate],
+    tasks: Sequence[Task],
+    stack: ExitStack,
+    *,
+    site: "Site | None" = None,
 ) -> dict[str, "Engine"]:
-    """An engine for every policy, with room for the longest task; `stack` closes them.
+    """An engine for every policy, with room for the longest task; `stack` closes them. `site`: this machine, or nodes.
 
     Policies on the same devices share one: a co-located engine also decodes without its draft.
     """
@@ -116,6 +122,7 @@ def open_engines(
             max_context=max_context,
             target_groups=group[0].build().target_groups,
             device="cuda" if plan.device == "cuda" else "cpu",
+            site=site,
         )
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}
