@@ -1,5 +1,18 @@
 """Plan, run and validate low-latency LLM decoding. Stays light: importing this loads neither torch nor transformers."""
 
-__all__ = ["__version__"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from swiftspec.session import AsyncEngine, Engine
+
+__all__ = ["AsyncEngine", "Engine", "__version__"]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`Engine` and `AsyncEngine`, which need more than this."""
+    if name in ("AsyncEngine", "Engine"):
+        return getattr(import_module("swiftspec.session"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
 
-Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 130 for Ctrl-C, 1 for a pipe whose reader has
-gone. Anything else is our bug and comes with a traceback.
+Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 3 where a process of the engine died, 130 for
+Ctrl-C, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a traceback.
 """
 
 import os
@@ -15,6 +15,7 @@ import typer
 from swiftspec import __version__, console
 from swiftspec.commands import options, verbs
 from swiftspec.commands.usage import usage_sentence
+from swiftspec.errors import EngineError
 
 __all__ = ["app", "main"]
 
@@ -38,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EngineError) as error:
         if os.environ.get(_TRACEBACK):
             raise
         console.error(error)
-        return 2
+        return 3 if isinstance(error, EngineError) else 2
     return _interrupted() if code == 130 else code or 0
 
 

@@ -88,12 +88,16 @@ class Prediction(Facts):
 class Candidate(Facts):
     """A policy with its shape, on device groups, and its prediction.
 
-    groups: device numbers per role; a target-only or co-located policy has the target's group alone.
+    groups: device numbers per role; a target-only or co-located policy has the target's group alone. ranks: processes
+    that divide each of a role's groups; a role that is not named has one on a CPU, and one for each GPU. patience_s:
+    longest that the target waits for its draft before it decodes on alone.
     """
 
     policy: str
     shape: dict[str, Value]
     groups: dict[Role, tuple[int, ...]]
+    ranks: dict[Role, int] = Field(default_factory=dict)
+    patience_s: float = Field(default=0.5, gt=0, le=3600)
     prediction: Prediction
 
     @model_validator(mode="after")
@@ -111,6 +115,11 @@ class Candidate(Facts):
                 f"groups has {len(self.groups[Role.TARGET])} devices of the target; "
                 f"{self.policy} splits them into {policy.target_groups} equal groups"
             )
+        for role, ranks in self.ranks.items():
+            groups = policy.target_groups if role is Role.TARGET else 1
+            devices_each, rest = divmod(len(self.groups.get(role, ())), groups * max(1, ranks))
+            if ranks < 1 or rest or not devices_each:
+                raise ValueError(f"ranks of the {role} are {ranks}; expected a divisor of the devices of its groups")
         return self
 
     def build(self) -> Policy:

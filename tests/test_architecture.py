@@ -23,7 +23,7 @@ CONTRACTS = frozenset(
 # Layer -> what its modules may import beside the standard library: other layers and third-party packages.
 # A layer is a first-level module or folder of swiftspec; the contracts are one layer, swiftspec/__init__.py is "root".
 ALLOWED: Mapping[str, frozenset[str]] = {
-    "root": frozenset({"contracts"}),
+    "root": frozenset({"contracts", "session"}),
     "contracts": frozenset({"contracts", "numpy", "scipy", "pydantic"}),
     "kernels": frozenset({"kernels", "torch", "triton"}),
     "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
@@ -35,6 +35,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "planner": frozenset({"planner", "simulator", "contracts", "joblib", "distributed", "ray", "numpy", "scipy"}),
     "backtest": frozenset({"backtest", "ops", "simulator", "contracts", "joblib", "numpy", "scipy"}),
     "validator": frozenset({"contracts"}),
+    "session": frozenset({"session", "engine", "contracts", "tokenizer"}),
     "prompts": frozenset({"prompts"}),
     "tokenizer": frozenset({"tokenizer", "tokenizers"}),
     "perfetto": frozenset({"contracts"}),

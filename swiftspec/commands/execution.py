@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from swiftspec.plan import Candidate, Plan
 from swiftspec.policies import Layout, Request
 from swiftspec.prompts import Prompt
-from swiftspec.registry import DEVICES
+from swiftspec.session import check_here
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Engine, Generation
+    from swiftspec.engine.launcher import Generation, Launcher
     from swiftspec.engine.placement import Site
 
 __all__ = [
@@ -51,8 +51,7 @@ def num_devices_here(device: str = "cpu") -> int:
 
 def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: Path) -> None:
     """ValueError unless the plan is for a machine of this kind, with every device that the candidates use."""
-    if plan.device in DEVICES:
-        raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
+    check_here(plan, source=str(source))
     available = num_devices_here(plan.device)
     for candidate in candidates:
         needed = max(candidate.devices) + 1
@@ -102,40 +101,31 @@ def open_engines(
     stack: ExitStack,
     *,
     site: "Site | None" = None,
-) -> dict[str, "Engine"]:
-    """An engine for every policy, with room for the longest task; `stack` closes them. `site`: this machine, or nodes.
+) -> dict[str, "Launcher"]:
+    """An engine for every policy, with room for the longest task, on this machine or `site`; `stack` closes them.
 
     Policies on the same devices share one: a co-located engine also decodes without its draft.
     """
-    from swiftspec.engine.launcher import Engine
+    from swiftspec.engine.launcher import Launcher
 
     max_context = max(len(task.request.prompt) + task.request.max_new_tokens for task in tasks)
-    engines: dict[str, Engine] = {}
+    engines: dict[str, Launcher] = {}
     for group in _sharing(candidates):
         layouts = {candidate.build().layout for candidate in group}
         layout = next(layout for layout in reversed(Layout) if layout in layouts)
-        engine = Engine(
-            target=plan.target,
-            draft=None if layout is Layout.TARGET_ONLY else plan.draft,
-            groups=group[0].groups,
-            layout=layout,
-            max_context=max_context,
-            target_groups=group[0].build().target_groups,
-            device="cuda" if plan.device == "cuda" else "cpu",
-            site=site,
-        )
+        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=max_context, site=site)
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}
     return engines
 
 
-def warm_up(engine: "Engine", candidate: Candidate, task: Task) -> None:
+def warm_up(engine: "Launcher", candidate: Candidate, task: Task) -> None:
     """Let a candidate do what every first time costs extra, such as the allocation of buffers."""
     tokens = min(_WARM_UP_TOKENS, task.request.max_new_tokens)
     generate_greedily(engine, candidate, replace(task, request=replace(task.request, max_new_tokens=tokens)))
 
 
-def generate_greedily(engine: "Engine", candidate: Candidate, task: Task) -> "Generation":
+def generate_greedily(engine: "Launcher", candidate: Candidate, task: Task) -> "Generation":
     """One whole request. KeyboardInterrupt if Ctrl-C cut it short."""
     from swiftspec.engine.sampling import Sampler
 

@@ -111,7 +111,7 @@ def _ranks(candidate: Candidate, rendezvous: "Rendezvous", plan: Plan) -> list[t
 
     teams = seats(
         candidate.groups,
-        {},
+        candidate.ranks,
         target_groups=candidate.build().target_groups,
         device="cuda" if plan.device == "cuda" else "cpu",
     )

@@ -13,7 +13,7 @@ from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.timeline import Figures
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Engine
+    from swiftspec.engine.launcher import Launcher
     from swiftspec.profiler.drift import DriftGauge
 
 __all__ = ["gauge", "list_drift", "retimed_figures", "say_drift"]
@@ -21,7 +21,7 @@ __all__ = ["gauge", "list_drift", "retimed_figures", "say_drift"]
 _TEXTS_DIFFER = 0.02  # of tokens per round; replayed on the text that was measured, predictions agree better than that
 
 
-def gauge(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Engine"]) -> "DriftGauge":
+def gauge(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Launcher"]) -> "DriftGauge":
     """Of the engines that the candidates run on, each once."""
     from swiftspec.profiler.drift import DriftGauge
 

@@ -13,7 +13,8 @@ from swiftspec.commands.execution import Task, check_devices, encode, make_tasks
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.nodes import NodeOptions, join, node_site
-from swiftspec.commands.wording import milliseconds, percent, speed
+from swiftspec.commands.wording import count, milliseconds, percent, speed
+from swiftspec.errors import EngineError
 from swiftspec.perfetto import save_timelines
 from swiftspec.plan import Candidate, Plan
 from swiftspec.policies import Layout
@@ -22,7 +23,7 @@ from swiftspec.timeline import Metrics, Timeline, measure
 from swiftspec.tokenizer import TextStream, Tokenizer
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Engine, ProcessInfo
+    from swiftspec.engine.launcher import Launcher, ProcessInfo
     from swiftspec.engine.sampling import AcceptanceMethod, Sampler
 
 __all__ = ["run"]
@@ -35,6 +36,7 @@ class _Output:
     task: Task
     tokens: tuple[int, ...]
     timeline: Timeline
+    losses: int = 0
 
 
 def run(
@@ -54,7 +56,7 @@ def run(
     json_path: Path | None = None,
     nodes: NodeOptions | None = None,
 ) -> None:
-    """Generate for every prompt. On Ctrl-C, show and write what there is, then raise KeyboardInterrupt.
+    """Generate for every prompt. On Ctrl-C, or when the target dies, show and write what there is, then raise that.
 
     On several nodes this is node 0's part; the others compute for it until it ends.
     """
@@ -80,13 +82,16 @@ def run(
             site = stack.enter_context(node_site(nodes, rendezvous, made, candidate, source=plan))
         engine = open_engines(made, [candidate], tasks, stack, site=site)[candidate.policy]
         warm_up(engine, candidate, tasks[0])
-        outputs, interrupted = _generate(engine, candidate, tasks, tokenizer, sampler)
+        processes = engine.processes
+        outputs, ended_by = _generate(engine, candidate, tasks, tokenizer, sampler)
     if outputs:
-        _show(candidate, _metrics(outputs), engine.processes)
-        _save_timelines(outputs, engine.processes, timeline=timeline, plot=plot)
-        write_json(json_path, _result(candidate, outputs, engine.processes, tokenizer))
-    if interrupted:
-        raise KeyboardInterrupt
+        _show(candidate, _metrics(outputs), processes)
+        with ExitStack() as each:  # a disk that is full for one file may have room for the next
+            each.callback(write_json, json_path, _result(candidate, outputs, processes, tokenizer))
+            each.callback(_save_plot, outputs, plot)
+            each.callback(_save_timelines, outputs, processes, timeline)
+    if ended_by is not None:
+        raise ended_by
 
 
 def _prompts(prompt: str | None, prompts: Path | None) -> Sequence[Prompt]:
@@ -108,24 +113,36 @@ def _check_acceptance(sampler: "Sampler", candidate: Candidate) -> None:
 
 
 def _generate(
-    engine: "Engine", candidate: Candidate, tasks: Sequence[Task], tokenizer: Tokenizer, sampler: "Sampler"
-) -> tuple[list[_Output], bool]:
-    """Outputs so far, and whether Ctrl-C cut them short."""
+    engine: "Launcher", candidate: Candidate, tasks: Sequence[Task], tokenizer: Tokenizer, sampler: "Sampler"
+) -> tuple[list[_Output], BaseException | None]:
+    """Outputs so far, and what cut them short: Ctrl-C, or a process that died."""
     policy = candidate.build()
     outputs: list[_Output] = []
     for task in tasks:
         if len(tasks) > 1:
             console.heading(task.prompt_id)
         text = tokenizer.stream()
-        generation = engine.generate(
-            policy, task.request, request_id=task.prompt_id, sampler=sampler, on_commit=partial(_show_tokens, text)
-        )
+        try:
+            generation = engine.generate(
+                policy, task.request, request_id=task.prompt_id, sampler=sampler, on_commit=partial(_show_tokens, text)
+            )
+        except EngineError as error:
+            console.stream(text.flush() + "\n")
+            if error.tokens:
+                nothing = Timeline(request=task.prompt_id, start_s=0.0, spans=())
+                outputs.append(_Output(task=task, tokens=error.tokens, timeline=nothing))
+            return outputs, error
         console.stream(text.flush() + "\n")
+        if generation.losses:
+            console.note(f"{task.prompt_id}: the target went on without its draft {count(generation.losses, 'time')}")
         if generation.tokens:
-            outputs.append(_Output(task=task, tokens=generation.tokens, timeline=generation.timeline))
+            output = _Output(
+                task=task, tokens=generation.tokens, timeline=generation.timeline, losses=generation.losses
+            )
+            outputs.append(output)
         if generation.interrupted:
-            return outputs, True
-    return outputs, False
+            return outputs, KeyboardInterrupt()
+    return outputs, None
 
 
 def _show_tokens(text: TextStream, tokens: tuple[int, ...]) -> None:
@@ -152,17 +169,17 @@ def _show(candidate: Candidate, metrics: Metrics | None, processes: Sequence["Pr
         console.note(f"{process.role} process {process.pid} on core{'s' * (len(process.cores) > 1)} {cores}")
 
 
-def _save_timelines(
-    outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], *, timeline: Path | None, plot: Path | None
-) -> None:
-    timelines = [output.timeline for output in outputs]
-    if timeline is not None:
+def _save_timelines(outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], path: Path | None) -> None:
+    if path is not None:
         names = {(process.role, process.group): f"{process.role} (pid {process.pid})" for process in processes}
-        save_timelines(timeline, timelines, names=names)
-    if plot is not None and timelines[0].commits:
+        save_timelines(path, [output.timeline for output in outputs], names=names)
+
+
+def _save_plot(outputs: Sequence[_Output], path: Path | None) -> None:
+    if path is not None and outputs[0].timeline.commits:
         from swiftspec.plotting import save_figure, timeline_rounds
 
-        save_figure(plot, timeline_rounds(timelines[0]))
+        save_figure(path, timeline_rounds(outputs[0].timeline))
 
 
 def _result(
@@ -201,6 +218,7 @@ def _prompt_result(output: _Output, tokenizer: Tokenizer) -> dict[str, Any]:
         "tpot_s": metrics and metrics.tpot_s,
         "tokens_per_s": metrics and metrics.figures.tokens_per_s,
         "rounds": metrics and metrics.rounds,
+        "draft_losses": output.losses,
         "acceptance_length": metrics and _acceptance_length(metrics),
     }
 

@@ -1,9 +1,9 @@
 """Rows and columns that several verbs print."""
 
 from swiftspec.plan import Candidate
-from swiftspec.wording import milliseconds, percent, provenance_shares, signed_percent, speed
+from swiftspec.wording import count, milliseconds, percent, provenance_shares, signed_percent, speed
 
-__all__ = ["milliseconds", "percent", "prediction_row", "provenance_shares", "signed_percent", "speed"]
+__all__ = ["count", "milliseconds", "percent", "prediction_row", "provenance_shares", "signed_percent", "speed"]
 
 PREDICTION_COLUMNS = (
     "policy",

@@ -18,12 +18,13 @@ from swiftspec.engine.protocol import Generate, Setup
 from swiftspec.engine.running import RunningRequest
 from swiftspec.engine.sampling import Sampler
 from swiftspec.errors import EngineError
+from swiftspec.plan import Candidate, Plan
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.timeline import Timeline
 
-__all__ = ["PATIENCE_S", "TREE_SLOTS", "Engine", "Generation", "ProcessInfo"]
+__all__ = ["PATIENCE_S", "TREE_SLOTS", "Generation", "Launcher", "ProcessInfo"]
 
 TREE_SLOTS = {"cpu": 512, "cuda": KERNEL_TREE_SLOTS}  # most tree rows any policy may hold
 PATIENCE_S = 0.5  # where no plan says otherwise
@@ -48,7 +49,7 @@ class Generation:
     losses: int
 
 
-class Engine:
+class Launcher:
     """Warm processes for one model pair on given devices; a context manager.
 
     Parameters
@@ -129,6 +130,39 @@ class Engine:
                 crew.await_ready()
             self._stack = stack.pop_all()
 
+    @classmethod
+    def for_candidate(
+        cls,
+        plan: Plan,
+        candidate: Candidate,
+        *,
+        max_context: int,
+        layout: Layout | None = None,
+        max_restarts: int = MAX_RESTARTS,
+        site: Site | None = None,
+    ) -> "Launcher":
+        """The processes that a plan's candidate asks for.
+
+        `layout` is the candidate's if not given; co-located where its devices are to serve such policies, too.
+        """
+        policy = candidate.build()
+        layout = layout or policy.layout
+        fallback = plan.candidates.get(PromptLookup.name)
+        return cls(
+            target=plan.target,
+            draft=None if layout is Layout.TARGET_ONLY else plan.draft,
+            groups=candidate.groups,
+            layout=layout,
+            max_context=max_context,
+            target_groups=policy.target_groups,
+            ranks=candidate.ranks,
+            device="cuda" if plan.device == "cuda" else "cpu",
+            patience_s=candidate.patience_s,
+            fallback=fallback.build() if fallback else None,
+            max_restarts=max_restarts,
+            site=site,
+        )
+
     def _teams(
         self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], site: Site, device: Device
     ) -> list[list[Seat]]:
@@ -157,14 +191,18 @@ class Engine:
             tree_slots=self._tree_slots,
         )
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> "Launcher":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process."""
         for crew in self._crews:
-            crew.hang_up()
+            crew.hang_up()  # all at once, before the first is waited for
         self._stack.close()
 
     @property

@@ -12,6 +12,9 @@ from swiftspec.policies.base import shape_of
 
 __all__ = ["Decision", "decide"]
 
+_PATIENT_ROUNDS = 10  # at the 95th percentile
+_LEAST_PATIENCE_S = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -46,8 +49,17 @@ class Decision:
         )
         option = outcome.option
         return Candidate(
-            policy=option.policy.name, shape=shape_of(option.policy), groups=dict(option.groups), prediction=prediction
+            policy=option.policy.name,
+            shape=shape_of(option.policy),
+            groups=dict(option.groups),
+            patience_s=_patience_s(prediction),
+            prediction=prediction,
         )
+
+
+def _patience_s(prediction: Prediction) -> float:
+    """Long beside any round, short beside a user's patience; hiccups of a machine should stay below it."""
+    return round(max(_LEAST_PATIENCE_S, _PATIENT_ROUNDS * prediction.metrics.figures.round_s.p95), 3)
 
 
 def decide(trials: Trials, finals: Finals, policy: str | None) -> Decision:

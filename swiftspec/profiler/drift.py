@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 
-from swiftspec.engine.launcher import Engine
+from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Role
@@ -25,7 +25,7 @@ class DriftGauge:
 
     Parameters
     ----------
-    engines : sequence of (Engine, groups)
+    engines : sequence of (Launcher, groups)
         With the device numbers of each role. Those without a draft, or with several target groups, are not timed.
     vocab_size : int
         Of the target.
@@ -33,7 +33,7 @@ class DriftGauge:
 
     def __init__(
         self,
-        engines: Sequence[tuple[Engine, Mapping[Role, tuple[int, ...]]]],
+        engines: Sequence[tuple[Launcher, Mapping[Role, tuple[int, ...]]]],
         *,
         vocab_size: int,
     ) -> None:

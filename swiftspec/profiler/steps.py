@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.launcher import TREE_SLOTS, Engine
+from swiftspec.engine.launcher import TREE_SLOTS, Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.latency import Latency, Provenance
 from swiftspec.policies import Layout, Policy, Request
@@ -71,8 +71,8 @@ class _Bench:
     def __str__(self) -> str:
         return f"{self.layout} {'+'.join(str(len(cores)) for cores in self.groups.values())}"
 
-    def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Engine:
-        return Engine(
+    def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Launcher:
+        return Launcher(
             target=target,
             draft=draft,
             groups=self.groups,
@@ -156,7 +156,7 @@ def _gpu_benches(num_devices: int) -> Iterator[_Bench]:
 class _Measurement:
     """Requests of random tokens on one engine: latency does not depend on what they say."""
 
-    def __init__(self, engine: Engine, bench: _Bench, spec: ModelSpec) -> None:
+    def __init__(self, engine: Launcher, bench: _Bench, spec: ModelSpec) -> None:
         self._engine = engine
         self._bench = bench
         self._spec = spec

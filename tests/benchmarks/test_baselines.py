@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, GenerationMixin
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.documents import ModelRef
 from swiftspec.engine.inflate import write_inflated
-from swiftspec.engine.launcher import Engine
+from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.plan import Basis, Candidate, Plan
 from swiftspec.planner.search import make_plan
@@ -109,7 +109,7 @@ class Ours:
         layout = Layout.COLOCATED if policy.layout is Layout.TARGET_ONLY else policy.layout
         target, draft = self._references
         engine = self._stack.enter_context(
-            Engine(target=target, draft=draft, groups=candidate.groups, layout=layout, max_context=1024)
+            Launcher(target=target, draft=draft, groups=candidate.groups, layout=layout, max_context=1024)
         )
 
         def decode_all() -> float:

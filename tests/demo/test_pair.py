@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from swiftspec.demo.corpus import HELD_OUT_MODULES, training_sources
 from swiftspec.demo.prompts import TRACED_MODULES, VALIDATED_MODULES
 from swiftspec.documents import ModelRef
-from swiftspec.engine.launcher import Engine
+from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model import Decoder
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import POLICIES, Layout, Request, make_policy
@@ -82,13 +82,13 @@ def test_traced_and_validated_prompts_are_held_out_and_different() -> None:
         assert {prompt_id.rpartition("-")[0] for prompt_id in ids} == set(modules)
 
 
-Engines = dict[tuple[Layout, int], Engine]  # by layout and number of target groups
+Engines = dict[tuple[Layout, int], Launcher]  # by layout and number of target groups
 
 
 @pytest.fixture(scope="module", params=[None, "layers=10,hidden=512"], ids=["plain", "inflated"])
 def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
     start = partial(
-        Engine,
+        Launcher,
         target=ModelRef(model="demo/target", inflate=request.param, dtype="float32"),
         draft=ModelRef(model="demo/draft", dtype="float32"),
         max_context=1024,

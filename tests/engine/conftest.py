@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.launcher import Engine
+from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from tests.engine.pairs import write_pair
@@ -21,31 +21,31 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return ModelRef(model=str(target), dtype="float32"), ModelRef(model=str(draft), dtype="float32")
 
 
-def start_engine(pair: tuple[ModelRef, ModelRef], layout: Layout, *, target_groups: int = 1) -> Engine:
+def start_engine(pair: tuple[ModelRef, ModelRef], layout: Layout, *, target_groups: int = 1) -> Launcher:
     """A core a process; several target groups and the draft share two, since what they say does not depend on it."""
     groups = {Role.TARGET: tuple(rank % 2 for rank in range(target_groups))}
     if layout is Layout.DISAGGREGATED:
         groups[Role.DRAFT] = (1,)
     target, draft = pair
-    return Engine(
+    return Launcher(
         target=target, draft=draft, groups=groups, layout=layout, max_context=256, target_groups=target_groups
     )
 
 
 @pytest.fixture(scope="session")
-def colocated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Engine]:
+def colocated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
     with start_engine(pair, Layout.COLOCATED) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
-def disaggregated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Engine]:
+def disaggregated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
     with start_engine(pair, Layout.DISAGGREGATED) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
-def two_targets(pair: tuple[ModelRef, ModelRef]) -> Iterator[Engine]:
+def two_targets(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
     with start_engine(pair, Layout.DISAGGREGATED, target_groups=2) as engine:
         yield engine
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.launcher import Engine, Generation
+from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.errors import EngineError
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
@@ -43,14 +43,16 @@ TWO_TARGETS = (
 )
 
 
-def generate(engine: Engine, policy: Policy, prompt: tuple[int, ...], sampler: Sampler | None = None) -> Generation:
+def generate(engine: Launcher, policy: Policy, prompt: tuple[int, ...], sampler: Sampler | None = None) -> Generation:
     request = Request(prompt=prompt, max_new_tokens=48, eos_token_ids=frozenset({0}))
     return engine.generate(policy, request, request_id="test", sampler=sampler or Sampler())
 
 
 @pytest.mark.parametrize("policy", COLOCATED, ids=str)
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
-def test_colocated_output_is_the_autoregressive_one(colocated: Engine, policy: Policy, prompt: tuple[int, ...]) -> None:
+def test_colocated_output_is_the_autoregressive_one(
+    colocated: Launcher, policy: Policy, prompt: tuple[int, ...]
+) -> None:
     assert generate(colocated, policy, prompt).tokens == generate(colocated, Autoregressive(), prompt).tokens
 
 
@@ -58,7 +60,7 @@ def test_colocated_output_is_the_autoregressive_one(colocated: Engine, policy: P
 @pytest.mark.parametrize("policy", DISAGGREGATED, ids=str)
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
 def test_disaggregated_output_is_the_autoregressive_one(
-    colocated: Engine, disaggregated: Engine, policy: Policy, prompt: tuple[int, ...]
+    colocated: Launcher, disaggregated: Launcher, policy: Policy, prompt: tuple[int, ...]
 ) -> None:
     assert generate(disaggregated, policy, prompt).tokens == generate(colocated, Autoregressive(), prompt).tokens
 
@@ -67,7 +69,7 @@ def test_disaggregated_output_is_the_autoregressive_one(
 @pytest.mark.parametrize("policy", TWO_TARGETS, ids=str)
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
 def test_output_of_two_target_groups_is_the_autoregressive_one(
-    colocated: Engine, two_targets: Engine, policy: Policy, prompt: tuple[int, ...]
+    colocated: Launcher, two_targets: Launcher, policy: Policy, prompt: tuple[int, ...]
 ) -> None:
     generation = generate(two_targets, policy, prompt)
     assert generation.tokens == generate(colocated, Autoregressive(), prompt).tokens
@@ -79,7 +81,7 @@ def test_output_of_two_target_groups_is_the_autoregressive_one(
 @two_cores
 @pytest.mark.parametrize("seed", range(4))
 def test_sampled_output_does_not_depend_on_the_policy(
-    colocated: Engine, disaggregated: Engine, two_targets: Engine, seed: int
+    colocated: Launcher, disaggregated: Launcher, two_targets: Launcher, seed: int
 ) -> None:
     sampler = Sampler(temperature=0.8, top_p=0.95, seed=seed)
     expected = generate(colocated, Autoregressive(), PROMPTS[0], sampler).tokens
@@ -91,13 +93,13 @@ def test_sampled_output_does_not_depend_on_the_policy(
         assert {generate(engine, policy, PROMPTS[0], sampler).tokens for policy in policies} == {expected}
 
 
-def test_drafts_are_accepted_sometimes_and_not_always(colocated: Engine) -> None:
+def test_drafts_are_accepted_sometimes_and_not_always(colocated: Launcher) -> None:
     timelines = [generate(colocated, SerialChain(num_draft_tokens=5), prompt).timeline for prompt in PROMPTS]
     assert 1.05 < measure(timelines).figures.tokens_per_round < 5.5
 
 
 @two_cores
-def test_roles_run_in_two_processes_on_disjoint_cores(disaggregated: Engine) -> None:
+def test_roles_run_in_two_processes_on_disjoint_cores(disaggregated: Launcher) -> None:
     target, draft = disaggregated.processes
     assert (target.role, draft.role) == (Role.TARGET, Role.DRAFT)
     assert target.pid != draft.pid
@@ -107,7 +109,7 @@ def test_roles_run_in_two_processes_on_disjoint_cores(disaggregated: Engine) -> 
 
 
 @two_cores
-def test_tracks_do_not_overlap_and_tokens_add_up(disaggregated: Engine) -> None:
+def test_tracks_do_not_overlap_and_tokens_add_up(disaggregated: Launcher) -> None:
     generation = generate(disaggregated, SwiftSpec(), PROMPTS[0])
     for role in Role:
         spans = generation.timeline.of(role)
@@ -116,7 +118,7 @@ def test_tracks_do_not_overlap_and_tokens_add_up(disaggregated: Engine) -> None:
     assert {span.phase for span in generation.timeline.of(Role.DRAFT)} >= {Phase.EXPAND, Phase.SEND, Phase.WAIT}
 
 
-def test_commits_arrive_in_order_while_it_runs(colocated: Engine) -> None:
+def test_commits_arrive_in_order_while_it_runs(colocated: Launcher) -> None:
     pieces: list[tuple[int, ...]] = []
     request = Request(prompt=PROMPTS[0], max_new_tokens=30)
     policy = SerialChain(num_draft_tokens=3)
@@ -125,13 +127,13 @@ def test_commits_arrive_in_order_while_it_runs(colocated: Engine) -> None:
     assert sum(pieces, ()) == generation.tokens
 
 
-def test_a_policy_for_another_layout_is_refused(colocated: Engine) -> None:
+def test_a_policy_for_another_layout_is_refused(colocated: Launcher) -> None:
     with pytest.raises(ValueError, match="swiftspec is disaggregated, but the engine is laid out co-located"):
         generate(colocated, SwiftSpec(), PROMPTS[0])
 
 
 @two_cores
-def test_a_policy_for_other_target_groups_is_refused(disaggregated: Engine) -> None:
+def test_a_policy_for_other_target_groups_is_refused(disaggregated: Launcher) -> None:
     with pytest.raises(ValueError, match="dsi needs 2 target groups; the engine has 1"):
         generate(disaggregated, Dsi(target_groups=2), PROMPTS[0])
 
@@ -140,10 +142,12 @@ def test_target_devices_that_cannot_be_split_are_refused(pair: tuple[ModelRef, M
     target, draft = pair
     groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
     with pytest.raises(ValueError, match="target is placed on 1 devices; expected 2 equal groups"):
-        Engine(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=64, target_groups=2)
+        Launcher(
+            target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=64, target_groups=2
+        )
 
 
-def test_residual_sampling_needs_both_models_in_one_process(colocated: Engine) -> None:
+def test_residual_sampling_needs_both_models_in_one_process(colocated: Launcher) -> None:
     sampler = Sampler(temperature=1.0, acceptance="residual")
     output = generate(colocated, SerialTree(), PROMPTS[0], sampler).tokens
     assert output == generate(colocated, SerialTree(), PROMPTS[0], sampler).tokens
@@ -151,12 +155,12 @@ def test_residual_sampling_needs_both_models_in_one_process(colocated: Engine) -
 
 
 @two_cores
-def test_residual_sampling_without_the_drafts_probabilities_is_refused(disaggregated: Engine) -> None:
+def test_residual_sampling_without_the_drafts_probabilities_is_refused(disaggregated: Launcher) -> None:
     with pytest.raises(ValueError, match=r"acceptance is residual at temperature 0.8, but policy swiftspec is disagg"):
         generate(disaggregated, SwiftSpec(), PROMPTS[0], Sampler(temperature=0.8, acceptance="residual"))
 
 
-def test_a_request_over_the_context_is_refused(colocated: Engine) -> None:
+def test_a_request_over_the_context_is_refused(colocated: Launcher) -> None:
     with pytest.raises(ValueError, match=r"prompt has 250 tokens; with max_new_tokens 48 .* over the context of 256"):
         generate(colocated, Autoregressive(), (1,) * 250)
 
@@ -171,7 +175,7 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(models: tuple[Path, Path]
 def test_a_device_that_does_not_exist_is_named() -> None:
     reference = ModelRef(model="nowhere", dtype="float32")
     with pytest.raises(ValueError, match=r"target is placed on devices \[4096\]; this machine offers"):
-        Engine(target=reference, draft=None, groups={Role.TARGET: (4096,)}, layout=Layout.TARGET_ONLY, max_context=8)
+        Launcher(target=reference, draft=None, groups={Role.TARGET: (4096,)}, layout=Layout.TARGET_ONLY, max_context=8)
 
 
 def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:

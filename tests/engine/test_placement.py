@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.launcher import Engine
+from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.placement import Seat, check_groups, cores_of, seats, usable_device
 from swiftspec.engine.protocol import Device, Setup
 from swiftspec.policies import Layout
@@ -30,7 +30,7 @@ def test_an_unknown_device_is_named(name: str) -> None:
 @without_gpu
 def test_an_engine_on_a_gpu_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(ValueError, match="device is 'cuda', but torch finds 0 GPUs here"):
-        Engine(
+        Launcher(
             target=REFERENCE,
             draft=None,
             groups={Role.TARGET: (0,)},

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from swiftspec.documents import ModelRef, Origin
-from swiftspec.engine.launcher import Engine
+from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
@@ -16,16 +16,16 @@ GROUPS = {Role.TARGET: (0,)}
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     target, draft = (
         ModelRef(model=str(path), dtype="float32")
         for path in write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
     )
-    with Engine(target=target, draft=draft, groups=GROUPS, layout=Layout.COLOCATED, max_context=256) as started:
+    with Launcher(target=target, draft=draft, groups=GROUPS, layout=Layout.COLOCATED, max_context=256) as started:
         yield started
 
 
-def swept(engine: Engine) -> tuple[DriftGauge, Profile]:
+def swept(engine: Launcher) -> tuple[DriftGauge, Profile]:
     """A gauge after two sweeps, and the profile that these would make."""
     gauge = DriftGauge([(engine, GROUPS)], vocab_size=64)
     gauge.warm_up()
@@ -39,14 +39,14 @@ def swept(engine: Engine) -> tuple[DriftGauge, Profile]:
     )
 
 
-def test_a_machine_that_is_as_profiled_has_factors_of_one(engine: Engine) -> None:
+def test_a_machine_that_is_as_profiled_has_factors_of_one(engine: Launcher) -> None:
     gauge, profile = swept(engine)
     factors = gauge.factors(profile)
     assert list(factors.values()) == pytest.approx([1.0] * len(factors))
     assert {table.phase for table in factors} == {Phase.PREFILL, Phase.VERIFY, Phase.EXPAND, Phase.FUZZY}
 
 
-def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Engine) -> None:
+def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Launcher) -> None:
     gauge, profile = swept(engine)
     verify = next(step.table for step in profile.steps if step.phase is Phase.VERIFY)
     factors = gauge.factors(profile.retimed({verify: 0.5}))
@@ -54,7 +54,7 @@ def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Engine) -> Non
     assert list(factors.values()) == pytest.approx([1.0] * len(factors))
 
 
-def test_an_engine_without_a_draft_is_left_alone(engine: Engine) -> None:
+def test_an_engine_without_a_draft_is_left_alone(engine: Launcher) -> None:
     profile = swept(engine)[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "layout", Layout.TARGET_ONLY)
