@@ -6,13 +6,14 @@ heartbeats, which need nobody here to look; it is not let in again.
 
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from types import TracebackType
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from swiftspec.engine.curve import Curve, secure
-from swiftspec.engine.wire import MAX_BYTES, Frame, decode, encode
+from swiftspec.engine.wire import MAX_BYTES, Frame, Join, decode, encode
 
 __all__ = ["SILENCE_S", "Link"]
 
@@ -20,14 +21,7 @@ SILENCE_S = 5.0  # of a peer, until it counts as gone
 _BEAT_S = 1.0
 _FAREWELL_S = 1.0  # for what was sent to get out
 _MAX_QUEUED = 100_000  # frames
-_WATCHED = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-)
+_OPENED = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 
 
 class Link:
@@ -47,9 +41,11 @@ class Link:
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PAIR)
         self._bound = bind
-        self._is_up = self._was_refused = False
+        self._open: set[int] = set()  # file descriptors of connections, those of strangers included
+        self._peer: int | None = None  # that of the peer
+        self._was_refused = False
         self._set_options(curve)
-        self._monitor = self._socket.get_monitor_socket(_WATCHED)
+        self._monitor = self._socket.get_monitor_socket(_OPENED | zmq.EVENT_DISCONNECTED)
         self._events = {self._socket: zmq.POLLIN, self._monitor: zmq.POLLIN}
         try:
             (self._socket.bind if bind else self._socket.connect)(address)
@@ -85,39 +81,54 @@ class Link:
     def await_peer(self, within_s: float) -> None:
         """Wait for the connection. ValueError if there is none in time, or if the end that bound refuses this one."""
         deadline_s = time.monotonic() + within_s
-        while not self._is_up:
+        if not self._bound:
+            self._put(Frame(0, Join()))
+        while self._peer is None:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise ValueError(f"{self.address}: nobody who has the secret connected within {within_s:g} s")
             self.wait((), left_s)
             self._take_events()
-            if self._was_refused and not self._bound:
+            if self._was_refused:
                 raise ValueError(f"{self.address}: the connection was refused; expected the same secret on both nodes")
+            self._take_peer()
+        if self._bound:
+            self._put(Frame(0, Join()))
+
+    def _take_peer(self) -> None:
+        """The first whose frame gets through: nobody's does who does not know the secret."""
+        with suppress(zmq.Again):
+            frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+            decode(frame.bytes)
+            self._peer = _connection(frame)
 
     @property
     def is_up(self) -> bool:
         """Whether the peer is there. Once it has gone it stays so, and all it had sent has been received."""
-        if self._is_up:
+        if not self._socket.closed:
             self._take_events()
-        return self._is_up
+        return self._peer in self._open
 
     def send(self, frame: Frame) -> None:
         """Hand a frame over; nothing happens if the peer has gone. ValueError if it is too long."""
-        data = encode(frame)
-        if self._is_up:
-            try:
-                self._socket.send(data, zmq.NOBLOCK)
-            except zmq.Again:  # it has not taken anything for very long, or is just going
-                self._is_up = False
+        if self._peer in self._open:
+            self._put(frame)
+
+    def _put(self, frame: Frame) -> None:
+        try:
+            self._socket.send(encode(frame), zmq.NOBLOCK)
+        except zmq.Again:  # it has not taken anything for very long, or is just going
+            self._open.clear()
 
     def frames(self) -> Iterator[Frame]:
         """What has arrived. ValueError for what makes no sense."""
         while True:
             try:
-                data = self._socket.recv(zmq.NOBLOCK)
+                frame = self._socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            yield decode(data)
+            if _connection(frame) == self._peer:
+                yield decode(frame.bytes)
 
     def wait(self, filenos: Collection[int], timeout_s: float) -> None:
         """Until something arrives here or at one of these files, or that time is over."""
@@ -129,7 +140,7 @@ class Link:
     def close(self) -> None:
         """Hang up, once what was sent has got out or a second has passed."""
         if not self._socket.closed:
-            self._is_up = False
+            self._open.clear()
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
             self._socket.close()
@@ -137,13 +148,17 @@ class Link:
 
     def _take_events(self) -> None:
         while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._is_up = True
-                if self._bound:
-                    self._socket.unbind(self.address)
-            elif event == zmq.EVENT_DISCONNECTED and self._is_up:
-                self._is_up = False
+            event = recv_monitor_message(self._monitor)
+            if event["event"] != zmq.EVENT_DISCONNECTED:
+                self._open.add(event["value"])
+            elif event["value"] == self._peer:
+                self._open.clear()
                 return
-            elif event != zmq.EVENT_CLOSED:  # of the address, which is one's own doing
-                self._was_refused = True
+            else:
+                self._open.discard(event["value"])
+                self._was_refused = not self._bound
+
+
+def _connection(frame: zmq.Frame) -> int:
+    """File descriptor of the connection that it came by; descriptors of those that have ended are used again."""
+    return int(frame.get(zmq.SRCFD))

@@ -12,7 +12,7 @@ from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Rea
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.base import shape_of
 
-__all__ = ["MAX_BYTES", "Bye", "Clock", "Close", "Frame", "Halt", "Message", "decode", "encode"]
+__all__ = ["MAX_BYTES", "Bye", "Clock", "Close", "Frame", "Halt", "Join", "Message", "decode", "encode"]
 
 MAX_BYTES = 2**26  # the spans of a million phases
 _LOCAL = "curve"  # a field that every node fills in by itself
@@ -29,6 +29,11 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """To node 0: here I am."""
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """To a node: end every worker, and yourself."""
 
@@ -41,12 +46,13 @@ class Clock:
     node_s: float = 0.0
 
 
-Message = Setup | Generate | Halt | Close | Bye | Clock | Ready | Committed | Finished | Failed
+Message = Setup | Generate | Halt | Close | Join | Bye | Clock | Ready | Committed | Finished | Failed
 _KINDS: Mapping[str, type[Message]] = {
     "setup": Setup,
     "generate": Generate,
     "halt": Halt,
     "close": Close,
+    "join": Join,
     "bye": Bye,
     "clock": Clock,
     "ready": Ready,

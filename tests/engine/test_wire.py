@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from swiftspec.documents import ModelRef
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.engine.sampling import Sampler
-from swiftspec.engine.wire import MAX_BYTES, Bye, Clock, Close, Frame, Halt, Message, decode, encode
+from swiftspec.engine.wire import MAX_BYTES, Bye, Clock, Close, Frame, Halt, Join, Message, decode, encode
 from swiftspec.policies import POLICIES, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.sequoia import SequoiaTree
@@ -67,7 +67,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Finished, number=counts, spans=st.lists(spans, max_size=5), losses=counts),
     st.builds(Failed, text, st.booleans()),
     st.builds(Clock, seconds, seconds),
-    st.sampled_from([Halt(), Close(), Bye()]),
+    st.sampled_from([Halt(), Close(), Join(), Bye()]),
 )
 frames = st.builds(Frame, st.integers(0, 10**9 - 1), messages)
 
