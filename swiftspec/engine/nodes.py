@@ -184,13 +184,13 @@ class NodeSite:
 
     def channel(self, target: Seat, draft: Seat) -> str:
         node, other = self._node_of(target.devices), self._node_of(draft.devices)
-        if node == other:
+        if node.host == other.host:
             return f"ipc://{node.folder}/channel-{target.group}"
         return f"tcp://{node.address}:{node.ports[target.group]}"
 
     def team(self, name: str, setups: Sequence[Setup]) -> str:
         nodes = [self._node_of(setup.devices) for setup in setups]
-        if all(node == nodes[0] for node in nodes):
+        if all(node.host == nodes[0].host for node in nodes):
             return f"file://{nodes[0].folder}/team-{name}"
         return f"{self._store}/team-{name}"
 
