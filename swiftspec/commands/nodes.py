@@ -95,9 +95,10 @@ def node_site(
     """Node 0's: all nodes as one site for a candidate's engine. ValueError if they do not find each other or fit."""
     from swiftspec.engine.nodes import lead, shares
 
-    owned = shares(plan.num_devices, rendezvous.num_nodes)
     if rendezvous.is_process:
         owned = _ranks(candidate, rendezvous, plan)
+    else:
+        owned = shares(plan.num_devices, rendezvous.num_nodes)
     with (
         _joined(options, rendezvous, plan, source) as joined,
         lead(joined.meeting, joined.own, owned, joined.curve) as site,

@@ -20,6 +20,7 @@ __all__ = ["SILENCE_S", "Link"]
 SILENCE_S = 5.0  # of a peer, until it counts as gone
 _BEAT_S = 1.0
 _FAREWELL_S = 1.0  # for what was sent to get out
+_NEVER_MS = 2**30  # -1 would mean never, too, but also drops what has arrived when the connection ends
 _MAX_QUEUED = 100_000  # frames
 _OPENED = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 
@@ -51,7 +52,8 @@ class Link:
             (self._socket.bind if bind else self._socket.connect)(address)
         except zmq.ZMQError as error:
             self.close()
-            raise ValueError(f"{address}: cannot be {'bound' if bind else 'connected'} ({error.strerror})") from error
+            why = zmq.strerror(error.errno)
+            raise ValueError(f"{address}: cannot be {'bound' if bind else 'connected'} ({why})") from error
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def _set_options(self, curve: Curve | None) -> None:
@@ -63,7 +65,7 @@ class Link:
             zmq.HEARTBEAT_IVL: round(1000 * _BEAT_S),
             zmq.HEARTBEAT_TIMEOUT: round(1000 * (SILENCE_S - _BEAT_S)),
             zmq.HANDSHAKE_IVL: round(1000 * SILENCE_S),
-            zmq.RECONNECT_IVL: -1,
+            zmq.RECONNECT_IVL: _NEVER_MS,
         }
         for option, value in options.items():
             self._socket.setsockopt(option, value)
