@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from swiftspec.plan import Plan
 from swiftspec.policies import Request
@@ -20,6 +21,10 @@ from swiftspec.registry import DEVICES
 from swiftspec.specs import ModelSpec, model_directory
 from swiftspec.timeline import Timeline, measure
 from swiftspec.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Generation
+    from swiftspec.engine.sampling import Sampler
 
 __all__ = ["AsyncEngine", "Chunk", "Engine", "Stats", "check_here"]
 
@@ -175,27 +180,31 @@ class Engine:
         sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
         return self._chunks(request, sampler)
 
-    def _chunks(self, request: Request, sampler: Any) -> Generator[Chunk, None, None]:
+    def _chunks(self, request: Request, sampler: Sampler) -> Generator[Chunk, None, None]:
         if self._is_busy:
             raise ValueError("generate was called while another request is running; finish it, or close its generator")
         self._is_busy = True
         try:
-            text = self._tokenizer.stream()
-            stream = self._launcher.stream(self._policy, request, request_id=str(len(self._timelines)), sampler=sampler)
-            while True:
-                try:
-                    tokens = next(stream)
-                except StopIteration as finished:
-                    generation = finished.value
-                    break
-                yield Chunk(tokens, text.push(tokens))
-            if rest := text.flush():
-                yield Chunk((), rest)
+            generation = yield from self._commits(request, sampler)
             self._timelines.append(generation.timeline)
             self._prompt_tokens += len(request.prompt)
             self._losses += generation.losses
         finally:
             self._is_busy = False
+
+    def _commits(self, request: Request, sampler: Sampler) -> Generator[Chunk, None, Generation]:
+        text = self._tokenizer.stream()
+        request_id = str(len(self._timelines))
+        with closing(self._launcher.stream(self._policy, request, request_id=request_id, sampler=sampler)) as stream:
+            while True:
+                try:
+                    tokens = next(stream)
+                except StopIteration as finished:
+                    if rest := text.flush():
+                        yield Chunk((), rest)
+                    generation: Generation = finished.value
+                    return generation
+                yield Chunk(tokens, text.push(tokens))
 
     def stats(self) -> Stats:
         """Figures of the requests that were finished."""

@@ -100,6 +100,11 @@ class CachedDecoder:
         except torch.OutOfMemoryError:
             raise ValueError(f"{reference} with {capacity} slots does not fit into the memory of {place}") from None
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it knows."""
+        return self._decoder.spec.vocab_size
+
     def reset(self) -> None:
         """Forget every cached token."""
         self._cache.reset()

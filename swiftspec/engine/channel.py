@@ -1,51 +1,94 @@
-"""The channel between two roles: token ids only, over ZeroMQ. Messages are length-checked and parsed without pickle."""
+"""The channel between two roles: token ids only, over ZeroMQ. Messages are length-checked and parsed without pickle.
+
+Nothing that comes out of a socket raises, and nothing that goes into one waits: what cannot be sent is dropped, what
+makes no sense ends its conversation (see `conversation`), and the programs recover from either.
+"""
 
 import os
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 import zmq
 
-from swiftspec.policies.effects import Message, PeerError, Stop, Subtree, Verdict
+from swiftspec.engine.conversation import Conversation, Stamp
+from swiftspec.policies.effects import Hello, Knock, Message, PeerError, Stop, Subtree, Text, Verdict
 
 __all__ = ["Channel", "decode", "encode"]
 
-# Little-endian: request number, kind, int32s. By the number both ends drop what an interrupted request left behind.
-_HEAD = struct.Struct("<IB")
-_VERDICT, _STOP, _SUBTREE = range(3)
+# Little-endian: request, attempt, sequence number, kind; int32s.
+_HEAD = struct.Struct("<IIIB")
+_VERDICT, _STOP, _SUBTREE, _KNOCK, _HELLO, _TEXT = range(6)
+_BARE: dict[int, type[Stop] | type[Knock]] = {_STOP: Stop, _KNOCK: Knock}
 _MAX_TOKENS = 4096
+_MAX_BYTES = _HEAD.size + 4 * (2 * _MAX_TOKENS + 1)
+_MAX_QUEUED = 1024  # messages, in either direction: more than any policy has under way
+_MAX_REFUSED = 1024  # messages that one look goes through
 _IDLE_POLL_MS = 50
+_FIRST_CONTACT_MS = 1000
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
 
-def encode(message: Message, request: int) -> bytes:
+def encode(message: Message, stamp: Stamp) -> bytes:
     """The bytes on the wire."""
-    if isinstance(message, Subtree):
-        body: tuple[int, ...] = (message.position, *message.tokens, *message.parents)
-        kind = _SUBTREE
-    elif isinstance(message, Verdict):
-        body, kind = message.tokens, _VERDICT
-    else:
-        body, kind = (), _STOP
-    return _HEAD.pack(request, kind) + struct.pack(f"<{len(body)}i", *body)
+    body: tuple[int, ...] = ()
+    match message:
+        case Verdict(tokens):
+            kind, body = _VERDICT, tokens
+        case Subtree(position, tokens, parents):
+            kind, body = _SUBTREE, (position, *tokens, *parents)
+        case Hello(num_known):
+            kind, body = _HELLO, (num_known,)
+        case Text(position, tokens, start):
+            kind, body = _TEXT, (position, int(start), *tokens)
+        case Stop():
+            kind = _STOP
+        case Knock():
+            kind = _KNOCK
+    return _HEAD.pack(*stamp, kind) + struct.pack(f"<{len(body)}i", *body)
 
 
-def decode(frame: bytes) -> tuple[Message, int]:
-    """The message and its request number. PeerError for anything that `encode` does not write."""
+def decode(frame: bytes) -> tuple[Message, Stamp]:
+    """The message and its numbers. PeerError for anything that `encode` does not write."""
     count, rest = divmod(len(frame) - _HEAD.size, 4)
-    if count < 0 or rest or count > 2 * _MAX_TOKENS + 1:
+    if count < 0 or rest or len(frame) > _MAX_BYTES:
         raise PeerError(f"a message has {len(frame)} bytes; not a length that occurs")
-    request, kind = _HEAD.unpack_from(frame)
+    *numbers, kind = _HEAD.unpack_from(frame)
     body: tuple[int, ...] = struct.unpack_from(f"<{count}i", frame, _HEAD.size)
-    if kind == _STOP and not body:
-        return Stop(), request
-    if kind == _VERDICT and min(body, default=0) >= 0:
-        return Verdict(body), request
-    if kind == _SUBTREE and count % 2 and min(body[: 1 + count // 2]) >= 0:
-        subtree = Subtree(body[0], body[1 : 1 + count // 2], body[1 + count // 2 :])
-        if all((parent < 0) == (i == 0) and parent < i for i, parent in enumerate(subtree.parents)):
-            return subtree, request
-    raise PeerError(f"a message of kind {kind} with {count} numbers makes no sense")
+    message = _message(kind, body)
+    if message is None:
+        raise PeerError(f"a message of kind {kind} with {count} numbers makes no sense")
+    return message, Stamp(*numbers)
+
+
+def _message(kind: int, body: tuple[int, ...]) -> Message | None:
+    """None for what makes no sense."""
+    if kind == _SUBTREE:
+        return _subtree(body)
+    if min(body, default=0) < 0:
+        return None
+    if kind == _VERDICT:
+        return Verdict(body)
+    if kind == _HELLO and len(body) == 1:
+        return Hello(*body)
+    if kind == _TEXT and len(body) >= 2 and body[1] <= 1:
+        return Text(body[0], body[2:], bool(body[1]))
+    return _BARE[kind]() if kind in _BARE and not body else None
+
+
+def _subtree(body: tuple[int, ...]) -> Subtree | None:
+    half = 1 + len(body) // 2
+    if len(body) % 2 == 0 or min(body[:half]) < 0:
+        return None
+    parents = body[half:]
+    if not all((parent < 0) == (index == 0) and -1 <= parent < index for index, parent in enumerate(parents)):
+        return None
+    return Subtree(body[0], body[1:half], parents)
+
+
+def _tokens(message: Message) -> Iterable[int]:
+    return message.tokens if isinstance(message, Subtree | Verdict | Text) else ()
 
 
 class Channel:
@@ -57,18 +100,24 @@ class Channel:
         `ipc://path` or `tcp://host:port`.
     bind : bool
         Exactly one end binds.
+    leads : bool
+        Exactly one end, the target's, opens conversations.
+    vocab_size : int
+        A message with any other token makes no sense.
     interrupted : callable
         Asked now and then while waiting for the peer; when true, the wait ends with InterruptedError.
     """
 
-    def __init__(self, address: str, *, bind: bool, interrupted: Callable[[], bool]) -> None:
+    def __init__(
+        self, address: str, *, bind: bool, leads: bool, vocab_size: int, interrupted: Callable[[], bool]
+    ) -> None:
         self._context = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, _HEAD.size + 4 * (2 * _MAX_TOKENS + 1))
+        self._socket = _socket(self._context)
         (self._socket.bind if bind else self._socket.connect)(address)
+        self._conversation = Conversation(leads=leads)
+        self._vocab_size = vocab_size
         self._interrupted = interrupted
-        self.request = 0
+        self._has_met_peer = False
 
     def __enter__(self) -> "Channel":
         return self
@@ -79,38 +128,78 @@ class Channel:
         self._socket.close()
         self._context.term()
 
+    @property
+    def num_refused(self) -> int:
+        """Messages that were not delivered, in all: nonsense, and those of conversations that something broke."""
+        return self._conversation.num_refused
+
+    def begin(self, request: int) -> None:
+        """What comes is about this request from now on, or dropped."""
+        self._conversation.begin(request)
+
     def send(self, message: Message) -> None:
-        """Blocks only while no peer is there. InterruptedError when told to stop meanwhile."""
-        frame = encode(message, self.request)
-        while True:
-            try:
-                self._socket.send(frame, zmq.NOBLOCK)
-                break
-            except zmq.Again:
-                self._wait_for(zmq.POLLOUT)
+        """Dropped where no peer is there or its queue is full; the very first one may wait a second for the peer."""
+        frame = encode(message, self._conversation.stamp(message))
+        if not self._has_met_peer:
+            self._socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)
+            self._has_met_peer = True
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return
         # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run, now.
         os.sched_yield()
 
     def poll(self) -> Message | None:
-        """The next message of this request, if it is there."""
+        """The next message of this conversation, if it is there."""
         os.sched_yield()
-        while True:
+        for _ in range(_MAX_REFUSED):
             try:
                 frame = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
-            message, request = decode(frame)
-            if request == self.request:
-                return message
-
-    def receive(self) -> Message:
-        """Wait for the next message of this request. InterruptedError when told to stop meanwhile."""
-        while True:
-            message = self.poll()
+            message = self._admitted(frame)
             if message is not None:
                 return message
-            self._wait_for(zmq.POLLIN)
+        return None
 
-    def _wait_for(self, event: int) -> None:
-        if not self._socket.poll(_IDLE_POLL_MS, event) and self._interrupted():
-            raise InterruptedError("told to stop while waiting for the peer")
+    def receive(self, within_s: float | None = None) -> Message | None:
+        """Wait for the next message of this conversation; None if none comes within the bound.
+
+        InterruptedError when told to stop meanwhile.
+        """
+        message = self.poll()
+        if message is not None:
+            return message
+        until_s = None if within_s is None else time.perf_counter() + within_s
+        while message is None:
+            left_ms = _IDLE_POLL_MS if until_s is None else (until_s - time.perf_counter()) * 1e3
+            if left_ms <= 0:
+                return None
+            if not self._socket.poll(max(1, min(_IDLE_POLL_MS, round(left_ms))), zmq.POLLIN) and self._interrupted():
+                raise InterruptedError("told to stop while waiting for the peer")
+            message = self.poll()
+        return message
+
+    def _admitted(self, frame: bytes) -> Message | None:
+        try:
+            message, stamp = decode(frame)
+        except PeerError:
+            self._conversation.break_off()
+            return None
+        if max(_tokens(message), default=0) >= self._vocab_size:
+            self._conversation.break_off()
+            return None
+        return message if self._conversation.admits(stamp, message) else None
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """A PAIR socket that gives up a peer which is silent for seconds, so that another may take its place."""
+    socket = context.socket(zmq.PAIR)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_BYTES)
+    socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
+    socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+    return socket

@@ -6,12 +6,14 @@ Every tensor the spec asks for is there with its shape, or a ValueError names fi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from swiftspec.engine.cutting import EMBEDDING, HEAD, cut
+from swiftspec.registry.sharding import Shard, shard_of
 from swiftspec.specs import ModelSpec
 
 __all__ = ["load_weights", "weight_shapes"]
@@ -22,13 +24,13 @@ _INDEX_FILE = "model.safetensors.index.json"
 
 def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight of a model; linear weights are [out, in]."""
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (spec.vocab_size, spec.hidden_size)}
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.vocab_size, spec.hidden_size)}
     for layer in range(spec.num_layers):
         for name, shape in _layer_shapes(spec).items():
             shapes[f"model.layers.{layer}.{name}"] = shape
     shapes["model.norm.weight"] = (spec.hidden_size,)
     if not spec.tie_word_embeddings:
-        shapes["lm_head.weight"] = (spec.vocab_size, spec.hidden_size)
+        shapes[HEAD] = (spec.vocab_size, spec.hidden_size)
     return shapes
 
 
@@ -54,34 +56,51 @@ def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def load_weights(directory: str | Path, spec: ModelSpec) -> dict[str, Tensor]:
-    """All weights of the model in `directory`, in the dtype they are stored in.
+def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = None) -> dict[str, Tensor]:
+    """All weights of the model in `directory`, in the dtype they are stored in; of a shard, only that is read.
 
-    Reads model.safetensors, or the shards named by model.safetensors.index.json. ValueError names the file and the
+    Reads model.safetensors, or the files named by model.safetensors.index.json. ValueError names the file and the
     tensor that is missing, unexpected or misshapen, or the file that cannot be read.
     """
     shapes = weight_shapes(spec)
+    shard = shard or shard_of(spec, 1, 0)
     weights: dict[str, Tensor] = {}
     for path in _weight_files(Path(directory)):
-        for name, tensor in _tensors(path):
-            if _is_redundant(name, spec):
-                continue
-            if name not in shapes:
-                raise ValueError(f"{path}: unexpected tensor {name}; config.json does not describe it")
-            if tuple(tensor.shape) != shapes[name]:
-                raise ValueError(f"{path}: tensor {name} has shape {tuple(tensor.shape)}; expected {shapes[name]}")
-            if not tensor.is_floating_point():
-                raise ValueError(f"{path}: tensor {name} has dtype {tensor.dtype}; expected floating point")
-            weights[name] = tensor
+        weights |= _read(path, shapes, shard, is_tied=spec.tie_word_embeddings)
     missing = next((name for name in shapes if name not in weights), None)
     if missing is not None:
         raise ValueError(f"{directory}: tensor {missing} is missing from the checkpoint")
+    if spec.tie_word_embeddings and shard.degree > 1:
+        weights[HEAD] = cut(HEAD, weights[EMBEDDING], shard)
     return weights
 
 
-def _is_redundant(name: str, spec: ModelSpec) -> bool:
+def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is_tied: bool) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            for name in names:
+                if _is_redundant(name, is_tied=is_tied):
+                    continue
+                if name not in shapes:
+                    raise ValueError(f"{path}: unexpected tensor {name}; config.json does not describe it")
+                stored = file.get_slice(name)
+                shape = tuple(stored.get_shape())
+                if shape != shapes[name]:
+                    raise ValueError(f"{path}: tensor {name} has shape {shape}; expected {shapes[name]}")
+                weights[name] = cut(name, stored, shard)
+                if not weights[name].is_floating_point():
+                    dtype = weights[name].dtype
+                    raise ValueError(f"{path}: tensor {name} has dtype {dtype}; expected floating point")
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file: {error}") from None
+    return weights
+
+
+def _is_redundant(name: str, *, is_tied: bool) -> bool:
     """Old exporters stored the rotary frequencies, and some store the tied head a second time."""
-    return name.endswith("rotary_emb.inv_freq") or (spec.tie_word_embeddings and name == "lm_head.weight")
+    return name.endswith("rotary_emb.inv_freq") or (is_tied and name == HEAD)
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -99,13 +118,3 @@ def _weight_files(directory: Path) -> list[Path]:
     if not files:
         raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
     return files
-
-
-def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = file.keys()
-            for name in names:
-                yield name, file.get_tensor(name)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a readable safetensors file: {error}") from None

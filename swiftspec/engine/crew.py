@@ -93,7 +93,7 @@ class Crew:
 
     def reports(self) -> Iterator[Committed | Finished]:
         """What it has said since. ValueError or EngineError if one of its processes failed or is gone."""
-        for worker in self._workers:
+        for worker in reversed(self._workers):  # where a follower is gone the leader fails, too, but not by itself
             while worker.poll():
                 report = self._note(worker, worker.receive())
                 if isinstance(report, Committed | Finished):

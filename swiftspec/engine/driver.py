@@ -9,6 +9,7 @@ from swiftspec.engine.residual import ResidualSampling
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies.effects import (
     Candidates,
+    Clock,
     Commit,
     DraftForward,
     Effect,
@@ -114,6 +115,7 @@ class Driver:
             Send: self._send,
             Receive: self._receive,
             Poll: self._poll,
+            Clock: self._clock,
             Commit: self._commit_tokens,
         }
 
@@ -142,7 +144,7 @@ class Driver:
             self._residual.prefill(effect.role, effect.tokens)
         choice = None
         if effect.role is Role.TARGET:
-            choice = self._sampler.choose(logits.unsqueeze(0), [len(effect.tokens) - 1])[0]
+            choice = self._sampler.choose(logits.unsqueeze(0), [effect.position + len(effect.tokens) - 1])[0]
         return _Done(choice, Phase.PREFILL, effect.role, rows=len(effect.tokens))
 
     def _draft_forward(self, effect: DraftForward) -> _Done:
@@ -185,11 +187,14 @@ class Driver:
         return _Done(None, Phase.SEND, self._role)
 
     def _receive(self, effect: Receive) -> _Done:
-        return _Done(self._channels[effect.peer].receive(), Phase.WAIT, self._role)
+        return _Done(self._channels[effect.peer].receive(effect.within_s), Phase.WAIT, self._role)
 
     def _poll(self, effect: Poll) -> _Done:
         message: Message | None = self._channels[effect.peer].poll()
         return _Done(message, None if message is None else Phase.WAIT, self._role)
+
+    def _clock(self, _: Clock) -> _Done:
+        return _Done(time.perf_counter(), None, self._role)
 
     def _commit_tokens(self, effect: Commit) -> _Done:
         self._commit(effect.tokens)

@@ -264,11 +264,12 @@ class Launcher:
         interrupted = interrupted or Event()
         drafts = policy.layout is Layout.DISAGGREGATED
         alone = drafts and (self._draft is None or not self._draft.is_idle)
-        running = self._running(policy, request, sampler, alone=alone)
+        # With several target groups it is the draft that holds the text, and nothing goes on without it.
+        first = self._fallback if alone and policy.target_groups > 1 else policy
+        running = self._running(first, request, sampler, alone=alone)
         yield from running.stream(interrupted)
         tokens, spans, losses = list(running.tokens), list(running.spans), running.losses
         if losses and not running.was_stopped and not request.clip(tokens, num_generated=0)[1]:
-            # The draft held the text (DSI), and nobody else can go on from where it was.
             rest = replace(
                 request,
                 prompt=(*request.prompt, *tokens),

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from swiftspec.engine.attention import TreeAttention, Visibility, causal_visibility, tree_visibility
 from swiftspec.engine.cache import KVCache
-from swiftspec.engine.checkpoint import load_weights
-from swiftspec.engine.inflate import inflate_weights
 from swiftspec.engine.layers import Layer, build_head, build_layer
+from swiftspec.engine.loading import held_spec, load_model
 from swiftspec.engine.rope import rotations
 from swiftspec.engine.sampling import top_candidates
+from swiftspec.engine.team import Team
 from swiftspec.specs import Inflation, ModelSpec
 
 __all__ = ["Decoder", "grouped"]
@@ -70,11 +70,23 @@ class Decoder:
     """A loaded model. One instance serves any number of caches, one forward at a time.
 
     The residual stream, norms and rotations are fp32; weights, products and the cache are in `dtype`.
+
+    The ranks of a team each hold a shard of `spec`, whose `weights` these are, and make the same calls. Logits are rank
+    0's to read.
     """
 
-    def __init__(self, spec: ModelSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype = torch.float32,
+        team: Team | None = None,
+    ) -> None:
         self.spec = spec
         self.dtype = dtype
+        self._team = team or Team()
+        self._held = spec = held_spec(spec, self._team)
         self._embedding = weights["model.embed_tokens.weight"].to(dtype)
         self._layers = [build_layer(weights, index, spec, dtype=dtype) for index in range(spec.num_layers)]
         self._head = build_head(weights, spec, dtype=dtype)
@@ -94,21 +106,18 @@ class Decoder:
         dtype: torch.dtype = torch.float32,
         inflation: Inflation | None = None,
         seed: int = 0,
+        team: Team | None = None,
     ) -> Decoder:
         """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
 
         ValueError in one sentence if the directory cannot be used.
         """
-        spec = ModelSpec.from_directory(directory)
-        weights: Mapping[str, Tensor] = load_weights(directory, spec)
-        if inflation is not None:
-            weights = inflate_weights(weights, spec, inflation, seed=seed)
-            spec = inflation.inflated(spec)
-        return cls(spec, weights, dtype=dtype)
+        spec, weights = load_model(directory, team or Team(), inflation=inflation, seed=seed)
+        return cls(spec, weights, dtype=dtype, team=team)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache that fits this model; as long as its longest context unless `capacity` says otherwise."""
-        return KVCache(self.spec, capacity=capacity or self.spec.max_position, dtype=self.dtype)
+        return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=self.dtype)
 
     def warm_up(self, row_counts: Iterable[int], cache: KVCache) -> None:
         """Run a forward of each number of rows, which compiles its products; the empty `cache` stays empty."""
@@ -235,14 +244,14 @@ class Decoder:
         work.qk_complex.mul_(step.turns)
         work.attention.queries_GRJD.copy_(work.queries_GRJD)
         next(step.new_slots).copy_(work.keys_values)
-        return layer.output(work.attention(next(step.keys), next(step.values)))
+        return self._team.all_reduce(layer.output(work.attention(next(step.keys), next(step.values))))
 
     def _feed(self, step: _Step, layer: Layer) -> None:
         gate, up = layer.gate_up(self._normalised(step)).chunk(2, -1)
-        step.residual.add_(layer.down(F.silu(gate).mul_(up)))
+        step.residual.add_(self._team.all_reduce(layer.down(F.silu(gate).mul_(up))))
 
     def _logits(self, step: _Step, *, first_row: int = 0) -> Tensor:
-        return self._head(self._normalised(step)[first_row:]).float()
+        return self._team.gather(self._head(self._normalised(step)[first_row:]), self.spec.vocab_size).float()
 
     def _normalised(self, step: _Step) -> Tensor:
         """Rows of length one; the norm's weight is folded into what follows. Three ops where rms_norm runs eight.
@@ -265,7 +274,7 @@ class Decoder:
     def _workspace(self, num_rows: int) -> _Workspace:
         work = self._workspaces.get(num_rows)
         if work is None:
-            work = self._workspaces[num_rows] = _Workspace(self.spec, num_rows=num_rows, dtype=self.dtype)
+            work = self._workspaces[num_rows] = _Workspace(self._held, num_rows=num_rows, dtype=self.dtype)
         return work
 
 

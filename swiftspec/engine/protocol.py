@@ -80,9 +80,9 @@ class Generate:
     patience_s : float
         Longest that a target waits for its draft before it decodes on alone.
     alone : bool
-        The draft is known not to be there: do not wait for it at all, take it when it comes.
+        To a target: the draft is known not to be there. To a draft: the request is under way without it.
     fallback : Policy
-        Without a draft, how the target decodes while it is alone.
+        How the target decodes while it is alone.
     """
 
     number: int
@@ -113,7 +113,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The program of request `number` has ended. `losses`: how often the peer was lost meanwhile."""
+    """The program of request `number` has ended. `losses`: how often it lost its peer meanwhile."""
 
     number: int
     spans: list[Span]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from threading import Event
 
 from swiftspec.engine.crew import Crew
-from swiftspec.engine.protocol import Committed, Finished, Generate
+from swiftspec.engine.protocol import Finished, Generate
 from swiftspec.errors import EngineError
+from swiftspec.policies.effects import Role
 from swiftspec.timeline import Span
 
 __all__ = ["RunningRequest"]
@@ -54,7 +56,7 @@ class RunningRequest:
         for crew in self._targets:
             crew.generate(self._command)
         if self._draft is not None and self._draft.is_idle:
-            self._draft.generate(self._command)
+            self._draft.generate(replace(self._command, alone=False))
         try:
             while any(crew.is_running for crew in self._targets) and not interrupted.is_set():
                 yield from self._drain()
@@ -65,21 +67,22 @@ class RunningRequest:
             failure.tokens = tuple(self.tokens)
             raise
         except BaseException:  # closed, or an interrupt that nobody held back: the next request comes to idle crews
-            self._stop()
+            for _ in self._stop():
+                pass  # nobody takes them any more
             raise
-        self._stop()
+        yield from self._stop()
 
-    def _stop(self) -> None:
-        """Tell those that still run to end, and wait for the targets no longer than a bound."""
+    def _stop(self) -> Iterator[tuple[int, ...]]:
+        """Tell those that still run to end, and wait for them no longer than a bound."""
         self.was_stopped = any(crew.is_running for crew in self._targets)
         crews = [*self._targets, *([self._draft] if self._draft else [])]
         for crew in crews:
             if crew.is_running:
                 crew.stop()
         deadline_s = time.perf_counter() + _STOP_WITHIN_S
-        while any(crew.is_running for crew in self._targets) and time.perf_counter() < deadline_s:
-            for _ in self._drain():
-                pass  # already counted
+        # The draft, too: what the next request says to it would be dropped as long as it is at this one.
+        while any(crew.is_running for crew in crews) and time.perf_counter() < deadline_s:
+            yield from self._drain()
             time.sleep(_DRAIN_EVERY_S)
 
     def _until_draft_ends(self, seconds: float) -> Iterator[tuple[int, ...]]:
@@ -95,28 +98,28 @@ class RunningRequest:
 
     def _drain(self) -> Iterator[tuple[int, ...]]:
         for crew in self._targets:
-            yield from self._take(crew.reports())
+            yield from self._take(crew)
         if self._draft is not None:
             yield from self._attend(self._draft)
 
     def _attend(self, draft: Crew) -> Iterator[tuple[int, ...]]:
         try:
-            yield from self._take(draft.reports())
+            yield from self._take(draft)
         except (EngineError, ValueError):
             draft.close()
             if draft.num_starts <= self._max_restarts:
                 draft.start()
         wanted = self._can_rejoin and any(crew.is_running for crew in self._targets)
         if wanted and draft.is_idle and draft.asked != self._command.number:
-            draft.generate(self._command)
+            draft.generate(replace(self._command, alone=True))
 
-    def _take(self, reports: Iterable[Committed | Finished]) -> Iterator[tuple[int, ...]]:
-        for report in reports:
+    def _take(self, crew: Crew) -> Iterator[tuple[int, ...]]:
+        for report in crew.reports():
             if report.number != self._command.number:
                 continue
             if isinstance(report, Finished):
                 self.spans += report.spans
-                self.losses += report.losses
+                self.losses += report.losses if crew.role is Role.TARGET else 0
             else:
                 self.tokens += report.tokens
                 yield report.tokens

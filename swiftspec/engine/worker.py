@@ -10,6 +10,7 @@ import select
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
@@ -18,10 +19,14 @@ import torch
 
 from swiftspec.engine.cached import CachedDecoder
 from swiftspec.engine.channel import Channel
-from swiftspec.engine.driver import Driver
+from swiftspec.engine.driver import Driver, Model
+from swiftspec.engine.leading import Leading, follow
 from swiftspec.engine.placement import cores_of
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
+from swiftspec.engine.team import Team
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
+from swiftspec.policies.recovery import Recoverable, recoverable
 
 __all__ = ["main"]
 
@@ -78,10 +83,32 @@ def _serve(connection: Connection, setup: Setup) -> None:
     device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
     if setup.device != "cpu":
         torch.cuda.set_device(device)
+    team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device)
     room = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
-    models = {role: CachedDecoder.load(reference, device=device, **room) for role, reference in setup.models.items()}
+    models = {
+        role: CachedDecoder.load(reference, device=device, team=team, **room)
+        for role, reference in setup.models.items()
+    }
     for model in models.values():
         model.warm_up(_WARM_ROWS)
+    gc.disable()  # a collection in the middle of a round would be its longest part
+    gc.freeze()
+    ready = Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device)
+    if team.is_leader:
+        leading: Mapping[Role, Model] = models
+        if team.size > 1:
+            leading = {role: Leading(model, team, role) for role, model in models.items()}
+        vocab_size = min(model.vocab_size for model in models.values())
+        _lead(connection, setup, leading, ready, vocab_size=vocab_size)
+    else:
+        connection.send(ready)
+        with torch.inference_mode():
+            follow(models, team)
+        connection.recv()  # the leader is gone; the launcher will find that out, and hang up
+
+
+def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], ready: Ready, *, vocab_size: int) -> None:
+    """Run role programs, one request after another."""
     # Anything to read while a request runs means: stop (the launcher hung up, or said so).
     readable = select.poll()
     readable.register(connection.fileno(), select.POLLIN | select.POLLHUP)
@@ -89,34 +116,49 @@ def _serve(connection: Connection, setup: Setup) -> None:
     def interrupted() -> bool:
         return bool(readable.poll(0))
 
-    gc.disable()  # a collection in the middle of a round would be its longest part
-    gc.freeze()
+    is_target = setup.role is Role.TARGET
     with ExitStack() as stack:
-        bind = setup.role is Role.TARGET
         channels = [
-            stack.enter_context(Channel(address, bind=bind, interrupted=interrupted)) for address in setup.channels
+            stack.enter_context(
+                Channel(address, bind=is_target, leads=is_target, vocab_size=vocab_size, interrupted=interrupted)
+            )
+            for address in setup.channels
         ]
-        connection.send(Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device))
+        connection.send(ready)
         while True:
             command = connection.recv()
             if not isinstance(command, Generate):
                 continue  # a stop that came after the end
-            number = command.number
             for channel in channels:
-                channel.request = number
+                channel.begin(command.number)
             driver = Driver(
                 role=setup.role,
                 rank=setup.group,
                 models=models,
                 channels=channels,
-                commit=partial(_commit, connection, number),
+                commit=partial(_commit, connection, command.number),
                 interrupted=interrupted,
                 sampler=command.sampler,
             )
+            part = _part(command, setup.role)
             with torch.inference_mode():
-                spans = driver.run(command.policy.programs(command.request)[setup.role])
-            connection.send(Finished(number, spans))
+                spans = driver.run(part.run() if part else command.policy.programs(command.request)[setup.role])
+            connection.send(Finished(command.number, spans, losses=part.num_losses if part else 0))
             gc.collect()
+
+
+def _part(command: Generate, role: Role) -> Recoverable | None:
+    """What a role does where it has a peer to lose."""
+    if command.policy.layout is not Layout.DISAGGREGATED:
+        return None
+    return recoverable(
+        command.policy,
+        command.request,
+        role,
+        fallback=command.fallback,
+        patience_s=command.patience_s,
+        alone=command.alone,
+    )
 
 
 def _commit(connection: Connection, number: int, tokens: tuple[int, ...]) -> None:

@@ -105,15 +105,20 @@ def _verify(request: Request, shape: Amusd) -> Program:
 def _waiting(root: int, position: int, shape: Amusd) -> Step[Subtree]:
     """The chain of tokens that have arrived behind the root: at least `lookahead` of them."""
     tokens = [root]
+    num_stale = 0
     while len(tokens) < shape.verify_rows:
         message = yield from poll() if len(tokens) > shape.lookahead else receive()
         if message is None:
             break
-        if not isinstance(message, Subtree) or message.parents != (-1, 0):
+        if not isinstance(message, Subtree) or message.parents != (-1, 0) or len(message.tokens) != 2:
             raise PeerError(f"expected a token behind another, got {message!r}")
         before, token = message.tokens
         if (message.position, before) == (position + len(tokens) - 1, tokens[-1]):
             tokens.append(token)
+            continue
+        num_stale += 1
+        if num_stale > 2 * shape.draft_rows:  # more than a draft can have sent before it reads a verdict
+            raise PeerError(f"expected a token behind {tokens[-1]}, got {num_stale} others")
     return Subtree(position, tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from swiftspec.policies.effects import (
     KeepKV,
+    PeerError,
     Program,
     Role,
     Send,
@@ -42,6 +43,8 @@ def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[
         if isinstance(verdict, Stop):
             return
         accepted = len(verdict.tokens) - 1
+        if verdict.tokens[:-1] != chain[:accepted]:
+            raise PeerError(f"expected tokens along {chain} and one more, got {verdict!r}")
         yield KeepKV(Role.DRAFT, tuple(range(accepted + 1)), accepted + 1)
         root = verdict.tokens[-1]
         position += len(verdict.tokens)

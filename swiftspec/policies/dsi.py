@@ -13,12 +13,14 @@ without a draft; that is what handing the bare root over after a rejection does.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import (
     Commit,
+    Hello,
     KeepKV,
+    Message,
     PeerError,
     Program,
     Role,
@@ -36,6 +38,8 @@ from swiftspec.policies.verification import Request, expand
 from swiftspec.tree import TokenTree
 
 __all__ = ["Dsi"]
+
+_QUIET_COMMITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class Dsi(Shape):
         return 1
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: _serve(request), Role.DRAFT: _Chain(request, self).run()}
+        return {Role.TARGET: _serve(request, self), Role.DRAFT: _Chain(request, self).run()}
 
     @classmethod
     def search_space(cls) -> Iterator["Dsi"]:
@@ -84,21 +88,34 @@ class Dsi(Shape):
                 yield cls(num_draft_tokens=num_draft_tokens, target_groups=target_groups)
 
 
-def _serve(request: Request) -> Program:
+def _serve(request: Request, shape: Dsi) -> Program:
     """One group: a forward over every chain that comes, behind what of the last one the draft's chains still share."""
     yield from prefill(Role.TARGET, request.prompt[:-1])
-    prefix_length = request.root_position
+    first, last = request.root_position, request.root_position  # where a chain may begin
+    end = request.root_position + request.max_new_tokens
     while True:
         chain = yield from receive()
         if isinstance(chain, Stop):
             return
-        if not isinstance(chain, Subtree):
-            raise PeerError(f"expected a chain, got {chain!r}")
-        num_kept = chain.position - prefix_length
+        if isinstance(chain, Hello):
+            continue  # the draft is at work; there was nothing for this group
+        if not _is_chain(chain, shape.verify_rows) or not first <= chain.position <= min(last, end):
+            raise PeerError(
+                f"expected a chain of 1 to {shape.verify_rows} tokens from position {first} to {last}, got {chain!r}"
+            )
+        num_kept = chain.position - first
         yield KeepKV(Role.TARGET, tuple(range(num_kept)), num_kept)
-        prefix_length = chain.position
         choices = yield from target_forward(chain.rows())
+        first, last = chain.position, chain.position + len(chain.tokens)
         yield Send(Verdict(choices))
+
+
+def _is_chain(message: Message, most_tokens: int) -> TypeGuard[Subtree]:
+    return (
+        isinstance(message, Subtree)
+        and 1 <= len(message.tokens) <= most_tokens
+        and message.parents == tuple(range(-1, len(message.tokens) - 1))
+    )
 
 
 class _Group:
@@ -108,6 +125,7 @@ class _Group:
         self.position = position  # of the chain's first token; the text before it is in the group's prefix
         self.chain: tuple[int, ...] = ()
         self.busy = False
+        self.num_quiet = 0  # commits since it was sent anything
 
     def has_seen(self, text: Sequence[int]) -> int:
         """How many tokens of `text`, its last one excluded, the group has in its cache."""
@@ -164,6 +182,7 @@ class _Chain:
         group.position = group.has_seen(self._text)
         group.chain = (*self._text[group.position :], *drafted)[: self._shape.verify_rows]
         group.busy = True
+        group.num_quiet = 0
         self._in_flight.append(number)
         self._handed_over = max(self._handed_over, group.position + len(group.chain))
         yield Send(Subtree(group.position, group.chain, tuple(range(-1, len(group.chain) - 1))), number)
@@ -201,4 +220,13 @@ class _Chain:
         if not self._tree.advance(tokens):
             self._handed_over = len(text) - 1
         yield KeepKV(Role.DRAFT, *self._tree.compact())
+        yield from self._reassure()
         return False
+
+    def _reassure(self) -> Program:
+        """A sign of life for groups that have had nothing to do for a while, lest they take the draft for dead."""
+        for number, group in enumerate(self._groups):
+            group.num_quiet += not group.busy
+            if group.num_quiet >= _QUIET_COMMITS:
+                group.num_quiet = 0
+                yield Send(Hello(len(self._text)), number)

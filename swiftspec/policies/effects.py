@@ -13,10 +13,13 @@ from swiftspec.tree import Candidates, Row, Subtree
 
 __all__ = [
     "Candidates",
+    "Clock",
     "Commit",
     "DraftForward",
     "Effect",
+    "Hello",
     "KeepKV",
+    "Knock",
     "Message",
     "PeerError",
     "Poll",
@@ -31,8 +34,10 @@ __all__ = [
     "TargetExit",
     "TargetFinish",
     "TargetForward",
+    "Text",
     "Verdict",
     "as_verdict",
+    "clock",
     "draft_forward",
     "poll",
     "prefill",
@@ -62,7 +67,25 @@ class Stop(NamedTuple):
     """Target to draft: the request is finished."""
 
 
-Message = Subtree | Verdict | Stop
+class Knock(NamedTuple):
+    """Target to draft: what we were at is over; how much of the text do you hold? (See `recovery`.)"""
+
+
+class Hello(NamedTuple):
+    """Draft to target: I hold this many tokens of the request's text, the prompt included."""
+
+    num_known: int
+
+
+class Text(NamedTuple):
+    """Target to draft: tokens of the text from `position` on. `start`: that is all of it, both go on from its end."""
+
+    position: int
+    tokens: tuple[int, ...]
+    start: bool
+
+
+Message = Subtree | Verdict | Stop | Knock | Hello | Text
 
 
 class PeerError(RuntimeError):
@@ -71,10 +94,14 @@ class PeerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Put a prompt's tokens into a role's prefix. Answer: the target's choice after the last one; None for a draft."""
+    """Put tokens into a role's prefix. Answer: the target's choice after the last one; None for a draft.
+
+    `position`: of the first one; what comes before it is in the prefix already.
+    """
 
     role: Role
     tokens: tuple[int, ...]
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +158,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait for a peer's next message. Answer: the message."""
+    """Wait for a peer's next message. Answer: the message; None if none comes `within_s` seconds."""
 
     peer: int = 0
+    within_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +172,20 @@ class Poll:
 
 
 @dataclass(frozen=True, slots=True)
+class Clock:
+    """Look at the driver's clock. Answer: seconds; only differences mean anything."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Give tokens to the user. No answer."""
 
     tokens: tuple[int, ...]
 
 
-Effect = Prefill | DraftForward | TargetForward | TargetExit | TargetFinish | KeepKV | Send | Receive | Poll | Commit
+Effect = (
+    Prefill | DraftForward | TargetForward | TargetExit | TargetFinish | KeepKV | Send | Receive | Poll | Clock | Commit
+)
 
 _Answer = TypeVar("_Answer")
 # What a program is sent depends on what it yielded, which a generator type cannot say: the wrappers below do.
@@ -200,6 +235,12 @@ def poll(peer: int = 0) -> Step[Message | None]:
     """Poll, typed."""
     message: Message | None = yield Poll(peer)
     return message
+
+
+def clock() -> Step[float]:
+    """Clock, typed."""
+    now_s: float = yield Clock()
+    return now_s
 
 
 def as_verdict(message: Message) -> Verdict | Stop:

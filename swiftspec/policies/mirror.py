@@ -89,7 +89,7 @@ class Mirror(Shape):
 
     def _prepare(self, window: Subtree) -> Step[Prepared]:
         yield from forward_window(window, 1)  # its KV, while the target is in its first half
-        hypotheses = yield from _receive_hypotheses(window)
+        hypotheses = yield from _receive_hypotheses(window, self.expand_rows)
         return (yield from roll_out(window, _outcomes(hypotheses, len(window.tokens)), self.num_draft_tokens))
 
 
@@ -103,16 +103,21 @@ def _hypotheses(window: Subtree, answers: Sequence[Candidates], guesses: int) ->
     return Subtree(window.position, tuple(tokens), tuple(parents))
 
 
-def _receive_hypotheses(window: Subtree) -> Step[Subtree]:
+def _receive_hypotheses(window: Subtree, most_guesses: int) -> Step[Subtree]:
     message = yield from receive()
-    while message == Verdict(()):  # the target has finished its prefill
+    while isinstance(message, Verdict) and not message.tokens:  # the target has finished its prefill
         message = yield from receive()
     length = len(window.tokens)
-    if not isinstance(message, Subtree) or message.tokens[:length] != window.tokens:
-        raise PeerError(f"expected guesses below {window!r}, got {message!r}")
+    if (
+        not isinstance(message, Subtree)
+        or message.tokens[:length] != window.tokens
+        or len(message.tokens) > length + most_guesses
+        or len(message.parents) != len(message.tokens)
+    ):
+        raise PeerError(f"expected up to {most_guesses} guesses below {window!r}, got {message!r}")
     return message
 
 
 def _outcomes(hypotheses: Subtree, window_length: int) -> list[Outcome]:
     guessed = zip(hypotheses.parents[window_length:], hypotheses.tokens[window_length:], strict=True)
-    return [(k, token) for k, token in guessed if k < window_length]
+    return [(k, token) for k, token in guessed if 0 <= k < window_length]

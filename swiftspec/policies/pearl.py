@@ -58,7 +58,7 @@ class Pearl(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {
-            Role.TARGET: verify_windows(request, max_rows=2 * self.num_draft_tokens),
+            Role.TARGET: verify_windows(request, max_rows=2 * self.num_draft_tokens, max_pending=self.target_rows),
             Role.DRAFT: _draft(request, self),
         }
 

@@ -83,8 +83,8 @@ class SpecBranch(Shape):
         return self.branches
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        most_nodes = self.draft_rows + self.branches
-        return {Role.TARGET: verify_windows(request, max_rows=most_nodes), Role.DRAFT: _draft(request, self)}
+        target = verify_windows(request, max_rows=self.draft_rows + self.branches, max_pending=self.target_rows)
+        return {Role.TARGET: target, Role.DRAFT: _draft(request, self)}
 
     @classmethod
     def search_space(cls) -> Iterator["SpecBranch"]:

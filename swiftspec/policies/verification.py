@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
+    PeerError,
     Program,
     Role,
     Send,
@@ -137,11 +138,11 @@ def verify_rounds(
         num_generated += len(tokens)
 
 
-def verify_windows(request: Request, *, max_rows: int) -> Program:
+def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Program:
     """The target's half in lock step: verify what is pending while the draft adds to it, then exchange.
 
     The draft sends all it has below the last verified token, up to `max_rows` nodes. What of it lies below the bonus
-    token is pending next.
+    token, at most `max_pending` rows with that token, is pending next.
     """
     yield from prefill(Role.TARGET, request.prompt[:-1])
     pending = Subtree(request.root_position, request.prompt[-1:], (-1,))
@@ -157,4 +158,6 @@ def verify_windows(request: Request, *, max_rows: int) -> Program:
             return
         yield KeepKV(Role.TARGET, path, len(path))
         pending = below(drafted, tokens)
+        if len(pending.tokens) > max_pending:
+            raise PeerError(f"expected up to {max_pending} nodes from token {tokens[-1]} on, got {drafted!r}")
         num_generated += len(tokens)

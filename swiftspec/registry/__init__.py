@@ -2,7 +2,7 @@
 
 from swiftspec.registry.devices import DEVICES, ClusterSpec, DeviceSpec, named_device
 from swiftspec.registry.models import NamedModel, known_model, model_names, registered_name
-from swiftspec.registry.sharding import sharded
+from swiftspec.registry.sharding import Shard, shard_of, sharded
 from swiftspec.registry.weights import QUANTISATIONS, Quantisation, weight_bytes
 
 __all__ = [
@@ -12,10 +12,12 @@ __all__ = [
     "DeviceSpec",
     "NamedModel",
     "Quantisation",
+    "Shard",
     "known_model",
     "model_names",
     "named_device",
     "registered_name",
+    "shard_of",
     "sharded",
     "weight_bytes",
 ]

@@ -17,6 +17,7 @@ from swiftspec.latency import Provenance
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import (
     Candidates,
+    Clock,
     Commit,
     DraftForward,
     Effect,
@@ -191,6 +192,7 @@ class _Process:
             Send: self._send,
             Receive: self._receive,
             Poll: self._poll,
+            Clock: self._clock,
             Commit: self._commit,
         }
 
@@ -259,16 +261,23 @@ class _Process:
         yield from self._host(Phase.SEND, self.role)
         self._to[effect.peer].send(effect.message, hop_s=self._meter.hop())
 
-    def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message]:
+    def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message | None]:
         start_s = self.env.now
         self.blocked = True
-        arrival = yield from self._from[effect.peer].receive()
+        arrival = yield from self._from[effect.peer].receive(effect.within_s)
         self.blocked = False
+        if arrival is None:
+            self._note(Phase.WAIT, self.role, start_s)
+            return None
         return (yield from self._take(arrival, start_s))
 
     def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:
         arrival = self._from[effect.peer].poll()
         return None if arrival is None else (yield from self._take(arrival, self.env.now))
+
+    def _clock(self, _: Clock) -> Generator[simpy.Event, Any, float]:
+        yield from ()
+        return float(self.env.now)
 
     def _take(self, arrival: Arrival, start_s: float) -> Generator[simpy.Event, Any, Message]:
         if not arrival.awaited and (delay_s := self._meter.host(Phase.ARRIVE)):

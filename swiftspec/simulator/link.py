@@ -35,12 +35,13 @@ class Link:
         arrival = self._env.timeout(self._arrival_s - self._env.now)
         arrival.callbacks.append(self._deliver)
 
-    def receive(self) -> Generator[simpy.Event, Any, "Arrival"]:
-        """The next message, as soon as it is there."""
+    def receive(self, within_s: float | None = None) -> Generator[simpy.Event, Any, "Arrival | None"]:
+        """The next message, as soon as it is there; None if none comes within the bound."""
         if not self._arrived:
             self._awaited = self._env.event()
-            yield self._awaited
-        return self._arrived.popleft()
+            yield self._awaited if within_s is None else self._awaited | self._env.timeout(within_s)
+            self._awaited = None
+        return self._arrived.popleft() if self._arrived else None
 
     def poll(self) -> "Arrival | None":
         """The next message, if it is there."""
@@ -51,4 +52,4 @@ class Link:
         self._arrived.append(Arrival(self._coming.popleft(), awaited=self._awaited is not None))
         if self._awaited is not None:
             self._awaited.succeed()
-            self._awaited = None
+            self._awaited = None  # who comes next is awaited by nobody, until the receiver runs

@@ -77,10 +77,19 @@ class FakeCache:
         self.tree: list[Slot] = []
         self._tree_slots = tree_slots
 
-    def prefill(self, tokens: Path) -> None:
-        assert not self.prefix
+    def prefill(self, tokens: Path, position: int = 0) -> Path:
+        """Extend the prefix; its path."""
+        assert tokens
+        assert position == len(self.prefix)
         assert not self.tree
-        self.prefix = [Slot(tokens[:length]) for length in range(1, len(tokens) + 1)]
+        path = (*self.path, *tokens)
+        self.prefix += [Slot(path[:length]) for length in range(position + 1, len(path) + 1)]
+        return path
+
+    @property
+    def path(self) -> Path:
+        """Of the prefix."""
+        return self.prefix[-1].path if self.prefix else ()
 
     def forward(self, rows: Sequence[Row]) -> list[Path]:
         """Append the rows; the path of each."""
@@ -88,7 +97,7 @@ class FakeCache:
         first = len(self.tree)
         for row in rows:
             assert row.ancestors < 1 << len(self.tree), "a row sees slots that are filled"
-            path = self.prefix[-1].path if self.prefix else ()
+            path = self.path
             for number, slot in enumerate(self.tree):
                 if row.ancestors >> number & 1:
                     assert slot.path[:-1] == path, "a row sees exactly its own path"

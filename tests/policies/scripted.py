@@ -179,9 +179,9 @@ class _Driver:
     def _perform(self, process: _Process, effect: Effect) -> tuple[Any, Sequence[Path]]:
         caches = process.caches
         match effect:
-            case Prefill(model, tokens):
-                caches[model].prefill(tokens)
-                return self._target(tokens) if model is Role.TARGET else None, ()
+            case Prefill(model, tokens, position):
+                path = caches[model].prefill(tokens, position)
+                return self._target(path) if model is Role.TARGET else None, ()
             case TargetForward(rows):
                 paths = caches[Role.TARGET].forward(rows)
                 return tuple(map(self._target, paths)), paths

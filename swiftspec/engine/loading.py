@@ -1,0 +1,46 @@
+"""A model's directory as one rank loads it: its spec, and the weights of its shard, expanded before they are cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from swiftspec.engine.checkpoint import load_weights
+from swiftspec.engine.cutting import cut_weights
+from swiftspec.engine.inflate import inflate_weights
+from swiftspec.engine.team import Team
+from swiftspec.registry.sharding import shard_of
+from swiftspec.specs import Inflation, ModelSpec
+
+__all__ = ["held_spec", "load_model"]
+
+
+def load_model(
+    directory: str | Path,
+    team: Team,
+    *,
+    inflation: Inflation | None,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> tuple[ModelSpec, Mapping[str, Tensor]]:
+    """The whole model's spec, and what this rank holds of its weights.
+
+    ValueError in one sentence if the directory cannot be used.
+    """
+    spec = ModelSpec.from_directory(directory)
+    if inflation is None:
+        return spec, load_weights(directory, spec, shard_of(spec, team.size, team.rank))
+    inflated = inflation.inflated(spec)
+    weights = inflate_weights(load_weights(directory, spec), spec, inflation, seed=seed, device=device)
+    return inflated, cut_weights(weights, shard_of(inflated, team.size, team.rank))
+
+
+def held_spec(spec: ModelSpec, team: Team) -> ModelSpec:
+    """The shape that this rank computes with; its head, of a part of the vocabulary, is not the embedding."""
+    if team.size == 1:
+        return spec
+    return dataclasses.replace(shard_of(spec, team.size, team.rank).spec, tie_word_embeddings=False)

@@ -1,0 +1,126 @@
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import swiftspec
+from swiftspec.documents import ModelRef
+from swiftspec.plan import Plan
+from tests.cli.samples import plan as sample_plan
+from tests.cli.tokenizer_files import write_printable_tokenizer
+from tests.engine.conftest import two_cores
+from tests.engine.pairs import write_pair
+
+pytestmark = two_cores
+PROMPT = "def add(a, b):\n"
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    pair = write_pair(tmp_path_factory.mktemp("session"), architecture="llama")
+    for directory in pair:
+        write_printable_tokenizer(directory)
+    target, draft = (ModelRef(model=str(directory), dtype="float32") for directory in pair)
+    return sample_plan(target=target, draft=draft)
+
+
+@pytest.fixture(scope="module")
+def engine(plan: Plan) -> Iterator[swiftspec.Engine]:
+    with swiftspec.Engine(plan) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def expected(plan: Plan) -> str:
+    with swiftspec.Engine(plan, policy="autoregressive") as alone:
+        return "".join(chunk.text for chunk in alone.generate(PROMPT, max_new_tokens=24))
+
+
+def test_chunks_come_commit_by_commit_and_add_up_to_the_targets_own_text(
+    engine: swiftspec.Engine, expected: str
+) -> None:
+    chunks = list(engine.generate(PROMPT, max_new_tokens=24))
+    assert "".join(chunk.text for chunk in chunks) == expected
+    assert len([chunk for chunk in chunks if chunk.token_ids]) > 1
+
+
+def test_prompts_in_turn_run_on_the_same_processes_and_are_counted(engine: swiftspec.Engine) -> None:
+    before = engine.stats()
+    for prompt in (PROMPT, (5, 6, 7)):
+        assert sum(len(chunk.token_ids) for chunk in engine.generate(prompt, max_new_tokens=9)) == 9
+    after = engine.stats()
+    assert (after.requests - before.requests, after.tokens - before.tokens) == (2, 18)
+    assert after.prompt_tokens > before.prompt_tokens + 3
+    assert after.tokens_per_s > 0
+    assert (after.losses, after.restarts) == (0, 0)
+
+
+def test_a_request_that_is_left_makes_way_for_the_next(engine: swiftspec.Engine, expected: str) -> None:
+    chunks = engine.generate(PROMPT, max_new_tokens=200)
+    next(chunks)
+    with pytest.raises(ValueError, match="another request is running"):
+        next(engine.generate(PROMPT))
+    chunks.close()
+    assert "".join(chunk.text for chunk in engine.generate(PROMPT, max_new_tokens=24)) == expected
+
+
+def test_parameters_that_make_no_sense_are_named_at_the_call(engine: swiftspec.Engine) -> None:
+    with pytest.raises(ValueError, match="max_new_tokens is 0"):
+        engine.generate(PROMPT, max_new_tokens=0)
+    with pytest.raises(ValueError, match="temperature is -1"):
+        engine.generate(PROMPT, temperature=-1)
+    with pytest.raises(ValueError, match="prompt is empty"):
+        engine.generate(())
+
+
+def test_a_policy_the_plan_does_not_have_is_named(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="policy is 'pearl'; the plan has swiftspec, serial_chain, autoregressive"):
+        swiftspec.Engine(plan, policy="pearl")
+    with pytest.raises(ValueError, match=r"max_context is 99999; expected 1 to"):
+        swiftspec.Engine(plan, max_context=99999)
+    with pytest.raises(ValueError, match=r"none\.json: cannot be read"):
+        swiftspec.Engine(tmp_path / "none.json")
+
+
+def test_asyncio_requests_wait_their_turn(plan: Plan, expected: str) -> None:
+    async def text(engine: swiftspec.AsyncEngine) -> str:
+        return "".join([chunk.text async for chunk in engine.generate(PROMPT, max_new_tokens=24)])
+
+    async def both() -> list[str]:
+        async with swiftspec.AsyncEngine(plan) as engine:
+            return list(await asyncio.gather(text(engine), text(engine)))
+
+    assert asyncio.run(both()) == [expected, expected]
+
+
+def test_a_cancelled_task_ends_its_request(plan: Plan, expected: str) -> None:
+    async def cancelled() -> tuple[str, int]:
+        async with swiftspec.AsyncEngine(plan) as engine:
+            begun = asyncio.Event()
+
+            async def long() -> None:
+                async for _ in engine.generate(PROMPT, max_new_tokens=200):
+                    begun.set()
+
+            task = asyncio.create_task(long())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            chunks = [chunk.text async for chunk in engine.generate(PROMPT, max_new_tokens=24)]
+            return "".join(chunks), engine.stats().requests
+
+    assert asyncio.run(cancelled()) == (expected, 1)
+
+
+def test_an_engine_outside_of_async_with_says_so(plan: Plan) -> None:
+    with pytest.raises(ValueError, match="use it in an `async with`"):
+        swiftspec.AsyncEngine(plan).stats()
+
+
+def test_importing_the_package_loads_no_engine() -> None:
+    command = "import sys, swiftspec; assert not {'torch', 'swiftspec.session'} & set(sys.modules); swiftspec.Engine"
+    subprocess.run([sys.executable, "-c", command], check=True)
