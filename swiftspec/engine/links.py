@@ -52,7 +52,7 @@ class Link:
             (self._socket.bind if bind else self._socket.connect)(address)
         except zmq.ZMQError as error:
             self.close()
-            why = zmq.strerror(error.errno)
+            why = zmq.strerror(error.errno or 0)
             raise ValueError(f"{address}: cannot be {'bound' if bind else 'connected'} ({why})") from error
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 

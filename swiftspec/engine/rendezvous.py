@@ -7,6 +7,7 @@ are refused without it. Whoever can reach the store can keep nodes from meeting,
 import hashlib
 import hmac
 import ipaddress
+import os
 import socket
 import time
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from datetime import timedelta
 from typing import Self
 
 from pydantic import Field, ValidationError
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from swiftspec.documents import Facts, first_problem
@@ -139,9 +140,12 @@ class Meeting:
         try:
             return self._exchange(own)
         except ValueError as error:
-            if own.rank:
-                self._store.set(_COMPLAINT, f"node {own.rank}: {error}"[:_MAX_COMPLAINT])
+            self._store.set(_COMPLAINT, f"node {own.rank}: {error}"[:_MAX_COMPLAINT])
+            if own.rank == 0:
+                time.sleep(4 * _LOOK_EVERY_S)  # the others' time to read it: the store ends with this process
             raise
+        except DistError as error:
+            raise ValueError(f"node 0 at {self.rendezvous.endpoint} ended before all nodes had met") from error
 
     def _exchange(self, own: NodeFacts) -> list[NodeFacts]:
         rank, num_nodes = self.rendezvous.rank, self.rendezvous.num_nodes
@@ -226,7 +230,7 @@ def _listen(rendezvous: Rendezvous, address: str) -> socket.socket:
         return socket.create_server((address, rendezvous.port))
     except OSError as error:
         raise ValueError(
-            f"--rendezvous is {rendezvous.endpoint}, where node 0 cannot listen ({error.strerror}); "
+            f"--rendezvous is {rendezvous.endpoint}, where node 0 cannot listen ({os.strerror(error.errno or 0)}); "
             "expected an address of node 0 and a free port"
         ) from error
 

@@ -17,10 +17,10 @@ OURS, THEIRS = Curve.derived(b"o" * 32), Curve.derived(b"t" * 32)
 @pytest.fixture
 def ends() -> Iterator[tuple[Link, Link]]:
     """Of node 0 and of another node, connected."""
-    with Link("tcp://127.0.0.1:0", bind=True, curve=OURS) as first:
-        with Link(first.address, bind=False, curve=OURS) as other:
-            meet(first, other)
-            yield first, other
+    first = Link("tcp://127.0.0.1:0", bind=True, curve=OURS)
+    with first, Link(first.address, bind=False, curve=OURS) as other:
+        meet(first, other)
+        yield first, other
 
 
 def meet(first: Link, other: Link) -> None:
@@ -81,9 +81,9 @@ def test_strangers_come_and_go_unheard(ends: tuple[Link, Link]) -> None:
     for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(10), b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(60)):
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(data)
-    with Link(first.address, bind=False, curve=THEIRS) as stranger_link:
-        with pytest.raises(ValueError, match="the connection was refused; expected the same secret on both nodes"):
-            stranger_link.await_peer(5.0)
+    refused = pytest.raises(ValueError, match="the connection was refused; expected the same secret on both nodes")
+    with Link(first.address, bind=False, curve=THEIRS) as stranger_link, refused:
+        stranger_link.await_peer(5.0)
     other.send(Frame(1, Halt()))
     assert arrived(first, 1) == [Frame(1, Halt())]
     assert first.is_up
@@ -111,6 +111,6 @@ def test_without_the_secret_nobody_gets_in() -> None:
 
 
 def test_an_address_that_cannot_be_bound_is_one_sentence() -> None:
-    with Link("tcp://127.0.0.1:0", bind=True, curve=None) as link:
-        with pytest.raises(ValueError, match=r"cannot be bound \(Address already in use\)"):
-            Link(link.address, bind=True, curve=None)
+    in_use = pytest.raises(ValueError, match=r"cannot be bound \(Address already in use\)")
+    with Link("tcp://127.0.0.1:0", bind=True, curve=None) as link, in_use:
+        Link(link.address, bind=True, curve=None)
