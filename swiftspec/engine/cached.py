@@ -12,6 +12,7 @@ from swiftspec.documents import ModelRef
 from swiftspec.engine.model import Decoder
 from swiftspec.engine.placement import usable_device
 from swiftspec.engine.static import StaticDecoder
+from swiftspec.engine.team import Team
 from swiftspec.engine.weights import FORMATS
 from swiftspec.policies.effects import Row
 from swiftspec.specs import Inflation, ModelSpec, model_directory
@@ -77,11 +78,19 @@ class CachedDecoder:
         self._cache = cache
 
     @classmethod
-    def load(cls, reference: ModelRef, *, max_context: int, tree_slots: int, device: str = "cpu") -> CachedDecoder:
+    def load(
+        cls,
+        reference: ModelRef,
+        *,
+        max_context: int,
+        tree_slots: int,
+        device: str = "cpu",
+        team: Team | None = None,
+    ) -> CachedDecoder:
         """A model with room for `max_context` tokens and `tree_slots` tree nodes behind them, on `cpu` or `cuda:N`.
 
-        A GPU has to be the current one. ValueError, in one sentence, if the model, its inflation or the device cannot
-        be used.
+        In a team, this rank's shard of it: all ranks load, warm up and run it together. A GPU has to be the current
+        one. ValueError, in one sentence, if the model, its inflation or the device cannot be used.
         """
         place = usable_device(device)
         formats = DTYPES if place.type == "cpu" else FORMATS
@@ -91,11 +100,13 @@ class CachedDecoder:
         inflation = Inflation.parse(reference.inflate) if reference.inflate else None
         capacity = max_context + tree_slots
         if place.type == "cpu":
-            decoder = Decoder.load(directory, dtype=DTYPES[reference.dtype], inflation=inflation)
+            decoder = Decoder.load(directory, dtype=DTYPES[reference.dtype], inflation=inflation, team=team)
             return cls(decoder, decoder.new_cache(capacity))
         try:
             weight_format = FORMATS[reference.dtype]
-            static = StaticDecoder.load(directory, weight_format=weight_format, device=place, inflation=inflation)
+            static = StaticDecoder.load(
+                directory, weight_format=weight_format, device=place, inflation=inflation, team=team
+            )
             return cls(static, static.new_cache(capacity, tree_slots=tree_slots))
         except torch.OutOfMemoryError:
             raise ValueError(f"{reference} with {capacity} slots does not fit into the memory of {place}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ class Leading:
 
 
 def follow(models: Mapping[Role, Model], team: Team) -> None:
-    """Do with this rank's shards what the leader does with its own, until it closes the team or a rank is gone."""
+    """Do with this rank's shards what the leader does with its own, until dismissed or a rank is gone."""
     try:
         while note := team.listen():
             _obey(_decoded(note), models)
@@ -115,10 +116,9 @@ def _obey(note: _Note, models: Mapping[Role, Model]) -> None:
         _Call.FINISH: model.finish,
         _Call.KEEP: lambda: model.keep(numbers, note.num_verified),
     }
-    try:
+    # No room, say: the leader's shard has refused the same, and it is the leader's to tell.
+    with suppress(ValueError):
         calls[note.call]()
-    except ValueError:
-        pass  # no room, say: the leader's shard has refused the same, and it is the leader's to tell
 
 
 def _encoded(note: _Note) -> bytes:

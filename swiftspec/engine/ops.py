@@ -10,6 +10,7 @@ PRODUCTS : mapping
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from swiftspec.engine.team import Team
 from swiftspec.engine.weights import Quantised
 
-__all__ = ["KERNEL_TREE_SLOTS", "PRODUCTS", "Ops", "ops_for", "reference_ops", "triton_ops"]
+__all__ = ["KERNEL_TREE_SLOTS", "PRODUCTS", "Ops", "joined_ops", "ops_for", "reference_ops", "triton_ops"]
 
 KERNEL_TREE_SLOTS = 256  # eight words of ancestors per row
 
@@ -108,6 +110,38 @@ def ops_for(device: torch.device) -> Ops:
     if device.type != "cuda":
         return reference_ops()
     return triton_ops(pdl=torch.cuda.get_device_capability(device) >= (9, 0))
+
+
+def joined_ops(ops: Ops, team: Team, *, hidden: int, dtype: torch.dtype, device: torch.device) -> Ops:
+    """`ops` in a team, whose ranks' updates are partial sums. On GPUs all of its ranks call this together."""
+    if team.size == 1:
+        return ops
+    if device.type == "cuda":
+        return dataclasses.replace(
+            ops, rms_norm=_reducing_on_gpus(ops, team, hidden=hidden, dtype=dtype, device=device)
+        )
+
+    def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
+        total = None if update_RH is None else team.all_reduce(update_RH)
+        return ops.rms_norm(residual_RH, total, weight_H, eps=eps)
+
+    return dataclasses.replace(ops, rms_norm=rms_norm)
+
+
+def _reducing_on_gpus(
+    ops: Ops, team: Team, *, hidden: int, dtype: torch.dtype, device: torch.device
+) -> Callable[..., Tensor]:
+    """One kernel with the norm for few rows where the GPUs have symmetric memory, else NCCL before it."""
+    from swiftspec.kernels.all_reduce import AllReduce
+
+    reduce = AllReduce.connect(team.group, hidden=hidden, dtype=dtype, device=device)
+
+    def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
+        if update_RH is None:
+            return ops.rms_norm(residual_RH, None, weight_H, eps=eps)
+        return reduce(update_RH, residual_RH, weight_H, eps=eps)
+
+    return rms_norm
 
 
 def _rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:

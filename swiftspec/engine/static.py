@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.checkpoint import load_weights
-from swiftspec.engine.inflate import inflate_weights
+from swiftspec.engine.loading import held_spec, load_model
 from swiftspec.engine.model import grouped
-from swiftspec.engine.ops import KERNEL_TREE_SLOTS, PRODUCTS, Ops, ops_for
+from swiftspec.engine.ops import KERNEL_TREE_SLOTS, PRODUCTS, Ops, joined_ops, ops_for
 from swiftspec.engine.replay import GraphPool, Replay
 from swiftspec.engine.staging import ancestor_words, bucket_of, packed, unpacked
 from swiftspec.engine.static_cache import StaticCache
 from swiftspec.engine.static_layers import Groups, Layers, Step
+from swiftspec.engine.team import Team
 from swiftspec.engine.weights import FORMATS, WeightFormat
 from swiftspec.specs import Inflation, ModelSpec
 
@@ -53,7 +53,8 @@ class StaticDecoder:
     """A loaded model. One instance serves any number of caches of its own, one forward at a time.
 
     The residual stream, norms and rotations are fp32; activations, products and the cache are in the format's dtype.
-    Logits are valid until the next forward: on a GPU its graph overwrites them.
+    Logits are valid until the next forward: on a GPU its graph overwrites them. The ranks of a team each hold a shard
+    of `spec`, whose `weights` these are, and make the same calls. Logits are rank 0's to read.
     """
 
     def __init__(
@@ -64,14 +65,19 @@ class StaticDecoder:
         weight_format: WeightFormat,
         device: torch.device | str,
         ops: Ops | None = None,
+        team: Team | None = None,
     ) -> None:
+        team = team or Team()
         self.spec = spec
         self.device = torch.device(device)
         self.dtype = weight_format.dtype
-        self._ops = ops or ops_for(self.device)
+        self._held = held_spec(spec, team)
+        self._ops = joined_ops(
+            ops or ops_for(self.device), team, hidden=spec.hidden_size, dtype=self.dtype, device=self.device
+        )
         # Kernels are for a few rows: a prompt is multiplied by what is made for many.
         self._prefill_ops = dataclasses.replace(self._ops, **PRODUCTS)
-        self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device)
+        self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device, team=team)
         one_by_one = [(index,) for index in range(spec.num_layers)]
         self._exact: Groups = one_by_one
         self._fuzzy: Groups = grouped(range(spec.num_layers))
@@ -91,22 +97,19 @@ class StaticDecoder:
         inflation: Inflation | None = None,
         seed: int = 0,
         ops: Ops | None = None,
+        team: Team | None = None,
     ) -> StaticDecoder:
         """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
 
         ValueError in one sentence if the directory cannot be used.
         """
-        spec = ModelSpec.from_directory(directory)
-        weights: Mapping[str, Tensor] = load_weights(directory, spec)
-        if inflation is not None:
-            weights = inflate_weights(weights, spec, inflation, seed=seed, device=device)
-            spec = inflation.inflated(spec)
-        return cls(spec, weights, weight_format=weight_format, device=device, ops=ops)
+        spec, weights = load_model(directory, team or Team(), inflation=inflation, seed=seed, device=device)
+        return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, team=team)
 
     def new_cache(self, capacity: int | None = None, *, tree_slots: int = KERNEL_TREE_SLOTS) -> StaticCache:
         """An empty cache; as long as the model's longest context unless `capacity` says otherwise."""
         return StaticCache(
-            self.spec,
+            self._held,
             capacity=capacity or self.spec.max_position,
             tree_slots=tree_slots,
             dtype=self.dtype,

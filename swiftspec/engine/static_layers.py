@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from swiftspec.engine.loading import held_spec
 from swiftspec.engine.ops import Ops
 from swiftspec.engine.rope import rotations
+from swiftspec.engine.team import Team
 from swiftspec.engine.weights import Projection, Weight, WeightFormat, build_layer
 from swiftspec.specs import ModelSpec
 
@@ -38,12 +40,20 @@ class Step:
 
 
 class Layers:
-    """A model's weights on a device, and the way of rows through them."""
+    """A model's weights on a device, or a rank's shard of them, and the way of rows through them."""
 
     def __init__(
-        self, spec: ModelSpec, weights: Mapping[str, Tensor], *, weight_format: WeightFormat, device: torch.device
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Tensor],
+        *,
+        weight_format: WeightFormat,
+        device: torch.device,
+        team: Team,
     ) -> None:
-        self._spec = spec
+        self._vocab_size = spec.vocab_size
+        self._team = team
+        self._spec = spec = held_spec(spec, team)
         self._device = device
         self._layers = [
             build_layer(weights, index, spec, weight_format=weight_format, device=device)
@@ -93,7 +103,7 @@ class Layers:
         update = None if step.update is None else step.update[rows]
         hidden = step.ops.rms_norm(step.residual[rows], update, self._norm, eps=self._spec.rms_norm_eps)
         step.update = None
-        step.logits = step.ops.linear(hidden, self._head).float()
+        step.logits = self._team.gather(step.ops.linear(hidden, self._head), self._vocab_size).float()
 
     def cos_sin(self, capacity: int) -> Tensor:
         """fp32 [capacity, D]: cosines, then sines. A table per capacity: recorded graphs know its address."""

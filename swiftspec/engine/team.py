@@ -11,12 +11,15 @@ import os
 import socket
 import struct
 import time
+from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import FileStore, TCPStore  # type: ignore[attr-defined]  # they are there
 
 __all__ = ["Team"]
 
@@ -89,6 +92,13 @@ class Team:
     def is_leader(self) -> bool:
         return self.rank == 0
 
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The process group, of a team of several."""
+        group = dist.group.WORLD
+        assert group is not None, "a team of one has none"
+        return group
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all ranks' `x`, in fp32 and in the ranks' order, so that all have the same bits.
 
@@ -113,11 +123,12 @@ class Team:
         return x_RN if parts is None else torch.cat(parts, -1)[:, :num_columns]
 
     def tell(self, note: bytes) -> None:
-        """Say something, but not nothing, to the followers; returns before they have heard it."""
-        self._tell_all(note)
+        """Say something to the followers; returns before they have heard it."""
+        assert note, "nothing dismisses the followers"
+        self._tell(note)
 
     def listen(self) -> bytes:
-        """What the leader tells next; nothing when it has closed the team. May be waited for as long as it takes."""
+        """What the leader tells next; nothing when it dismisses this rank. May be waited for as long as it takes."""
         _wait(dist.broadcast(self._note, src=0, async_op=True))
         told = self._note.numpy().tobytes()
         (length,) = _LENGTH.unpack_from(told)
@@ -127,20 +138,22 @@ class Team:
         _wait(dist.broadcast(long, src=0, async_op=True))
         return long.numpy().tobytes()
 
+    def dismiss(self) -> None:
+        """The leader tells the followers nothing more, for now."""
+        self._tell(b"")
+        self._until_told()
+
     def close(self) -> None:
         """Leave; the leader dismisses the followers."""
         if self.size == 1:
             return
-        try:
-            if self.is_leader:
-                self._tell_all(b"")
-                self._until_told()
-        except ConnectionError:
-            pass  # no follower to dismiss
+        if self.is_leader:
+            with suppress(ConnectionError):  # there may be none left
+                self.dismiss()
         dist.destroy_process_group()
         self.rank, self.size = 0, 1
 
-    def _tell_all(self, note: bytes) -> None:
+    def _tell(self, note: bytes) -> None:
         self._until_told()
         head = _LENGTH.pack(len(note))
         fits = len(note) <= _NOTE_BYTES
@@ -161,16 +174,16 @@ class Team:
         if parts is None:
             parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
         # One hop where a sum on the way is two; and 16-bit numbers are added in 32 bits.
-        _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
+        _wait(dist.all_gather_single(parts.view(-1), x.reshape(-1), async_op=True))
         return parts
 
 
 def _started(tensor: Tensor) -> dist.Work:
     try:
-        work = dist.broadcast(tensor, src=0, async_op=True)
+        work: dist.Work | None = dist.broadcast(tensor, src=0, async_op=True)
     except RuntimeError as error:
         raise ConnectionError(f"a rank of this team is gone: {error}") from None
-    assert work is not None, "it is asynchronous"
+    assert work is not None, "this rank is in the group"
     return work
 
 
@@ -186,14 +199,14 @@ def _wait(work: dist.Work | None) -> None:
         raise ConnectionError(f"a rank of this team is gone: {error}") from None
 
 
-def _meeting_place(store: str, size: int) -> tuple[dist.Store, str]:
+def _meeting_place(store: str, size: int) -> tuple[Store, str]:
     """The store at an address, and the network interface by which its ranks see each other."""
     address = urlsplit(store)
     if address.scheme == "file" and address.path and not address.netloc:
-        return dist.FileStore(address.path, size), "lo"
+        return FileStore(address.path, size), "lo"
     if address.scheme == "tcp" and address.hostname and address.port and address.path.strip("/"):
-        served = dist.TCPStore(address.hostname, address.port, is_master=False, wait_for_workers=False)
-        return dist.PrefixStore(address.path.strip("/"), served), _interface_towards(address.hostname)
+        served = TCPStore(address.hostname, address.port, is_master=False, wait_for_workers=False)
+        return PrefixStore(address.path.strip("/"), served), _interface_towards(address.hostname)
     raise ValueError(f"store is {store!r}; expected file:///path or tcp://host:port/prefix")
 
 
