@@ -1,6 +1,7 @@
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,29 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return ModelRef(model=str(target), dtype="float32"), ModelRef(model=str(draft), dtype="float32")
 
 
-def start_engine(pair: tuple[ModelRef, ModelRef], layout: Layout, *, target_groups: int = 1) -> Launcher:
-    """A core a process; several target groups and the draft share two, since what they say does not depend on it."""
-    groups = {Role.TARGET: tuple(rank % 2 for rank in range(target_groups))}
+def start_engine(
+    pair: tuple[ModelRef, ModelRef],
+    layout: Layout,
+    *,
+    target_groups: int = 1,
+    ranks: Mapping[Role, int] | None = None,
+    **options: Any,
+) -> Launcher:
+    """A core a process; several of the target share both, those of the draft one: what they say is the same."""
+    ranks = ranks or {}
+    groups = {Role.TARGET: tuple(number % 2 for number in range(target_groups * ranks.get(Role.TARGET, 1)))}
     if layout is Layout.DISAGGREGATED:
-        groups[Role.DRAFT] = (1,)
+        groups[Role.DRAFT] = (1,) * ranks.get(Role.DRAFT, 1)
     target, draft = pair
     return Launcher(
-        target=target, draft=draft, groups=groups, layout=layout, max_context=256, target_groups=target_groups
+        target=target,
+        draft=draft,
+        groups=groups,
+        layout=layout,
+        max_context=256,
+        target_groups=target_groups,
+        ranks=ranks,
+        **options,
     )
 
 

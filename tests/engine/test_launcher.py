@@ -21,6 +21,7 @@ from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.timeline import Phase, measure
 from tests.engine.conftest import start_engine, two_cores
+from tests.engine.processes import gone_within
 
 PROMPTS = ((5, 17, 3, 88, 41), (9,), tuple(range(1, 60)), (40, 40, 40, 41))
 AS_THEY_COME = tuple(make_policy(name) for name in POLICIES if name != Autoregressive.name)
@@ -210,18 +211,6 @@ LAYOUTS = [("co-located", "serial_tree"), pytest.param(("disaggregated", "swifts
 def long_run(models: tuple[Path, Path], request: pytest.FixtureRequest) -> subprocess.Popen[str]:
     arguments = [sys.executable, "-c", LONG_RUN, *map(str, models), *request.param]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def gone_within(pids: list[int], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not any(map(is_running, pids))
 
 
 @pytest.mark.parametrize("long_run", LAYOUTS, indirect=True)

@@ -1,0 +1,188 @@
+"""Processes that really die, freeze and come back. The target's output is the same in every case that it survives."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Generation, Launcher
+from swiftspec.engine.sampling import Sampler
+from swiftspec.errors import EngineError
+from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.dsi import Dsi
+from swiftspec.policies.effects import Role
+from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.timeline import Phase
+from tests.engine.conftest import start_engine, two_cores
+from tests.engine.pairs import write_pair
+from tests.engine.processes import gone_within
+
+pytestmark = two_cores
+PATIENCE_S = 0.3
+LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=180)
+Fault = Callable[[Launcher], None]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
+    """Of a target whose forward takes a while, so that faults fall into the middle of a request."""
+    target, draft = write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
+    slow = ModelRef(model=str(target), dtype="float32", inflate="layers=32,hidden=192")
+    return slow, ModelRef(model=str(draft), dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def expected(pair: tuple[ModelRef, ModelRef]) -> tuple[int, ...]:
+    with start_engine(pair, Layout.COLOCATED) as engine:
+        return generate(engine, Autoregressive()).tokens
+
+
+@pytest.fixture
+def engine(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
+    with start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S) as engine:
+        yield engine
+
+
+def generate(engine: Launcher, policy: Policy, on_commit: Callable[[int], None] = lambda _: None) -> Generation:
+    num_tokens = 0
+
+    def count(tokens: tuple[int, ...]) -> None:
+        nonlocal num_tokens
+        num_tokens += len(tokens)
+        on_commit(num_tokens)
+
+    return engine.generate(policy, LONG, request_id="test", sampler=Sampler(), on_commit=count)
+
+
+def pid_of(engine: Launcher, role: Role, rank: int = 0) -> int:
+    return next(process.pid for process in engine.processes if (process.role, process.rank) == (role, rank))
+
+
+def once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
+    """Act when so many tokens have been committed."""
+    pending = [act]
+
+    def on_commit(num_tokens: int) -> None:
+        if num_tokens >= after and pending:
+            pending.pop()()
+
+    return on_commit
+
+
+def longest_wait_s(generation: Generation) -> float:
+    waits = [span for span in generation.timeline.of(Role.TARGET) if span.phase is Phase.WAIT]
+    return max(span.end_s - span.start_s for span in waits)
+
+
+def test_a_draft_killed_in_the_middle_costs_one_patience_and_is_started_again(
+    engine: Launcher, expected: tuple[int, ...]
+) -> None:
+    killed = pid_of(engine, Role.DRAFT)
+    generation = generate(engine, SwiftSpec(), once(20, lambda: os.kill(killed, signal.SIGKILL)))
+    assert generation.tokens == expected
+    assert generation.losses == 1
+    assert longest_wait_s(generation) < PATIENCE_S + 0.2
+    wait_until_ready(engine)
+    assert pid_of(engine, Role.DRAFT) != killed
+    after = generate(engine, SwiftSpec())
+    assert (after.tokens, after.losses, engine.num_restarts) == (expected, 0, 1)
+    assert after.timeline.of(Role.DRAFT)
+
+
+def wait_until_ready(engine: Launcher, seconds: float = 30.0) -> None:
+    """The launcher looks at its processes while requests run."""
+    deadline_s = time.monotonic() + seconds
+    while not any(process.role is Role.DRAFT for process in engine.processes):
+        generate(engine, SwiftSpec())
+        assert time.monotonic() < deadline_s, "the draft does not come back"
+
+
+def test_a_draft_killed_at_the_start_is_not_waited_for_twice(engine: Launcher, expected: tuple[int, ...]) -> None:
+    os.kill(pid_of(engine, Role.DRAFT), signal.SIGKILL)
+    assert generate(engine, SwiftSpec()).tokens == expected
+    second = generate(engine, SwiftSpec())
+    assert (second.tokens, second.losses) == (expected, 0)
+
+
+def test_a_draft_that_keeps_dying_is_given_up(pair: tuple[ModelRef, ModelRef], expected: tuple[int, ...]) -> None:
+    with start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=0) as engine:
+        os.kill(pid_of(engine, Role.DRAFT), signal.SIGKILL)
+        for _ in range(2):
+            assert generate(engine, SwiftSpec()).tokens == expected
+        assert [process.role for process in engine.processes] == [Role.TARGET]
+
+
+def test_a_frozen_draft_is_taken_back_within_a_second_when_it_thaws(
+    engine: Launcher, expected: tuple[int, ...]
+) -> None:
+    frozen = pid_of(engine, Role.DRAFT)
+    thawed_s = []
+
+    def freeze() -> None:
+        os.kill(frozen, signal.SIGSTOP)
+        threading.Timer(2 * PATIENCE_S, thaw).start()
+
+    def thaw() -> None:
+        os.kill(frozen, signal.SIGCONT)
+        thawed_s.append(time.perf_counter())
+
+    generation = generate(engine, SwiftSpec(), once(10, freeze))
+    assert (generation.tokens, generation.losses) == (expected, 1)
+    assert engine.num_restarts == 0
+    expansions = [span.end_s for span in generation.timeline.of(Role.DRAFT) if span.phase is Phase.EXPAND]
+    back_s = min(end_s for end_s in expansions if end_s > thawed_s[0])
+    assert back_s - thawed_s[0] < 1.0
+
+
+def test_a_draft_frozen_over_a_request_is_not_waited_for(engine: Launcher, expected: tuple[int, ...]) -> None:
+    frozen = pid_of(engine, Role.DRAFT)
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        assert [generate(engine, SwiftSpec()).losses for _ in range(3)] == [1, 0, 0]
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert generate(engine, SwiftSpec()).tokens == expected
+
+
+def test_a_killed_target_leaves_what_it_had_generated_and_no_orphan(
+    pair: tuple[ModelRef, ModelRef], expected: tuple[int, ...]
+) -> None:
+    with start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S) as engine:
+        pids = [process.pid for process in engine.processes]
+        with pytest.raises(EngineError, match=r"the target process ended unexpectedly: it was killed") as failure:
+            generate(engine, SwiftSpec(), once(20, lambda: os.kill(pids[0], signal.SIGKILL)))
+    assert len(failure.value.tokens) >= 20
+    assert failure.value.tokens == expected[: len(failure.value.tokens)]
+    assert gone_within(pids, 2.0)
+
+
+def test_without_the_draft_that_holds_the_text_a_target_group_finishes_it(
+    pair: tuple[ModelRef, ModelRef], expected: tuple[int, ...]
+) -> None:
+    dsi = Dsi(target_groups=2)
+    with start_engine(pair, Layout.DISAGGREGATED, target_groups=2, patience_s=PATIENCE_S) as engine:
+        killed = pid_of(engine, Role.DRAFT)
+        generation = generate(engine, dsi, once(20, lambda: os.kill(killed, signal.SIGKILL)))
+        assert generation.tokens == expected
+        assert generation.losses > 0
+        assert generate(engine, dsi).tokens == expected
+
+
+def test_teams_of_ranks_lose_a_rank(pair: tuple[ModelRef, ModelRef], expected: tuple[int, ...]) -> None:
+    ranks = {Role.TARGET: 2, Role.DRAFT: 2}
+    with start_engine(pair, Layout.DISAGGREGATED, ranks=ranks, patience_s=PATIENCE_S) as engine:
+        killed = pid_of(engine, Role.DRAFT, rank=1)
+        generation = generate(engine, SwiftSpec(), once(20, lambda: os.kill(killed, signal.SIGKILL)))
+        assert (generation.tokens, generation.losses) == (expected, 1)
+        wait_until_ready(engine)
+        pids = [process.pid for process in engine.processes]
+        target = pid_of(engine, Role.TARGET, rank=1)
+        with pytest.raises(EngineError, match="the target rank 1 process ended unexpectedly") as failure:
+            generate(engine, SwiftSpec(), once(20, lambda: os.kill(target, signal.SIGKILL)))
+    assert failure.value.tokens == expected[: len(failure.value.tokens)]
+    assert gone_within(pids, 2.0)
