@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["NodeOptions", "join", "node_site", "secret"]
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun alone says this
+_TORCH_LOGS = "TORCH_CPP_LOG_LEVEL"
 _SECRET_FILE = "SWIFTSPEC_SECRET_FILE"
 _NUM_PORTS = 16  # for channels to target groups of one node
 
@@ -40,6 +41,7 @@ class NodeOptions:
         is_told = self.num_nodes is not None or self.rank is not None or self.rendezvous is not None
         if not is_told and _TORCHRUN not in os.environ:
             return None
+        os.environ.setdefault(_TORCH_LOGS, "ERROR")  # before torch is loaded: its store warns of hosts without a name
         from swiftspec.engine.rendezvous import Rendezvous, from_torchrun
 
         if not is_told:

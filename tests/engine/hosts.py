@@ -80,9 +80,3 @@ def children(pid: int) -> list[int]:
     except FileNotFoundError:
         return []
     return [int(child) for child in listed]
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
