@@ -13,6 +13,7 @@ from types import TracebackType
 import zmq
 
 from swiftspec.engine.conversation import Conversation, Stamp
+from swiftspec.engine.curve import Curve, secure
 from swiftspec.policies.effects import Hello, Knock, Message, PeerError, Stop, Subtree, Text, Verdict
 
 __all__ = ["Channel", "decode", "encode"]
@@ -106,13 +107,24 @@ class Channel:
         A message with any other token makes no sense.
     interrupted : callable
         Asked now and then while waiting for the peer; when true, the wait ends with InterruptedError.
+    curve : Curve, optional
+        Keeps out who does not know the secret; for addresses that others can reach.
     """
 
     def __init__(
-        self, address: str, *, bind: bool, leads: bool, vocab_size: int, interrupted: Callable[[], bool]
+        self,
+        address: str,
+        *,
+        bind: bool,
+        leads: bool,
+        vocab_size: int,
+        interrupted: Callable[[], bool],
+        curve: Curve | None = None,
     ) -> None:
         self._context = zmq.Context(io_threads=1)
         self._socket = _socket(self._context)
+        if curve:
+            secure(self._socket, curve, server=bind)
         (self._socket.bind if bind else self._socket.connect)(address)
         self._conversation = Conversation(leads=leads)
         self._vocab_size = vocab_size

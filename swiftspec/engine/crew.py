@@ -59,7 +59,7 @@ class Crew:
         self.num_starts += 1
         size = len(self._setups)
         name = f"{self.role}-{self.group}-{self.num_starts}"
-        team = self._site.team(name) if size > 1 else ""
+        team = self._site.team(name, self._setups) if size > 1 else ""
         for setup in self._setups:
             self._workers.append(self._site.start(replace(setup, team=team)))
 

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,7 +119,8 @@ class Launcher:
                 site = LocalSite(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))))
             teams = self._teams(groups, ranks or {}, site, device)
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
-            crews = [Crew(site, [self._setup(seat, site, models, device) for seat in team]) for team in teams]
+            leaders = [team[0] for team in teams]
+            crews = [Crew(site, [self._setup(seat, leaders, site, models, device) for seat in team]) for team in teams]
             self._targets = [crew for crew in crews if crew.role is Role.TARGET]
             self._draft = next((crew for crew in crews if crew.role is Role.DRAFT), None)
             for crew in crews:
@@ -169,11 +170,13 @@ class Launcher:
         check_groups(groups, ranks, target_groups=self.target_groups, device=device, num_available=available)
         return seats(groups, ranks, target_groups=self.target_groups, device=device)
 
-    def _setup(self, seat: Seat, site: Site, models: Mapping[Role, ModelRef], device: Device) -> Setup:
+    def _setup(
+        self, seat: Seat, leaders: Sequence[Seat], site: Site, models: Mapping[Role, ModelRef], device: Device
+    ) -> Setup:
         channels: tuple[str, ...] = ()
         if self.layout is Layout.DISAGGREGATED and seat.rank == 0:
-            peers = range(self.target_groups) if seat.role is Role.DRAFT else (seat.group,)
-            channels = tuple(map(site.channel, peers))
+            *targets, draft = leaders
+            channels = tuple(site.channel(target, draft) for target in targets if seat in (target, draft))
         return Setup(
             role=seat.role,
             group=seat.group,

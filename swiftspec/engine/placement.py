@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -22,10 +22,10 @@ class Site(Protocol):
     def num_devices(self, device: Device) -> int:
         """How many devices of a kind there are."""
 
-    def channel(self, group: int) -> str:
-        """Address of the channel between a target group and the draft."""
+    def channel(self, target: Seat, draft: Seat) -> str:
+        """Address of the channel between the leader of a target group and that of the draft."""
 
-    def team(self, name: str) -> str:
+    def team(self, name: str, setups: Sequence[Setup]) -> str:
         """Where a team of several ranks meets; another name, another place."""
 
     def start(self, setup: Setup) -> Worker:
@@ -41,10 +41,10 @@ class LocalSite:
     def num_devices(self, device: Device) -> int:
         return len(os.sched_getaffinity(0)) if device == "cpu" else torch.cuda.device_count()
 
-    def channel(self, group: int) -> str:
-        return f"ipc://{self._folder / f'channel-{group}'}"
+    def channel(self, target: Seat, draft: Seat) -> str:  # noqa: ARG002 - both are on this machine
+        return f"ipc://{self._folder / f'channel-{target.group}'}"
 
-    def team(self, name: str) -> str:
+    def team(self, name: str, setups: Sequence[Setup]) -> str:  # noqa: ARG002 - all are on this machine
         return f"file://{self._folder / f'team-{name}'}"
 
     def start(self, setup: Setup) -> Worker:

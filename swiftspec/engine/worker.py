@@ -120,7 +120,14 @@ def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], re
     with ExitStack() as stack:
         channels = [
             stack.enter_context(
-                Channel(address, bind=is_target, leads=is_target, vocab_size=vocab_size, interrupted=interrupted)
+                Channel(
+                    address,
+                    bind=is_target,
+                    leads=is_target,
+                    vocab_size=vocab_size,
+                    interrupted=interrupted,
+                    curve=setup.curve if address.startswith("tcp:") else None,
+                )
             )
             for address in setup.channels
         ]

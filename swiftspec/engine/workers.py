@@ -72,6 +72,10 @@ class LocalWorker:
             raise EngineError(f"the {self.setup.name} process {_fate(self._process.wait())}") from error
         return check_report(report)
 
+    def fileno(self) -> int:
+        """Readable when `poll` is true."""
+        return self._connection.fileno()
+
     def hang_up(self) -> None:
         self._connection.close()
 
