@@ -12,7 +12,7 @@ from types import TracebackType
 
 import zmq
 
-from swiftspec.engine.placement import LocalSite
+from swiftspec.engine.placement import LocalSite, Seat
 from swiftspec.engine.protocol import Setup
 from swiftspec.engine.workers import LocalWorker
 from swiftspec.policies.effects import Role
@@ -108,8 +108,11 @@ class ProxiedSite(LocalSite):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._far = f"ipc://{folder / 'far'}"
-        self.proxy = Proxy(self.channel(0), self._far)
+        self._near, self._far = f"ipc://{folder / 'near'}", f"ipc://{folder / 'far'}"
+        self.proxy = Proxy(self._near, self._far)
+
+    def channel(self, target: Seat, draft: Seat) -> str:
+        return self._near
 
     def start(self, setup: Setup) -> LocalWorker:
         is_draft = setup.role is Role.DRAFT and setup.channels
