@@ -11,6 +11,7 @@ import sys
 import traceback
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
@@ -44,7 +45,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
     torch.set_num_interop_threads(1)
     if setup.device != "cpu":
         torch.cuda.set_device(setup.device)
-    room = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
+    room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
     models = {
         role: CachedDecoder.load(reference, device=setup.device, **room) for role, reference in setup.models.items()
     }
