@@ -1,4 +1,4 @@
-"""Ranks of a team as real processes, which are told what to run: this module, and so nothing slow, is imported in each."""
+"""Ranks of a team as real processes, told what to run. Each imports this module, and so it imports nothing slow."""
 
 from __future__ import annotations
 
