@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
@@ -84,7 +85,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
     if setup.device != "cpu":
         torch.cuda.set_device(device)
     team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device)
-    room = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
+    room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
     models = {
         role: CachedDecoder.load(reference, device=device, team=team, **room)
         for role, reference in setup.models.items()

@@ -1,4 +1,4 @@
-"""Ranks of a team as real processes, which are told what to run: this module is imported in each of them."""
+"""Ranks of a team as real processes, told what to run. Each imports this module, and so it imports nothing slow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 
 from swiftspec.engine.cached import AnyDecoder, CachedDecoder
 from swiftspec.engine.driver import Model
@@ -20,10 +22,16 @@ from swiftspec.engine.ops import reference_ops
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.team import Team
 from swiftspec.engine.weights import FORMATS
-from swiftspec.policies.effects import Role
+from swiftspec.policies.effects import Role, Row
 from swiftspec.specs import Inflation
 
 DEADLINE_S = 60.0
+PROMPT = tuple(token % 83 for token in range(7, 290))  # several chunks, and more than fits into a note
+AT = len(PROMPT)
+TREE = (Row(3, AT, 0), Row(5, AT + 1, 0b1), Row(8, AT + 1, 0b1), Row(13, AT + 2, 0b101))
+KEPT_TREE = (Row(21, AT + 3, 0b1), Row(34, AT + 4, 0b11))
+HALVES = (Row(55, AT + 5, 0),)
+
 _joined: list[Team] = []  # of this process
 
 Job = Callable[..., Any]
@@ -105,3 +113,33 @@ def led(team: Team, kind: str, directories: Mapping[Role, Path], script: Script)
         return script({role: Leading(model, team, role) for role, model in models.items()})
     finally:
         team.dismiss()
+
+
+def conversation(models: Mapping[Role, Model]) -> list[Tensor]:
+    """The logits of all that a program may ask of its models, which take turns."""
+    steps = {role: _asked(model) for role, model in models.items()}
+    return [next(step) for _ in range(7) for step in steps.values()]
+
+
+def _asked(model: Model) -> Iterator[Tensor]:
+    model.reset()
+    yield model.prefill(PROMPT).clone()
+    yield model.forward(TREE).clone()
+    model.keep((0, 2, 3), 2)  # two join the prefix, and the third is the tree
+    yield model.forward(KEPT_TREE).clone()
+    model.keep((0, 1, 2), 3)
+    yield model.exit(HALVES).clone()
+    yield model.finish().clone()
+    with pytest.raises(ValueError, match="cache"):  # which the followers survive
+        model.prefill(PROMPT * 2)
+    model.keep((), 0)
+    yield model.forward(HALVES, fuzzy=True).clone()
+    model.reset()
+    yield model.prefill(PROMPT[:3]).clone()
+
+
+def last_logits(team: Team, directory: Path, inflation: Inflation | None) -> Tensor:
+    decoder = decoder_of("packed", directory, team, inflation)
+    logits = decoder.prefill([1, 2, 3], decoder.new_cache(8))
+    assert logits is not None, "there are tokens"
+    return logits
