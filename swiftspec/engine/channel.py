@@ -93,7 +93,7 @@ def _tokens(message: Message) -> Iterable[int]:
 
 
 class Channel:
-    """One end of a ZeroMQ PAIR socket.
+    """One end: a ZeroMQ DEALER socket, since a PAIR keeps a new peer out until all that a dead one sent is read.
 
     Parameters
     ----------
@@ -206,8 +206,8 @@ class Channel:
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """A PAIR socket that gives up a peer which is silent for seconds, so that another may take its place."""
-    socket = context.socket(zmq.PAIR)
+    """A socket that gives up a peer which is silent for seconds, so that another may take its place."""
+    socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_BYTES)
     socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)

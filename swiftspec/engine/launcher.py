@@ -219,6 +219,12 @@ class Launcher:
         """How often the draft was started again."""
         return self._draft.num_starts - 1 if self._draft else 0
 
+    def attend(self) -> None:
+        """Notice what became of the draft since the last request: one that died is started again."""
+        if self._draft is not None:
+            for _ in self._draft.reports_or_restart(self._max_restarts):
+                pass  # of a request that is over
+
     def generate(
         self,
         policy: Policy,
@@ -262,6 +268,7 @@ class Launcher:
         self._check(policy, request, sampler)
         start_s = time.perf_counter()
         interrupted = interrupted or Event()
+        self.attend()
         drafts = policy.layout is Layout.DISAGGREGATED
         alone = drafts and (self._draft is None or not self._draft.is_idle)
         # With several target groups it is the draft that holds the text, and nothing goes on without it.
