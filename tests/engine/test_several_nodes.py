@@ -117,13 +117,33 @@ def test_output_of_two_nodes_is_that_of_one_machine(plan: Path, hosts: Nodes, ex
     assert 0 < run["overlap_fraction"] <= 1  # and its times are in node 0's clock
 
 
-def test_a_target_on_another_node_commits_through_it(plan: Path, expected: list[list[int]]) -> None:
-    made, turned, result = Plan.load(plan), plan.parent / "turned.json", plan.parent / "turned-result.json"
+@pytest.fixture
+def turned(plan: Path) -> Path:
+    """The plan with the target on node 1."""
+    made, path = Plan.load(plan), plan.parent / "turned.json"
     chosen = made.chosen.model_copy(update={"groups": {Role.TARGET: (1,), Role.DRAFT: (0,)}})
-    made.model_copy(update={"chosen": chosen}).save(turned)
-    with started(turned, on_loopback(), "--json", result) as (first, _):
+    made.model_copy(update={"chosen": chosen}).save(path)
+    return path
+
+
+def test_a_target_on_another_node_commits_through_it(turned: Path, expected: list[list[int]]) -> None:
+    result, few = turned.parent / "turned-result.json", turned.parent / "few.jsonl"
+    with started(turned, on_loopback(), "--prompts", few, "--json", result) as (first, _):
         assert ended(first, 60)[0] == 0
-    assert outputs(result) == expected
+    assert outputs(result) == expected[:3]
+
+
+def test_what_the_target_said_is_kept_when_its_node_is_killed(turned: Path, expected: list[list[int]]) -> None:
+    result = turned.parent / "cut.json"
+    with started(turned, on_loopback(), "--json", result) as (first, other):
+        await_output(first)
+        os.killpg(other.pid, signal.SIGKILL)
+        code, said = ended(first, 60)
+    assert code == 3
+    assert "error: the target process was on node 1, which has gone: it ended" in said.splitlines()[-1]
+    kept = outputs(result)
+    assert len(kept) >= 2
+    assert all(output == whole[: len(output)] for output, whole in zip(kept, expected, strict=False))
 
 
 def test_a_role_may_span_nodes(plan: Path, expected: list[list[int]]) -> None:
