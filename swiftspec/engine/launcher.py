@@ -12,6 +12,7 @@ from types import TracebackType
 from swiftspec.documents import ModelRef
 from swiftspec.engine.crew import Crew, ProcessInfo
 from swiftspec.engine.interrupts import interrupts_noted
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.ops import KERNEL_TREE_SLOTS
 from swiftspec.engine.placement import Device, LocalSite, Seat, Site, check_groups, seats, usable_device
 from swiftspec.engine.protocol import Generate, Setup
@@ -116,7 +117,8 @@ class Launcher:
         self._tree_slots = TREE_SLOTS[usable_device(device).type]
         with ExitStack() as stack:
             if site is None:
-                site = LocalSite(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))))
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-")))
+                site = LocalSite(folder, stack.enter_context(Nursery()))
             teams = self._teams(groups, ranks or {}, site, device)
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
             leaders = [team[0] for team in teams]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from swiftspec.documents import ModelRef
 from swiftspec.engine.curve import Curve
 from swiftspec.engine.links import SILENCE_S, Link
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.placement import Device, Seat
 from swiftspec.engine.protocol import Command, Failed, Finished, Generate, Report, Setup
 from swiftspec.engine.rendezvous import Meeting, NodeFacts
@@ -152,6 +153,8 @@ class NodeSite:
         Of channels between nodes.
     store : str
         Where teams meet that span nodes.
+    nursery : Nursery
+        Of node 0's own processes.
 
     Raises
     ------
@@ -167,9 +170,10 @@ class NodeSite:
         *,
         curve: Curve | None,
         store: str,
+        nursery: Nursery,
     ) -> None:
         self._nodes, self._peers, self._owned = nodes, peers, owned
-        self._curve, self._store = curve, store
+        self._curve, self._store, self._nursery = curve, store, nursery
         # Nodes that are processes of one machine count its devices together.
         hosts: dict[int, int] = {}
         for node, devices in zip(nodes, owned, strict=True):
@@ -197,7 +201,9 @@ class NodeSite:
     def start(self, setup: Setup) -> Worker:
         rank = self._node_of(setup.devices).rank
         local = replace(setup, devices=tuple(device - self._first[rank] for device in setup.devices))
-        return self._peers[rank].start(local) if rank else LocalWorker(replace(local, curve=self._curve))
+        if rank:
+            return self._peers[rank].start(local)
+        return LocalWorker(replace(local, curve=self._curve), self._nursery)
 
     def _node_of(self, devices: tuple[int, ...]) -> NodeFacts:
         for node, owned in zip(self._nodes, self._owned, strict=True):
@@ -225,7 +231,8 @@ def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], cur
             peer.link.await_peer(rendezvous.timeout_s)
             stack.callback(peer.link.send, Frame(0, Bye()))
         store = f"tcp://{rendezvous.address}:{rendezvous.port}/{rendezvous.prefix}"
-        yield NodeSite(nodes, peers, owned, curve=curve, store=store)
+        nursery = stack.enter_context(Nursery())
+        yield NodeSite(nodes, peers, owned, curve=curve, store=store, nursery=nursery)
 
 
 def serve(meeting: Meeting, own: NodeFacts, curve: Curve | None, *, models: Collection[ModelRef]) -> None:
@@ -246,9 +253,9 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve | None, *, models: Coll
         If it goes without a word.
     """
     first, own = meeting.exchange(own)
-    with Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
+    with Nursery() as nursery, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
         link.await_peer(meeting.rendezvous.timeout_s)
-        agent = _Agent(link, own, curve, models)
+        agent = _Agent(link, own, curve, models, nursery)
         try:
             while agent.obey():
                 agent.pass_on()
@@ -260,8 +267,11 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve | None, *, models: Coll
 class _Agent:
     """Workers of this node, by the numbers that node 0 gave them."""
 
-    def __init__(self, link: Link, own: NodeFacts, curve: Curve | None, models: Collection[ModelRef]) -> None:
+    def __init__(
+        self, link: Link, own: NodeFacts, curve: Curve | None, models: Collection[ModelRef], nursery: Nursery
+    ) -> None:
         self._link, self._own, self._curve, self._models = link, own, curve, models
+        self._nursery = nursery
         self._workers: dict[int, LocalWorker] = {}
 
     @property
@@ -290,7 +300,7 @@ class _Agent:
             raise ValueError(
                 f"node 0 asks for {', '.join(map(str, wanted))} on devices {setup.devices}; not of the plan"
             )
-        self._workers[number] = LocalWorker(replace(setup, curve=self._curve))
+        self._workers[number] = LocalWorker(replace(setup, curve=self._curve), self._nursery)
 
     def _tell(self, number: int, message: Message) -> None:
         if isinstance(message, Close):

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.protocol import Device, Setup
 from swiftspec.engine.workers import LocalWorker, Worker
 from swiftspec.policies.effects import Role
@@ -35,8 +36,9 @@ class Site(Protocol):
 class LocalSite:
     """This machine. Sockets and meeting places are files in `folder`: nothing is bound to a network."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
         self._folder = folder
+        self._nursery = nursery
 
     def num_devices(self, device: Device) -> int:
         return len(os.sched_getaffinity(0)) if device == "cpu" else torch.cuda.device_count()
@@ -48,7 +50,7 @@ class LocalSite:
         return f"file://{self._folder / f'team-{name}'}"
 
     def start(self, setup: Setup) -> Worker:
-        return LocalWorker(setup)
+        return LocalWorker(setup, self._nursery)
 
 
 class Seat(NamedTuple):

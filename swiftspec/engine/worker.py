@@ -1,4 +1,4 @@
-"""One process of the engine: `python -m swiftspec.engine.worker FD`, started by the launcher, never by hand.
+"""One process of the engine, forked by the nursery for the launcher.
 
 It pins itself to its cores before torch starts its threads and loads its share of the models. The leader of a team
 then runs role programs, one request at a time; the others compute what it tells them. It ends with its launcher.
@@ -7,7 +7,6 @@ then runs role programs, one request at a time; the others compute what it tells
 import gc
 import os
 import select
-import sys
 import threading
 import traceback
 from collections.abc import Mapping
@@ -29,14 +28,13 @@ from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.policies.recovery import Recoverable, recoverable
 
-__all__ = ["main"]
+__all__ = ["serve"]
 
 _WARM_ROWS = 32  # more are rare, and merely slower the first time
 
 
-def main() -> None:
+def serve(connection: Connection) -> None:
     """Obey the launcher until it hangs up."""
-    connection = Connection(int(sys.argv[1]))
     setup: Setup = connection.recv()
     _end_with_launcher(connection)
     os.sched_setaffinity(0, cores_of(setup))
@@ -171,7 +169,3 @@ def _part(command: Generate, role: Role) -> Recoverable | None:
 
 def _commit(connection: Connection, number: int, tokens: tuple[int, ...]) -> None:
     connection.send(Committed(number, tokens))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,9 +12,10 @@ from types import TracebackType
 
 import zmq
 
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.placement import LocalSite, Seat
 from swiftspec.engine.protocol import Setup
-from swiftspec.engine.workers import LocalWorker
+from swiftspec.engine.workers import Worker
 from swiftspec.policies.effects import Role
 
 __all__ = ["ProxiedSite", "Proxy"]
@@ -106,14 +107,14 @@ def _send(socket: zmq.Socket[bytes], frame: bytes) -> None:
 class ProxiedSite(LocalSite):
     """This machine, with a proxy on its one channel."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
+        super().__init__(folder, nursery)
         self._near, self._far = f"ipc://{folder / 'near'}", f"ipc://{folder / 'far'}"
         self.proxy = Proxy(self._near, self._far)
 
     def channel(self, target: Seat, draft: Seat) -> str:
         return self._near
 
-    def start(self, setup: Setup) -> LocalWorker:
+    def start(self, setup: Setup) -> Worker:
         is_draft = setup.role is Role.DRAFT and setup.channels
-        return LocalWorker(replace(setup, channels=(self._far,)) if is_draft else setup)
+        return super().start(replace(setup, channels=(self._far,)) if is_draft else setup)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
@@ -124,11 +125,11 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
     prompts = [tuple(rng.choices(range(1, VOCAB_SIZE), k=rng.randint(1, 120))) for _ in range(num_prompts)]
     with start_engine(pair, Layout.COLOCATED) as engine:
         expected = [_generate(engine, Autoregressive(), prompt, lambda _: None)[0] for prompt in prompts]
-    site = ProxiedSite(directory)
     counts: Counter[str] = Counter()
     wrong, losses, before_s = [], 0, time.monotonic()
     with (
-        site.proxy,
+        Nursery() as nursery,
+        (site := ProxiedSite(directory, nursery)).proxy,
         start_engine(
             pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=10 * num_prompts, site=site
         ) as engine,

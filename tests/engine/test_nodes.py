@@ -6,6 +6,7 @@ import pytest
 from swiftspec.documents import ModelRef
 from swiftspec.engine.links import Link
 from swiftspec.engine.nodes import NodeSite, Peer, free_ports, shares
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.placement import Seat
 from swiftspec.engine.protocol import Committed, Failed, Finished, Ready, Setup
 from swiftspec.engine.rendezvous import NodeFacts
@@ -32,7 +33,9 @@ def node(rank: int, *, host: int | None = None, num_devices: int = 2) -> NodeFac
 
 
 def site(*nodes: NodeFacts, owned: list[tuple[int, ...]] | None = None) -> NodeSite:
-    return NodeSite(nodes, {}, owned or shares(4, 2), curve=None, store="tcp://192.0.2.0:29500/swiftspec")
+    return NodeSite(
+        nodes, {}, owned or shares(4, 2), curve=None, store="tcp://192.0.2.0:29500/swiftspec", nursery=Nursery()
+    )
 
 
 def seat(role: Role, *devices: int, group: int = 0) -> Seat:
