@@ -274,7 +274,7 @@ def test_profile_without_steps_is_refused() -> None:
 
 
 def test_step_measured_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"steps holds 2 entries of \(target, verify, 1, False, False, 4, 64\)"):
+    with pytest.raises(ValueError, match=r"steps holds 2 entries of \(target, verify, 1, False, False, 1, 4, 64\)"):
         profile([step(4, 64, 3.0), step(4, 64, 3.5), step(4, 128, 3.0)])
     with pytest.raises(ValueError, match=r"host holds 2 entries of \(send, 1\)"):
         profile([step(4, 64, 3.0)], [host(Phase.SEND, 1, 1.0), host(Phase.SEND, 1, 2.0)])

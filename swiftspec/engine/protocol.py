@@ -39,6 +39,8 @@ class Setup:
         Address of the channel to every peer; the target's end binds. Of rank 0.
     max_context, tree_slots : int
         Room of the caches.
+    silent : bool
+        To be measured: the team's ranks neither sum nor gather, see `SilentTeam`.
     """
 
     role: Role
@@ -52,6 +54,7 @@ class Setup:
     channels: tuple[str, ...]
     max_context: int
     tree_slots: int
+    silent: bool = False
 
     @property
     def num_threads(self) -> int:
