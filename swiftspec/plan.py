@@ -29,6 +29,8 @@ __all__ = [
     "Rejection",
     "Sensitivity",
     "described",
+    "named_group",
+    "named_split",
 ]
 
 # A prediction of which more than this share rests on no measurement of any machine says so first.
@@ -132,12 +134,27 @@ class Candidate(Facts):
 
     @property
     def split(self) -> str:
-        """`target+draft` device counts, as 1+1; a single number for one group."""
-        return "+".join(str(len(self.groups[role])) for role in Role if role in self.groups)
+        """As `named_split`."""
+        return named_split(self.groups, self.ranks, target_groups=self.build().target_groups)
 
     def describe(self) -> str:
         """`swiftspec 1+1 (verify_rows=8, expand_rows=4)`; tables are left out."""
         return described(self.policy, self.split, self.shape)
+
+
+def named_split(groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], *, target_groups: int = 1) -> str:
+    """`target+draft` device counts, as 1+1; a single number for one group; 2x1 where two ranks have one device each."""
+    counts = {role: target_groups if role is Role.TARGET else 1 for role in Role}
+    return "+".join(
+        named_group(len(groups[role]), ranks.get(role, 1), count) for role, count in counts.items() if role in groups
+    )
+
+
+def named_group(num_devices: int, ranks: int, num_groups: int = 1) -> str:
+    """`2`, or `2x1`: processes that divide a model, times the devices of each. Several groups have so many each."""
+    if ranks == 1:
+        return str(num_devices)
+    return f"{num_groups * ranks}x{num_devices // (num_groups * ranks)}"
 
 
 def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:

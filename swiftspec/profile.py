@@ -49,8 +49,9 @@ class StepPoint(_Measured):
     degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
     meanwhile. rows: tokens in the forward, a prefill's prompt length included; context: slots of the cache in use
     before it, measured as a prefix of that length. cold: whether the role's process did something else before, waiting
-    included, for so long that the model's weights have left the caches; matters for small models only. parts: what a
-    composed step consists of.
+    included, for so long that the model's weights have left the caches; matters for small models only. ranks: processes
+    that divide the group's devices and the model, on a CPU; on GPUs there is one for each, and this stays 1. parts:
+    what a composed step consists of.
     """
 
     role: Role
@@ -58,6 +59,7 @@ class StepPoint(_Measured):
     degree: int = Field(ge=1)
     peer_busy: bool
     cold: bool = False
+    ranks: int = Field(default=1, ge=1)
     rows: int = Field(ge=1)
     context: int = Field(ge=0)
     parts: tuple[Part, ...] = ()
@@ -70,6 +72,12 @@ class StepPoint(_Measured):
         return phase
 
     @model_validator(mode="after")
+    def _divided(self) -> Self:
+        if self.degree % self.ranks:
+            raise ValueError(f"ranks is {self.ranks}; expected a divisor of degree {self.degree}")
+        return self
+
+    @model_validator(mode="after")
     def _adds_up(self) -> Self:
         total_s, mean_s = sum(part.seconds for part in self.parts), self.latency.mean_s
         if self.parts and not math.isclose(total_s, mean_s, rel_tol=1e-6):
@@ -78,7 +86,7 @@ class StepPoint(_Measured):
 
     @property
     def table(self) -> StepTable:
-        return StepTable(self.role, self.phase, self.degree, self.peer_busy, self.cold)
+        return StepTable(self.role, self.phase, self.degree, self.peer_busy, self.cold, self.ranks)
 
 
 class HostPoint(_Measured):
@@ -95,11 +103,13 @@ class HostPoint(_Measured):
 class Collective(Facts):
     """Which all-reduce a role's composed steps use at a degree, and what the other implementations would cost.
 
-    seconds: of one all-reduce of a verification's (an expansion's) activations, by implementation.
+    seconds: of one all-reduce of a verification's (an expansion's) activations, by implementation. ranks: as in
+    `StepPoint`.
     """
 
     role: Role
     degree: int = Field(ge=2)
+    ranks: int = Field(default=1, ge=1)
     implementation: str
     seconds: dict[str, float]
 
@@ -115,7 +125,7 @@ class Profile(Document):
 
     peers_interfere: whether a role's forwards may take longer while its peer computes, as on shared memory. Where they
     do not, steps are those beside an idle peer. collectives: those of composed steps. sources: what these were composed
-    from, a phrase each, files with their SHA-256.
+    from, a phrase each, files with their SHA-256. checks: some of the composed steps as measured whole, to compare.
     """
 
     schema_name: ClassVar[str] = "swiftspec.profile"
@@ -130,6 +140,7 @@ class Profile(Document):
     peers_interfere: bool = True
     collectives: tuple[Collective, ...] = ()
     sources: tuple[str, ...] = ()
+    checks: tuple[StepPoint, ...] = ()
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:
@@ -151,6 +162,7 @@ class Profile(Document):
         context: int,
         role: Role | None = None,
         cold: bool = False,
+        ranks: int = 1,
     ) -> Latency:
         """Latency of one whole forward; `role` says whose prefill, and follows from any other phase.
 
@@ -161,10 +173,10 @@ class Profile(Document):
         Raises
         ------
         ValueError
-            If nothing was measured for this phase and degree.
+            If nothing was measured for this phase, degree and number of ranks.
         """
         return self.latencies.step(
-            phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context, role=role, cold=cold
+            phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context, role=role, cold=cold, ranks=ranks
         )
 
     def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
@@ -185,9 +197,9 @@ class Profile(Document):
         steps = tuple(_stretched(step, factor(step.table)) for step in self.steps)
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | {"steps": steps})
 
-    def degrees(self, phase: Phase, *, role: Role) -> list[int]:
-        """Degrees at which a role's steps of a phase are known, ascending."""
-        return self.latencies.degrees(phase, role=role)
+    def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
+        """Degrees at which a role's steps of a phase are known for so many ranks, ascending."""
+        return self.latencies.degrees(phase, role=role, ranks=ranks)
 
     @cached_property
     def latencies(self) -> Latencies:

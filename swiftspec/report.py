@@ -47,6 +47,7 @@ class Drift(Facts):
     degree: int
     peer_busy: bool
     cold: bool = False
+    ranks: int = 1
     factor: float
 
 

@@ -21,13 +21,14 @@ _Array = npt.NDArray[np.float64]
 
 
 class StepTable(NamedTuple):
-    """Steps of one kind, over rows and context. `cold`: as in `StepPoint`."""
+    """Steps of one kind, over rows and context. `cold`, `ranks`: as in `StepPoint`."""
 
     role: Role
     phase: Phase
     degree: int
     peer_busy: bool
     cold: bool = False
+    ranks: int = 1
 
 
 class _Known(Protocol):
@@ -168,17 +169,21 @@ class Latencies:
         context: int,
         role: Role | None = None,
         cold: bool = False,
+        ranks: int = 1,
     ) -> Latency:
         """As `Profile.step`."""
         role = role or (Role.DRAFT if phase in DRAFTING else Role.TARGET)
         peer_busy = peer_busy and self.peers_interfere
-        table = StepTable(role, phase, degree, peer_busy, cold)
+        table = StepTable(role, phase, degree, peer_busy, cold, ranks)
         grid = self._warm_or_cold(table)
         assumed = grid is None
         grid = grid or self._warm_or_cold(table._replace(peer_busy=not peer_busy))
         if grid is None:
-            degrees = self.degrees(phase, role=role)
-            raise ValueError(f"degree is {degree}, but the {role}'s {phase} steps were measured at {degrees or 'none'}")
+            degrees = self.degrees(phase, role=role, ranks=ranks)
+            of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
+            raise ValueError(
+                f"degree is {degree}, but the {role}'s {phase} steps{of_ranks} were measured at {degrees or 'none'}"
+            )
         latency = grid.at(rows, context)
         return Latency(latency.quantiles_s, Provenance.ASSUMED) if assumed else latency
 
@@ -191,9 +196,14 @@ class Latencies:
         grid = self.host.get(phase)
         return grid.at(rows) if grid else None
 
-    def degrees(self, phase: Phase, *, role: Role) -> list[int]:
-        """Degrees at which a role's steps of a phase are known, ascending."""
-        return sorted({table.degree for table in self.steps if (table.role, table.phase) == (role, phase)})
+    def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
+        """Degrees at which a role's steps of a phase are known for so many ranks, ascending."""
+        wanted = (role, phase, ranks)
+        return sorted({table.degree for table in self.steps if (table.role, table.phase, table.ranks) == wanted})
+
+    def ranks(self, degree: int, *, role: Role) -> list[int]:
+        """Numbers of ranks for which a role's steps are known at a degree, ascending."""
+        return sorted({table.ranks for table in self.steps if (table.role, table.degree) == (role, degree)})
 
     def changed(self, change: Callable[[StepTable, StepGrid], StepGrid]) -> Self:
         """The same with every table as `change` answers it."""

@@ -6,7 +6,18 @@ import pytest
 
 from swiftspec.documents import ModelRef, Origin, Spread
 from swiftspec.latency import Provenance
-from swiftspec.plan import Basis, Candidate, Explored, Goal, GroupMemory, Objective, Plan, Prediction, Rejection
+from swiftspec.plan import (
+    Basis,
+    Candidate,
+    Explored,
+    Goal,
+    GroupMemory,
+    Objective,
+    Plan,
+    Prediction,
+    Rejection,
+    named_split,
+)
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
@@ -72,6 +83,17 @@ def test_candidate_describes_itself() -> None:
     assert SWIFTSPEC.describe() == "swiftspec 1+1 (verify_rows=6, expand_rows=2)"
     assert AUTOREGRESSIVE.describe() == "autoregressive 2"
     assert AUTOREGRESSIVE.devices == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("devices", "ranks", "target_groups", "split"),
+    [(4, 1, 1, "4"), (4, 2, 1, "2x2"), (4, 4, 1, "4x1"), (4, 2, 2, "4x1"), (4, 1, 2, "4")],
+)
+def test_ranks_are_named_with_the_devices_of_each(devices: int, ranks: int, target_groups: int, split: str) -> None:
+    groups = {Role.TARGET: tuple(range(devices)), Role.DRAFT: (devices,)}
+    assert named_split(groups, {Role.TARGET: ranks}, target_groups=target_groups) == f"{split}+1"
+    divided = AUTOREGRESSIVE.model_copy(update={"ranks": {Role.TARGET: 2}})
+    assert divided.describe() == "autoregressive 2x1"
 
 
 def test_candidates_go_by_policy_the_chosen_first() -> None:

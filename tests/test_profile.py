@@ -274,7 +274,7 @@ def test_profile_without_steps_is_refused() -> None:
 
 
 def test_step_measured_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"steps holds 2 entries of \(target, verify, 1, False, False, 4, 64\)"):
+    with pytest.raises(ValueError, match=r"steps holds 2 entries of \(target, verify, 1, False, False, 1, 4, 64\)"):
         profile([step(4, 64, 3.0), step(4, 64, 3.5), step(4, 128, 3.0)])
     with pytest.raises(ValueError, match=r"host holds 2 entries of \(send, 1\)"):
         profile([step(4, 64, 3.0)], [host(Phase.SEND, 1, 1.0), host(Phase.SEND, 1, 2.0)])
@@ -290,3 +290,16 @@ def test_retimed_profile_has_longer_steps_and_nothing_else() -> None:
     assert at(slower, 1, 0).mean_s == pytest.approx(3.0)
     assert slower.host == subject.host
     assert subject.retimed({}).steps == subject.steps
+
+
+def test_a_profile_from_before_there_were_ranks_is_one_of_undivided_groups() -> None:
+    content = json.loads(GRID.to_json())
+    del content["checks"]
+    for point in content["steps"]:
+        del point["ranks"]
+    assert Profile.parse(content, source="p.json") == GRID
+
+
+def test_ranks_divide_the_devices_equally() -> None:
+    with pytest.raises(ValueError, match="ranks is 2; expected a divisor of degree 3"):
+        step(1, 0, 1.0, degree=3, ranks=2)

@@ -7,7 +7,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.steps import Latencies
 from swiftspec.timeline import Phase
 from tests.planner.pairs import composed_profile
-from tests.simulator.builders import machine_profile
+from tests.simulator.builders import divided_profile, machine_profile
 
 COMPOSED = composed_profile(num_devices=2)
 VERIFY = {"degree": 2, "peer_busy": False, "rows": 10, "context": 700}
@@ -48,3 +48,19 @@ def test_scaled_steps_are_longer_in_every_part() -> None:
     assert after.mean_s == pytest.approx(3 * before.mean_s)
     assert [part.seconds for part in after.parts] == pytest.approx([3 * part.seconds for part in before.parts])
     assert scaled.step(Phase.VERIFY, **VERIFY) == COMPOSED.step(Phase.VERIFY, **VERIFY)  # type: ignore[arg-type]
+
+
+def test_groups_that_ranks_divide_have_steps_of_their_own() -> None:
+    latencies = divided_profile(factor=3.0).latencies
+    whole, divided = (latencies.step(Phase.VERIFY, **VERIFY, ranks=ranks) for ranks in (1, 2))  # type: ignore[arg-type]
+    assert divided.mean_s == pytest.approx(3 * whole.mean_s)
+    assert latencies.ranks(2, role=Role.TARGET) == [1, 2]
+    assert latencies.ranks(1, role=Role.TARGET) == [1]
+    assert latencies.degrees(Phase.VERIFY, role=Role.TARGET, ranks=2) == [2]
+
+
+def test_ranks_that_were_not_measured_are_named() -> None:
+    with pytest.raises(
+        ValueError, match=r"degree is 2, but the target's verify steps of 4 ranks were measured at none"
+    ):
+        machine_profile().latencies.step(Phase.VERIFY, **VERIFY, ranks=4)  # type: ignore[arg-type]

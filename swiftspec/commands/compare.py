@@ -45,6 +45,7 @@ def compare(
     out: Path | None = None,
     plot: Path | None = None,
     json_path: Path | None = None,
+    ranks: int | None = None,
 ) -> None:
     """Plan for every policy, measure if asked to, print and save."""
     check_outputs(out=out, plot=plot, json=json_path)
@@ -60,6 +61,7 @@ def compare(
         policy="auto",
         seed=seed,
         jobs=jobs,
+        ranks=ranks,
         plan_path=out or Path("plan.json"),
     )
     if out is not None:

@@ -139,6 +139,7 @@ def _sharing(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
     """Candidates by the devices they use, and how."""
     shared: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in candidates:
-        key = (candidate.build().target_groups, *sorted(candidate.groups.items()))
+        groups, ranks = candidate.groups.items(), candidate.ranks.items()
+        key = (candidate.build().target_groups, *sorted(groups), *sorted(ranks))
         shared.setdefault(key, []).append(candidate)
     return list(shared.values())

@@ -35,6 +35,7 @@ __all__ = [
     "PromptFile",
     "Prompts",
     "Quant",
+    "Ranks",
     "Rendezvous",
     "RendezvousTimeout",
     "Repeats",
@@ -78,6 +79,10 @@ ProfileFile = Annotated[Path, typer.Option(metavar="FILE", help="A profile of th
 TraceFile = Annotated[Path, typer.Option(metavar="FILE", help="A trace of this pair.")]
 ProfileDtype = Annotated[str | None, typer.Option(help="The profile's if not given.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Repetitions; speeds are their medians.")]
+Ranks = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Only groups of so many processes, where they divide; all if not given."),
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most so many prompts, spread over the file.")]
 AcceptanceMethod = Annotated[
     Literal["follow", "residual"],

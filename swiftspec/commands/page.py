@@ -37,6 +37,7 @@ def typical_timeline(plan: Plan, *, profile: Profile, trace: AcceptanceTrace) ->
     timelines = simulate(
         plan.chosen.build(),
         degrees={role: len(devices) for role, devices in plan.chosen.groups.items()},
+        ranks=plan.chosen.ranks,
         profile=profile,
         trace=trace,
         prompt_indices=indices.tolist(),

@@ -42,6 +42,7 @@ def plan(
     backend: str | None = None,
     report: Path | None = None,
     json_path: Path | None = None,
+    ranks: int | None = None,
 ) -> Plan:
     """Search, print and save: for the machine that profile and trace were recorded on, or for a `machine` elsewhere."""
     check_outputs(out=out, report=report, json=json_path)
@@ -58,10 +59,11 @@ def plan(
             profile=_needed("--profile", profile),
             trace=_needed("--trace", trace),
             devices=devices,
+            ranks=ranks,
             **common,
         )
     else:
-        _refuse({"--inflate": inflate, "--dtype": dtype, "--profile": profile})
+        _refuse({"--inflate": inflate, "--dtype": dtype, "--profile": profile, "--ranks": ranks})
         with console.progress("plan") as progress:
             made = search_elsewhere(
                 machine, target=target, draft=draft, trace=trace, dataset=dataset, progress=progress, **common
@@ -139,6 +141,7 @@ def search(
     plan_path: Path,
     goal: Goal = _ANY_GOAL,
     backend: str | None = None,
+    ranks: int | None = None,
 ) -> Plan:
     """The plan for the machine of a profile, as it would be saved at `plan_path`."""
     wanted = check_policy(policy, devices)
@@ -161,4 +164,5 @@ def search(
             progress=progress,
             goal=goal,
             backend=backend,
+            ranks=ranks,
         )

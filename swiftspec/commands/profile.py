@@ -9,11 +9,12 @@ from swiftspec import console
 from swiftspec.commands.execution import num_devices_here
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import Pair, resolve_pair
-from swiftspec.commands.wording import milliseconds
+from swiftspec.commands.wording import milliseconds, signed_percent
+from swiftspec.plan import named_group
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
 from swiftspec.registry import DEVICES
-from swiftspec.specs import Inflation, ModelSpec, model_directory
+from swiftspec.specs import ModelSpec
 from swiftspec.timeline import Phase
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def profile(
     accept_noise: bool = False,
     plot: Path | None = None,
     json_path: Path | None = None,
+    ranks: int = 1,
 ) -> Profile:
     """Measure, print and save: the pair's forwards and, where `ops` says where to, the operations they consist of.
 
@@ -46,9 +48,10 @@ def profile(
     num_devices = available if devices is None else devices
     if num_devices > available:
         raise ValueError(f"--devices is {num_devices}; this machine offers {available}")
+    _check_ranks(ranks, device, num_devices)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
     op_rows = [] if ops is None else _measure_ops(pair, device, num_devices)
-    measured = _measure(pair, device, num_devices)
+    measured = _measure(pair, device, num_devices, ranks)
     _judge(measured, op_rows, _least_s(pair, device, op_rows), refuse=device == "cuda" and not accept_noise)
     measured.save(out)
     show_profile(measured)
@@ -78,14 +81,18 @@ def _num_devices(device: str) -> int:
     return count
 
 
+def _check_ranks(ranks: int, device: str, num_devices: int) -> None:
+    if ranks > 1 and device != "cpu":
+        raise ValueError(f"--ranks is {ranks}; it is for --device cpu, since every GPU is a rank of its own")
+    if ranks > num_devices:
+        raise ValueError(f"--ranks is {ranks}; expected at most {num_devices}, the number of devices")
+
+
 def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
     """Shape and dtype of both models, inflated."""
-    found = []
-    for reference in (pair.target, pair.draft):
-        spec = ModelSpec.from_directory(model_directory(reference.model))
-        shape = spec if reference.inflate is None else Inflation.parse(reference.inflate).inflated(spec)
-        found.append((shape, reference.dtype))
-    return found
+    from swiftspec.profiler.steps import computed_spec
+
+    return [(computed_spec(reference), reference.dtype) for reference in (pair.target, pair.draft)]
 
 
 def _measure_ops(pair: Pair, device: str, num_devices: int) -> list["OpRow"]:
@@ -161,12 +168,17 @@ def show_ops(rows: Sequence["OpRow"]) -> None:
     console.table("Operations, their weights and caches read from memory", columns, lines, num_text_columns=3)
 
 
-def _measure(pair: Pair, device: str, num_devices: int) -> Profile:
+def _measure(pair: Pair, device: str, num_devices: int, ranks: int) -> Profile:
     from swiftspec.profiler.steps import measure_profile
 
     with console.progress("profile") as progress:
         return measure_profile(
-            target=pair.target, draft=pair.draft, device=device, num_devices=num_devices, progress=progress
+            target=pair.target,
+            draft=pair.draft,
+            device=device,
+            num_devices=num_devices,
+            progress=progress,
+            ranks=ranks,
         )
 
 
@@ -178,7 +190,7 @@ def show_profile(measured: Profile) -> None:
     rows = [
         (
             step.phase,
-            str(step.degree),
+            named_group(step.degree, step.ranks),
             "busy" if step.peer_busy else "idle",
             "cold" if step.cold else "",
             str(step.rows),
@@ -193,14 +205,49 @@ def show_profile(measured: Profile) -> None:
     console.say(f"device  {measured.origin.device}")
     columns = ("forward", "degree", "peer", "", "rows", "median ms", "p97.5 ms", "tokens/s at most")
     console.table(f"Whole forwards behind a prefix of {context} tokens", columns, rows)
+    show_checks(measured, context)
     origins = Counter(str(point.provenance) for point in (*measured.steps, *measured.host))
     samples = sum(point.num_samples for point in (*measured.steps, *measured.host))
     known = ", ".join(f"{count} {origin}" for origin, count in origins.items())
     console.say(f"\n{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}")
 
 
-def _order(step: StepPoint) -> tuple[str, int, int, bool, bool, int]:
-    return step.role, list(Phase).index(step.phase), step.degree, step.peer_busy, step.cold, step.rows
+def show_checks(measured: Profile, context: int) -> None:
+    """Composed forwards of several ranks beside those measured whole, and what an all-reduce was taken to cost."""
+    rows = [
+        (
+            check.phase,
+            named_group(check.degree, check.ranks),
+            str(check.rows),
+            *(milliseconds(parts.get(name, 0.0)) for name in ("shard", "all_reduce", "gather", "note")),
+            milliseconds(composed.latency.median_s),
+            milliseconds(check.latency.median_s),
+            signed_percent(composed.latency.median_s / check.latency.median_s - 1),
+        )
+        for composed, check in checked_steps(measured)
+        if check.context == context
+        for parts in [{part.name: part.seconds for part in composed.parts}]
+    ]
+    if not rows:
+        return
+    columns = ("forward", "ranks", "rows", "shard ms", "all-reduces", "gather", "note", "composed", "measured", "error")
+    console.table(f"Forwards of several ranks behind a prefix of {context} tokens, median ms", columns, rows)
+    for collective in measured.collectives:
+        known = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in collective.seconds.items())
+        group = named_group(collective.degree, collective.ranks)
+        console.say(f"An all-reduce of the {collective.role} on {group}: {known}")
+
+
+def checked_steps(measured: Profile) -> list[tuple[StepPoint, StepPoint]]:
+    """Composed and measured, of what was measured whole as well."""
+    composed = {(step.table, step.rows, step.context): step for step in measured.steps}
+    checks = {(check.table, check.rows, check.context): check for check in measured.checks}
+    pairs = [(composed[key], check) for key, check in checks.items() if key in composed]
+    return sorted(pairs, key=lambda pair: _order(pair[1]))
+
+
+def _order(step: StepPoint) -> tuple[str, int, int, int, bool, bool, int]:
+    return step.role, list(Phase).index(step.phase), step.degree, step.ranks, step.peer_busy, step.cold, step.rows
 
 
 def _summaries(measured: Profile) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ def gauge(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "La
     from swiftspec.profiler.drift import DriftGauge
 
     spec = ModelSpec.from_directory(model_directory(made.target.model))
-    held = {id(engines[candidate.policy]): (engines[candidate.policy], candidate.groups) for candidate in candidates}
+    held = {id(engine): (engine, c.groups, c.ranks) for c in candidates for engine in [engines[c.policy]]}
     return DriftGauge(list(held.values()), vocab_size=spec.vocab_size)
 
 
@@ -45,7 +45,7 @@ def retimed_figures(
     effort = Effort(
         prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=made.max_new_tokens, seeds=(0,), explain=True
     )
-    options = [Option(policy=candidate.build(), groups=candidate.groups) for candidate in candidates]
+    options = [Option(policy=c.build(), groups=c.groups, ranks=c.ranks) for c in candidates]
     with console.progress("re-time") as progress:
         total = len(options)
         outcomes = Evaluator(profile.retimed(factors), trace, num_jobs=-1).run(

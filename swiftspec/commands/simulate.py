@@ -33,6 +33,7 @@ def simulate(
     timelines = replay(
         candidate.build(),
         degrees={role: len(group) for role, group in candidate.groups.items()},
+        ranks=candidate.ranks,
         profile=profile,
         trace=trace,
         prompt_indices=None,

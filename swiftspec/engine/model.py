@@ -25,11 +25,11 @@ from swiftspec.engine.sampling import top_candidates
 from swiftspec.engine.team import Team
 from swiftspec.specs import Inflation, ModelSpec
 
-__all__ = ["Decoder", "grouped"]
+__all__ = ["PREFILL_ROWS", "Decoder", "grouped"]
 
 T = TypeVar("T")
 
-_PREFILL_ROWS = 128
+PREFILL_ROWS = 128
 _LAYERS_PER_GROUP = 4  # EasySpec's choice (arXiv 2502.02493): with more, the layers' inputs differ too much
 
 
@@ -190,8 +190,8 @@ class Decoder:
             raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
         cache.require_room(len(tokens))
         step = None
-        for first in range(0, len(tokens), _PREFILL_ROWS):
-            chunk = tokens[first : first + _PREFILL_ROWS]
+        for first in range(0, len(tokens), PREFILL_ROWS):
+            chunk = tokens[first : first + PREFILL_ROWS]
             positions = range(cache.prefix_length, cache.prefix_length + len(chunk))
             step = self._begin(chunk, positions, causal_visibility(len(chunk)), cache)
             self._run(step, self._layers)

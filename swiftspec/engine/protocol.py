@@ -42,6 +42,8 @@ class Setup:
         Room of the caches.
     curve : Curve or None
         Who may connect to channels over a network; never leaves its node.
+    silent : bool
+        To be measured: the team's ranks neither sum nor gather, see `SilentTeam`.
     """
 
     role: Role
@@ -56,6 +58,7 @@ class Setup:
     max_context: int
     tree_slots: int
     curve: Curve | None = None
+    silent: bool = False
 
     @property
     def num_threads(self) -> int:

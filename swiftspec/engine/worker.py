@@ -23,7 +23,7 @@ from swiftspec.engine.driver import Driver, Model
 from swiftspec.engine.leading import Leading, follow
 from swiftspec.engine.placement import cores_of
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
-from swiftspec.engine.team import Team
+from swiftspec.engine.team import SilentTeam, Team
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.policies.recovery import Recoverable, recoverable
@@ -85,7 +85,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
     team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device)
     room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
     models = {
-        role: CachedDecoder.load(reference, device=device, team=team, **room)
+        role: CachedDecoder.load(reference, device=device, team=SilentTeam(team) if setup.silent else team, **room)
         for role, reference in setup.models.items()
     }
     for model in models.values():

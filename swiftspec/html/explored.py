@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 
 from swiftspec.html.charts import Mark, frontier
 from swiftspec.html.markup import Markup, element
@@ -24,8 +25,8 @@ def heat_map(view: View) -> Markup | None:
     speeds = [cell.tokens_per_s for cell in explored]
     scale = min(speeds), max(speeds)
     kinds = {
-        "One group of devices": [cell for cell in explored if cell.split.isdigit()],
-        "Split target+draft": [cell for cell in explored if not cell.split.isdigit()],
+        "One group of devices": [cell for cell in explored if "+" not in cell.split],
+        "Split target+draft": [cell for cell in explored if "+" in cell.split],
     }
     tables = [_heat_table(view.plan, cells, title, scale=scale) for title, cells in kinds.items() if cells]
     text = (
@@ -41,9 +42,9 @@ def heat_map(view: View) -> Markup | None:
     )
 
 
-def _split_order(split: str) -> tuple[int, ...]:
-    sizes = [int(size) for size in split.split("+")]
-    return (sum(sizes), *sizes)
+def _split_order(split: str) -> tuple[tuple[int, ...], str]:
+    sizes = [prod(map(int, size.split("x"))) for size in split.split("+")]
+    return (sum(sizes), *sizes), split
 
 
 def _heat_table(plan: Plan, explored: Sequence[Explored], title: str, *, scale: tuple[float, float]) -> Markup:
@@ -63,7 +64,7 @@ def _heat_table(plan: Plan, explored: Sequence[Explored], title: str, *, scale: 
             return element("td", DASH, class_="none")
         return _heat_cell(cell, scale=scale, chosen=_is_chosen(plan, cell))
 
-    corner = "policy" if not upright else "devices" if splits[0].isdigit() else "split"
+    corner = "policy" if not upright else "devices" if "+" not in splits[0] else "split"
     head = element("tr", element("th", corner, scope="col"), *_headings(across, upright))
     rows = [element("tr", element("th", row, scope="row"), *(at(row, column) for column in across)) for row in down]
     body = element("table", element("caption", title), element("thead", head), element("tbody", *rows), class_="heat")

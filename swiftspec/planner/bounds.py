@@ -1,7 +1,7 @@
 """Speeds in closed form: an optimistic one rules options out, a plausible one says which to simulate first."""
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -130,12 +130,12 @@ class ClosedForms:
 
     def _forward_s(self, option: Option, phase: Phase, role: Role, rows: int) -> float:
         may_be_busy = option.policy.layout is Layout.DISAGGREGATED
-        return self._mean_s(phase, role, option.degree(role), rows, may_be_busy)
+        return self._mean_s(phase, role, option.degree(role), option.num_ranks(role), rows, may_be_busy)
 
-    def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, rows: int, may_be_busy: bool) -> float:
+    def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, may_be_busy: bool) -> float:
+        step = partial(self._profile.step, phase, role=role, degree=degree, ranks=ranks, rows=rows)
         latencies = [
-            self._profile.step(phase, role=role, degree=degree, peer_busy=busy, rows=rows, context=self._context)
-            for busy in ((False, True) if may_be_busy else (False,))
+            step(peer_busy=busy, context=self._context) for busy in ((False, True) if may_be_busy else (False,))
         ]
         return min(latency.mean_s for latency in latencies)
 

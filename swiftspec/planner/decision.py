@@ -52,6 +52,7 @@ class Decision:
             policy=option.policy.name,
             shape=shape_of(option.policy),
             groups=dict(option.groups),
+            ranks=dict(option.ranks),
             patience_s=_patience_s(prediction),
             prediction=prediction,
         )

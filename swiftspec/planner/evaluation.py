@@ -156,6 +156,7 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effor
         simulator.run(
             option.policy,
             degrees=option.degrees,
+            ranks=option.ranks,
             prompt_indices=effort.prompt_indices,
             seed=seed,
             max_new_tokens=effort.max_new_tokens,

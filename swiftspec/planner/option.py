@@ -1,27 +1,31 @@
 """Option: a policy with its shape on device groups."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
-from swiftspec.plan import described
+from swiftspec.plan import described, named_split
 from swiftspec.policies import POLICIES, Layout, Policy
 from swiftspec.policies.base import Value, shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.registry import ClusterSpec
 
-__all__ = ["Key", "Option"]
+__all__ = ["Key", "Option", "Split"]
 
-
-Key = tuple[Policy, tuple[int, ...]]  # what tells an option from others: its policy with its shape, its split
+Split = tuple[tuple[int, int], ...]  # devices of each group, the target's first, and ranks that divide them
+Key = tuple[Policy, Split]  # what tells an option from others: its policy with its shape, its split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A policy with its shape on device groups: a plan's candidate before anybody knows how fast it is."""
+    """A policy with its shape on device groups: a plan's candidate before anybody knows how fast it is.
+
+    ranks: of those groups that several processes divide; as a plan's candidate has them.
+    """
 
     policy: Policy
     groups: Mapping[Role, tuple[int, ...]]
+    ranks: Mapping[Role, int] = field(default_factory=dict)
 
     @classmethod
     def placed(cls, policy: Policy, sizes: Sequence[int]) -> "Option":
@@ -60,8 +64,13 @@ class Option:
 
     @property
     def split(self) -> str:
-        """`4+4`; a single number for one group."""
-        return "+".join(map(str, self.sizes))
+        """`4+4`; a single number for one group; `2x1` where two ranks have one device each."""
+        return named_split(self.groups, self.ranks, target_groups=self.policy.target_groups)
+
+    @property
+    def split_key(self) -> Split:
+        """The split, to compare."""
+        return tuple((len(devices), self.ranks.get(role, 1)) for role, devices in self.groups.items())
 
     @property
     def degrees(self) -> dict[Role, int]:
@@ -72,8 +81,15 @@ class Option:
         """Devices that one forward of a role runs on."""
         return self._num_devices(role) // (self.policy.target_groups if role is Role.TARGET else 1)
 
+    def num_ranks(self, role: Role) -> int:
+        """Processes that divide one forward of a role."""
+        return self.ranks.get(self._holder(role), 1)
+
     def _num_devices(self, role: Role) -> int:
-        return len(self.groups[role if self._is_disaggregated else Role.TARGET])
+        return len(self.groups[self._holder(role)])
+
+    def _holder(self, role: Role) -> Role:
+        return role if self._is_disaggregated else Role.TARGET
 
     @property
     def _is_disaggregated(self) -> bool:
@@ -82,10 +98,11 @@ class Option:
     @property
     def key(self) -> "Key":
         """What tells it from other options."""
-        return self.policy, self.sizes
+        return self.policy, self.split_key
 
     @property
     def simplicity(self) -> tuple[Value, ...]:
-        """Ascending order of what to prefer among equals: plainer policy, fewer devices, fewer rows."""
+        """Ascending order of what to prefer among equals: plainer policy, fewer devices, ranks and rows."""
+        plainness = list(POLICIES).index(self.policy.name)
         shape = shape_of(self.policy)
-        return (list(POLICIES).index(self.policy.name), self.num_devices, self.policy.target_rows, *shape.values())
+        return (plainness, self.num_devices, sum(self.ranks.values()), self.policy.target_rows, *shape.values())

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.evaluation import Outcome
 from swiftspec.planner.goals import merit_of_speed
-from swiftspec.planner.option import Key, Option
+from swiftspec.planner.option import Key, Option, Split
 from swiftspec.planner.surface import Surface
 from swiftspec.planner.trials import Finals, Standing, Trials, by_policy
 
@@ -88,9 +88,9 @@ def _scouts(ranked: Iterable[Option]) -> list[Option]:
     """The plausible best shape of each policy on its plausible best splits, and on one for every number of devices."""
     scouts: list[Option] = []
     for group in by_policy(ranked):
-        splits: dict[tuple[int, ...], Option] = {}
+        splits: dict[Split, Option] = {}
         for option in group:
-            splits.setdefault(option.sizes, option)
+            splits.setdefault(option.split_key, option)
         seen: set[int] = set()
         for rank, option in enumerate(splits.values()):
             if rank < _SCOUTED_SPLITS or option.num_devices not in seen:
@@ -156,8 +156,8 @@ class _Race:
     def expected(self, name: str) -> list[Standing]:
         """Options of a policy, best first, as their fields and splits did; tried or not, but on splits that were."""
         if name not in self._expected:
-            splits = {outcome.option.sizes for outcome in self._outcomes[name].values()}
-            there = [option for option in self._options[name] if option.sizes in splits]
+            splits = {outcome.option.split_key for outcome in self._outcomes[name].values()}
+            there = [option for option in self._options[name] if option.split_key in splits]
             self._expected[name] = sorted(self._surfaces[name].expected(there), key=self._score, reverse=True)
         return self._expected[name]
 
@@ -187,7 +187,7 @@ class _Race:
     def shapes(self, name: str) -> list[Option]:
         """The plausible best shapes of a policy on its best split."""
         (best,) = self.best(name, 1)
-        here = (option for option in self._options[name] if option.sizes == best.sizes)
+        here = (option for option in self._options[name] if option.split_key == best.split_key)
         return list(islice(here, self.tier(name).shapes))
 
     def elsewhere(self, name: str) -> list[Option]:
@@ -195,11 +195,11 @@ class _Race:
         expected = dict.fromkeys(standing.option.policy for standing in self.expected(name))
         shapes = set(islice(expected, self.tier(name).elsewhere))
         most = max(option.num_devices for option in self._options[name])
-        scouted = {outcome.option.sizes for outcome in self._outcomes[name].values()}
+        scouted = {outcome.option.split_key for outcome in self._outcomes[name].values()}
         return [
             option
             for option in self._options[name]
-            if option.policy in shapes and (option.num_devices == most or option.sizes in scouted)
+            if option.policy in shapes and (option.num_devices == most or option.split_key in scouted)
         ]
 
     def forecast(self, option: Option) -> Standing:

@@ -52,6 +52,7 @@ def make_plan(
     changes: Changes | None = None,
     acceptance: Acceptance | None = None,
     backend: str | None = None,
+    ranks: int | None = None,
 ) -> Plan:
     """The best policy, shape and placement for one user of `num_devices` devices, by simulation.
 
@@ -77,6 +78,8 @@ def make_plan(
         What the trace's acceptance rests on, where it was not recorded.
     backend : str, optional
         Of `BACKENDS`, where the simulations run.
+    ranks : int, optional
+        Choose only among options with so many ranks in every group that they can divide.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def make_plan(
     """
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
     num_used = min(num_devices, goal.max_devices or num_devices)
-    options, rejected = feasible_options(profile, trace, num_devices=num_used, memory=memory)
+    options, rejected = feasible_options(profile, trace, num_devices=num_used, memory=memory, ranks=ranks)
     if not any(policy in (None, option.policy.name) for option in options):
         raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
     with parallel_backend(backend):
@@ -161,5 +164,7 @@ def _collectives(profile: Profile, option: Option) -> tuple[Collective, ...]:
     return tuple(
         collective
         for collective in profile.collectives
-        if collective.role in roles and collective.degree == option.degree(collective.role)
+        if collective.role in roles
+        and collective.degree == option.degree(collective.role)
+        and collective.ranks == option.num_ranks(collective.role)
     )

@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
 
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
 from swiftspec.planner.fit import Fit
 from swiftspec.planner.memory import MemoryModel, gigabytes
-from swiftspec.planner.option import Option
+from swiftspec.planner.option import Option, Split
 from swiftspec.policies import POLICIES, Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
@@ -21,14 +24,23 @@ __all__ = ["Option", "feasible_options", "longest_context"]
 MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
+_Steps = tuple[Role, Phase, int, int]  # degree and ranks
+
 
 def feasible_options(
-    profile: Profile, trace: AcceptanceTrace, *, num_devices: int, memory: MemoryModel | None = None
+    profile: Profile,
+    trace: AcceptanceTrace,
+    *,
+    num_devices: int,
+    memory: MemoryModel | None = None,
+    ranks: int | None = None,
 ) -> tuple[list[Option], Counter[str]]:
     """Everything that may be worth simulating, simplest policy first; and how many options fell to which reason.
 
-    An option must fit (where `memory` says what devices hold) and be priced by the profile. It is dropped if the same
-    shape on no more devices has every forward of a round no slower, and some faster.
+    Where the profile knows groups of several ranks these are options, too; with `ranks`, only those are in which every
+    group that so many can divide is divided. An option must fit (where `memory` says what devices hold) and be priced
+    by the profile. It is dropped if the same shape on no more devices has every forward of a round no slower, and some
+    faster.
     """
     feasible: list[Option] = []
     rejected: Counter[str] = Counter()
@@ -45,10 +57,12 @@ def feasible_options(
                 option = Option.within(cluster, policy, sizes) if cluster else Option.placed(policy, sizes)
                 if option is None:
                     rejected[f"{policy.name}: one forward would be divided over nodes"] += 1
-                elif (reason := checks.objection(option)) is None:
-                    placed.append(option)
-                else:
-                    rejected[reason] += 1
+                    continue
+                for divided in checks.divided(option, ranks):
+                    if (reason := checks.objection(divided)) is None:
+                        placed.append(divided)
+                    else:
+                        rejected[reason] += 1
             kept = checks.undominated(placed)
             feasible += kept
             if len(kept) < len(placed):
@@ -85,16 +99,34 @@ class _Checks:
         self._has_text = trace.source != "synthesised"
         self._memory = memory
         self._longest = longest_context(trace)
-        self._grids: dict[tuple[Role, Phase, int], list[tuple[int, int]]] = {}
-        self._means: dict[tuple[Role, Phase, int], dict[tuple[bool, bool, int, int], float]] = {}
-        for (role, phase, degree, busy, cold), grid in profile.latencies.steps.items():
-            key = (role, phase, degree)
+        self._ranks = cache(lambda role, degree: profile.latencies.ranks(degree, role=role))
+        self._grids: dict[_Steps, list[tuple[int, int]]] = {}
+        self._means: dict[_Steps, dict[tuple[bool, bool, int, int], float]] = {}
+        for (role, phase, degree, busy, cold, num_ranks), grid in profile.latencies.steps.items():
+            key = (role, phase, degree, num_ranks)
             self._grids.setdefault(key, []).extend(grid.grid)
             means = zip(grid.grid, grid.means_s().tolist(), strict=True)
             self._means.setdefault(key, {}).update({(busy, cold, *point): mean_s for point, mean_s in means})
         self._farthest = {key: tuple(np.max(points, axis=0).tolist()) for key, points in self._grids.items()}
-        self._compared: dict[tuple[Role, Phase, int, int], tuple[bool, bool]] = {}
-        self._undominated: dict[tuple[object, ...], frozenset[tuple[int, ...]]] = {}
+        self._compared: dict[tuple[_Steps, _Steps], tuple[bool, bool]] = {}
+        self._undominated: dict[tuple[object, ...], frozenset[Split]] = {}
+
+    def divided(self, option: Option, ranks: int | None) -> Iterator[Option]:
+        """The option, its groups divided by one rank or as many as the profile knows of; `ranks` alone where it can."""
+        known = [self._known_ranks(option, role) for role in option.groups]
+        if ranks is not None:
+            known = [[ranks] if ranks in numbers else [1] for numbers in known]
+            if not any(ranks in numbers for numbers in known):
+                return
+        for numbers in product(*known):
+            several = {role: number for role, number in zip(option.groups, numbers, strict=True) if number > 1}
+            yield replace(option, ranks=several)
+
+    def _known_ranks(self, option: Option, holder: Role) -> list[int]:
+        """Ranks that a group's steps are known for, whatever it computes; one is always looked at."""
+        layout = option.policy.layout
+        roles = [holder, Role.DRAFT] if layout is Layout.COLOCATED else [holder]
+        return sorted({1, *set.intersection(*(set(self._ranks(role, option.degree(role))) for role in roles))})
 
     def objection(self, option: Option) -> str | None:
         """Why an option does not fit or cannot be priced; None if it does and can."""
@@ -106,11 +138,10 @@ class _Checks:
         if missing := _guessers(policy) - self._guessers:
             return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it anew"
         for role, forward, most_rows in _forwards(policy):
-            degree = option.degree(role)
             for phase in (Phase.PREFILL, forward):
-                if (role, phase, degree) not in self._grids:
-                    return f"{policy.name}: the {role}'s {phase} steps were not measured on {_devices(degree)}"
-            farthest_rows, farthest_context = self._farthest[role, forward, degree]
+                if (steps := _steps(option, role, phase)) not in self._grids:
+                    return f"{policy.name}: the {role}'s {phase} steps were not measured on {_where(steps)}"
+            farthest_rows, farthest_context = self._farthest[_steps(option, role, forward)]
             if most_rows > (limit := MAX_ROWS_FACTOR * farthest_rows):
                 return (
                     f"{policy.name}: more than {limit} rows in one {role} forward, {MAX_ROWS_FACTOR} x those measured"
@@ -135,26 +166,27 @@ class _Checks:
             return []
         # Shapes are alike in this: what counts is whose forwards they issue, and where.
         forwards = tuple((role, phase) for role, phase, _ in _forwards(options[0].policy))
-        key = (forwards, options[0].policy.target_groups, tuple(option.sizes for option in options))
+        key = (forwards, options[0].policy.target_groups, tuple(option.split_key for option in options))
         if key not in self._undominated:
             kept = (one for one in options if not any(self._beats(other, one) for other in options))
-            self._undominated[key] = frozenset(option.sizes for option in kept)
-        return [option for option in options if option.sizes in self._undominated[key]]
+            self._undominated[key] = frozenset(option.split_key for option in kept)
+        return [option for option in options if option.split_key in self._undominated[key]]
 
     def _beats(self, one: Option, other: Option) -> bool:
         """Whether `one` has every forward of a round no slower, and some faster, on no more devices."""
         if one.num_devices > other.num_devices:
             return False
         compared = [
-            self._compare(role, phase, one.degree(role), other.degree(role)) for role, phase, _ in _forwards(one.policy)
+            self._compare(_steps(one, role, phase), _steps(other, role, phase))
+            for role, phase, _ in _forwards(one.policy)
         ]
         return all(no_slower for no_slower, _ in compared) and any(faster for _, faster in compared)
 
-    def _compare(self, role: Role, phase: Phase, degree: int, other: int) -> tuple[bool, bool]:
-        """Whether a step is nowhere slower at a degree than at another one, and whether it is faster somewhere."""
-        key = (role, phase, degree, other)
+    def _compare(self, one: _Steps, other: _Steps) -> tuple[bool, bool]:
+        """Whether a step is nowhere slower on a group than on another one, and whether it is faster somewhere."""
+        key = (one, other)
         if key not in self._compared:
-            ours, theirs = self._means[role, phase, degree], self._means[role, phase, other]
+            ours, theirs = self._means[one], self._means[other]
             no_slower = ours.keys() == theirs.keys() and all(ours[point] <= theirs[point] for point in theirs)
             self._compared[key] = no_slower, no_slower and ours != theirs
         return self._compared[key]
@@ -178,6 +210,15 @@ def _forwards(policy: Policy) -> Iterator[tuple[Role, Phase, int]]:
     if policy.layout is not Layout.TARGET_ONLY:
         for phase in (Phase.EXPAND, Phase.FUZZY) if policy.fuzzy else (Phase.EXPAND,):
             yield Role.DRAFT, phase, policy.expand_rows
+
+
+def _steps(option: Option, role: Role, phase: Phase) -> _Steps:
+    return role, phase, option.degree(role), option.num_ranks(role)
+
+
+def _where(steps: _Steps) -> str:
+    *_, degree, ranks = steps
+    return _devices(degree) + (f" of {ranks} ranks" if ranks > 1 else "")
 
 
 def _devices(count: int) -> str:

@@ -83,7 +83,7 @@ class Surface:
 
 def _levels(option: Option) -> tuple[Hashable, ...]:
     """The values of an option's fields, and its split."""
-    return (("split", option.sizes), *_fields(option.policy))
+    return (("split", option.split_key), *_fields(option.policy))
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy as np
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.plan import Explored, Goal
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
-from swiftspec.planner.option import Option
+from swiftspec.planner.option import Key, Option, Split
 
 __all__ = ["Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
 
@@ -19,8 +19,7 @@ _MARGIN = 0.97
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
 Progress = Callable[[int, int, str], None]
-_Key = tuple[object, tuple[int, ...]]
-_Cell = tuple[str, tuple[int, ...]]  # policy and sizes of its groups
+_Cell = tuple[str, Split]  # of a policy
 
 
 class Finals(NamedTuple):
@@ -43,7 +42,7 @@ class Trials:
     seed: int
     report: Progress
     num_done: int = 0
-    _outcomes: dict[Effort, dict[_Key, Outcome]] = field(default_factory=dict)
+    _outcomes: dict[Effort, dict[Key, Outcome]] = field(default_factory=dict)
 
     def run(self, options: Sequence[Option], effort: Effort, what: str, *, ahead: int) -> list[Outcome]:
         """Outcomes in the order of `options`; `ahead` is the number of simulations from here to the end of the search.
@@ -123,7 +122,7 @@ class Trials:
         return len(self.simulated)
 
     @property
-    def simulated(self) -> set["_Key"]:
+    def simulated(self) -> set[Key]:
         """Keys of all options so far, at whatever effort."""
         return {key for outcomes in self._outcomes.values() for key in outcomes}
 
@@ -139,10 +138,10 @@ class Trials:
         """
         final = {outcome.option.policy.name: outcome for outcome in finalists}
         cells: dict[_Cell, tuple[int, Standing]] = {}
-        simulated: dict[_Cell, set[_Key]] = {}
+        simulated: dict[_Cell, set[Key]] = {}
         for stage, (effort, outcomes) in enumerate(self._outcomes.items()):
             for outcome in outcomes.values():
-                cell = outcome.option.policy.name, outcome.option.sizes
+                cell = outcome.option.policy.name, outcome.option.split_key
                 simulated.setdefault(cell, set()).add(outcome.option.key)
                 finalist = final.get(outcome.option.policy.name, outcome)
                 if expected is None or effort.explain:

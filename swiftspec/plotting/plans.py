@@ -16,8 +16,8 @@ __all__ = ["forward_parts", "heat_map", "sensitivity", "speed_against_devices"]
 
 def heat_map(plan: Plan) -> Figure:
     """tokens/s of every policy at its best on every split that was simulated; the choice is framed."""
-    together = [cell for cell in plan.explored if cell.split.isdigit()]
-    apart = [cell for cell in plan.explored if not cell.split.isdigit()]
+    together = [cell for cell in plan.explored if "+" not in cell.split]
+    apart = [cell for cell in plan.explored if "+" in cell.split]
     groups = [(title, cells) for title, cells in (("one group", together), ("target+draft", apart)) if cells]
     ratios = [len({cell.split for cell in cells}) + 2 for _, cells in groups]
     figure = Figure(figsize=(10, 4), layout="constrained")

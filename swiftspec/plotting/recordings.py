@@ -73,7 +73,8 @@ def step_latency(profile: Profile) -> Figure:
 
 def _line(step: StepPoint) -> str:
     peer = "busy" if step.peer_busy else "idle"
-    return f"{step.phase}, {step.degree} device{'s' * (step.degree > 1)}, peer {peer}{', cold' * step.cold}"
+    ranks = f" of {step.ranks} ranks" if step.ranks > 1 else ""
+    return f"{step.phase}, {step.degree} device{'s' * (step.degree > 1)}{ranks}, peer {peer}{', cold' * step.cold}"
 
 
 def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10) -> Figure:

@@ -25,24 +25,25 @@ class DriftGauge:
 
     Parameters
     ----------
-    engines : sequence of (Launcher, groups)
-        With the device numbers of each role. Those without a draft, or with several target groups, are not timed.
+    engines : sequence of (Launcher, groups, ranks)
+        With the device numbers of each role, and the processes that divide them. Those without a draft, or with several
+        target groups, are not timed.
     vocab_size : int
         Of the target.
     """
 
     def __init__(
         self,
-        engines: Sequence[tuple[Launcher, Mapping[Role, tuple[int, ...]]]],
+        engines: Sequence[tuple[Launcher, Mapping[Role, tuple[int, ...]], Mapping[Role, int]]],
         *,
         vocab_size: int,
     ) -> None:
         self._engines = [
-            (engine, dict(groups))
-            for engine, groups in engines
+            (engine, dict(groups), dict(ranks))
+            for engine, groups, ranks in engines
             if engine.layout is not Layout.TARGET_ONLY and engine.target_groups == 1
         ]
-        room = min((engine.max_context - 1 for engine, _ in self._engines), default=0)
+        room = min((engine.max_context - 1 for engine, *_ in self._engines), default=0)
         self._contexts = sorted({min(context, room) for context in _CONTEXTS if room > 0})
         self._rng = np.random.default_rng(0)
         self._vocab_size = vocab_size
@@ -62,7 +63,7 @@ class DriftGauge:
         context = self._contexts[next(self._number) % len(self._contexts)]
         prompt = tuple(self._rng.integers(1, self._vocab_size, context).tolist())
         request = Request(prompt=prompt, max_new_tokens=1)
-        for index, (engine, _) in enumerate(self._engines):
+        for index, (engine, *_) in enumerate(self._engines):
             policy = new_sweep(engine.layout, repeats=1)
             generation = engine.generate(policy, request, request_id=str(context), sampler=Sampler())
             if generation.interrupted:
@@ -72,13 +73,14 @@ class DriftGauge:
     def factors(self, profile: Profile) -> dict[StepTable, float]:
         """Time now over time as profiled, for every table that was timed: the median over rows and contexts."""
         ratios: dict[StepTable, list[float]] = defaultdict(list)
-        for index, (engine, groups) in enumerate(self._engines):
-            for point in step_points(self._timelines[index], groups, engine.layout):
-                if point.degree in profile.degrees(point.phase, role=point.role):
+        for index, (engine, groups, ranks) in enumerate(self._engines):
+            for point in step_points(self._timelines[index], groups, engine.layout, ranks=ranks):
+                if point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks):
                     before = profile.step(
                         point.phase,
                         role=point.role,
                         degree=point.degree,
+                        ranks=point.ranks,
                         peer_busy=point.peer_busy,
                         rows=point.rows,
                         context=point.context,

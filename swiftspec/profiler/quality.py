@@ -103,8 +103,9 @@ def _about(curves: Mapping[str, Sequence[_Point]]) -> Iterator[Complaint]:
 
 def _table(step: StepPoint) -> str:
     devices = "1 device" if step.degree == 1 else f"{step.degree} devices"
+    ranks = f" of {step.ranks} ranks" if step.ranks > 1 else ""
     peer = ", its peer busy" if step.peer_busy else ""
-    return f"{step.role} {step.phase} on {devices}{peer}, context {step.context}"
+    return f"{step.role} {step.phase} on {devices}{ranks}{peer}, context {step.context}"
 
 
 def _spread(quantiles_s: Sequence[float]) -> float:

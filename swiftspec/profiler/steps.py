@@ -1,32 +1,44 @@
-"""Measures a Profile: steps on every device group a plan may name, alone and beside a busy peer, and host costs."""
+"""Measures a Profile: steps on every device group a plan may name, alone and beside a busy peer, and host costs.
 
+Groups that several ranks divide are measured as shards, and composed (see `divided`).
+"""
+
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import TREE_SLOTS, Launcher
+from swiftspec.engine.placement import LocalSite
+from swiftspec.engine.protocol import Setup
 from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.workers import LocalWorker, Worker
 from swiftspec.latency import Latency, Provenance
+from swiftspec.plan import named_split
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import Profile, StepPoint
+from swiftspec.profile import Collective, Profile, StepPoint
+from swiftspec.profiler.divided import collective_of, composed_steps
 from swiftspec.profiler.host import arrival_point, host_points
 from swiftspec.profiler.machine import origin_on
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
-from swiftspec.specs import ModelSpec, model_directory
+from swiftspec.profiler.team_costs import Samples, TeamCosts, team_samples
+from swiftspec.specs import Inflation, ModelSpec, model_directory
 from swiftspec.steps import COOLING_S
 from swiftspec.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 
-__all__ = ["measure_profile", "new_sweep", "step_points"]
+__all__ = ["computed_spec", "measure_profile", "new_sweep", "step_points"]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
@@ -62,24 +74,38 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
-    """An engine to measure on, and the group sizes its spans speak for."""
+    """An engine to measure on, and the group sizes its spans speak for. silent: its ranks wait for nobody."""
 
     device: Literal["cpu", "cuda"]
     layout: Layout
     groups: dict[Role, tuple[int, ...]]
+    ranks: dict[Role, int] = field(default_factory=dict)
+    silent: bool = False
 
     def __str__(self) -> str:
-        return f"{self.layout} {'+'.join(str(len(cores)) for cores in self.groups.values())}"
+        return f"{self.layout} {named_split(self.groups, self.ranks)}{', shards' * self.silent}"
 
-    def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Launcher:
-        return Launcher(
-            target=target,
-            draft=draft,
-            groups=self.groups,
-            layout=self.layout,
-            max_context=max_context,
-            device=self.device,
-        )
+    @contextmanager
+    def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Iterator[Launcher]:
+        with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
+            site = _SilentSite(Path(folder)) if self.silent else LocalSite(Path(folder))
+            with Launcher(
+                target=target,
+                draft=draft,
+                groups=self.groups,
+                layout=self.layout,
+                ranks=self.ranks,
+                max_context=max_context,
+                device=self.device,
+                site=site,
+            ) as engine:
+                yield engine
+
+    def points(self, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
+        """What its timelines say of forwards: where ranks divide a group, of those forwards alone."""
+        for step in step_points(timelines, self.groups, self.layout, ranks=self.ranks):
+            if step.ranks > 1 or not self.ranks:
+                yield step
 
     def host_shapes(self) -> list[Policy]:
         """Those whose trees the engine's caches hold."""
@@ -87,13 +113,24 @@ class _Bench:
         return [shape for shape in HOST_SHAPES[self.layout] if max(shape.draft_rows, shape.target_rows) <= most]
 
 
-def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devices: int, progress: Progress) -> Profile:
+class _SilentSite(LocalSite):
+    """This machine, with teams that compute and say nothing."""
+
+    def start(self, setup: Setup) -> Worker:
+        return LocalWorker(replace(setup, silent=True))
+
+
+def measure_profile(
+    *, target: ModelRef, draft: ModelRef, device: str, num_devices: int, progress: Progress, ranks: int = 1
+) -> Profile:
     """Measure every group size and split of `num_devices` cores; of GPUs, one for both models, and one for each.
+
+    ranks: on a CPU, compose the forwards of groups that so many processes divide, too.
 
     Raises
     ------
     ValueError
-        If the device is unknown, a model cannot be loaded, or there are fewer devices than asked for.
+        If the device is unknown, a model cannot be loaded, or there are fewer devices than asked for, or than ranks.
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; this version measures 'cpu' and 'cuda'")
@@ -101,10 +138,11 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
     wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
     contexts = [context for context in wanted if context + max(rows) <= spec.max_position]
     max_context = min(spec.max_position, max(contexts, default=0) + _SLACK)
-    benches = list(_gpu_benches(num_devices) if device == "cuda" else _benches(num_devices))
+    benches = list(_gpu_benches(num_devices) if device == "cuda" else _benches(num_devices, ranks))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[Timeline] = []
     interrupted: list[Timeline] = []
+    teams = _Teams({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
     total = PASSES * len(benches) * per_engine
     stages = product(range(1, PASSES + 1), zip(benches, sweeps, strict=True))
@@ -119,26 +157,89 @@ def measure_profile(*, target: ModelRef, draft: ModelRef, device: str, num_devic
                 if bench.layout is Layout.DISAGGREGATED:
                     timelines.append(measured.resume(context))
                     interrupted.append(measured.interrupt(context))
-            progress(done + len(contexts), total, f"{what}: host costs")
-            rounds += measured.policies()
+            progress(done + len(contexts), total, f"{what}: {'collectives' if bench.silent else 'host costs'}")
+            if not bench.ranks:
+                rounds += measured.policies()
+        if bench.silent:
+            teams.measure(bench)
     progress(total, total, "done")
     arrival = arrival_point(interrupted)
+    points = [list(bench.points(timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
+    shards = [step for bench, of in zip(benches, points, strict=True) if bench.silent for step in of]
     return Profile(
         origin=origin_on(device),
         device=device,
         num_devices=num_devices,
         target=target,
         draft=draft,
-        steps=tuple(
-            step
-            for bench, timelines in zip(benches, sweeps, strict=True)
-            for step in step_points(timelines, bench.groups, bench.layout)
+        steps=(
+            *(step for bench, of in zip(benches, points, strict=True) if not bench.ranks for step in of),
+            *teams.composed(shards),
         ),
         host=(*host_points(rounds), *([arrival] if arrival else [])),
+        collectives=teams.collectives(),
+        checks=tuple(
+            step
+            for bench, of in zip(benches, points, strict=True)
+            if bench.ranks and not bench.silent
+            for step in of
+            if not step.cold
+        ),
     )
 
 
-def _benches(num_devices: int) -> Iterator[_Bench]:
+class _Teams:
+    """What the ranks of divided groups cost each other, by role and degree."""
+
+    def __init__(self, models: Mapping[Role, ModelRef]) -> None:
+        self._models = models
+        self._specs = {role: computed_spec(reference) for role, reference in models.items()}
+        self._samples: dict[tuple[Role, int, int], list[Mapping[int, Samples]]] = defaultdict(list)
+
+    def measure(self, bench: _Bench) -> None:
+        """Every group of a bench that is divided, for every model that runs there."""
+        for holder, ranks in bench.ranks.items():
+            devices = bench.groups[holder]
+            for role in [holder] if bench.layout is Layout.DISAGGREGATED else Role:
+                dtype = self._models[role].dtype
+                samples = team_samples(self._specs[role], dtype, devices=devices, ranks=ranks)
+                self._samples[role, len(devices), ranks].append(samples)
+
+    def composed(self, shards: Sequence[StepPoint]) -> Iterator[StepPoint]:
+        """Whole forwards of shards."""
+        for (role, degree, ranks), costs in self._costs.items():
+            of_team = (step for step in shards if (step.role, step.degree, step.ranks) == (role, degree, ranks))
+            yield from composed_steps(of_team, costs, self._specs[role])
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """For the profile."""
+        return tuple(collective_of(*key, costs) for key, costs in self._costs.items())
+
+    @property
+    def _costs(self) -> dict[tuple[Role, int, int], TeamCosts]:
+        return {key: TeamCosts.of(samples) for key, samples in self._samples.items()}
+
+
+def computed_spec(reference: ModelRef) -> ModelSpec:
+    """The shape that is computed: inflated, if it is to be."""
+    spec = ModelSpec.from_directory(model_directory(reference.model))
+    return Inflation.parse(reference.inflate).inflated(spec) if reference.inflate else spec
+
+
+def _benches(num_devices: int, ranks: int = 1) -> Iterator[_Bench]:
+    """Groups of every size, and splits; then those that can be divided by ranks, as shards and whole."""
+    if not 1 <= ranks <= num_devices:
+        raise ValueError(f"ranks is {ranks}; expected 1 to {num_devices}, the number of devices")
+    undivided = list(_undivided(num_devices))
+    yield from undivided
+    for bench in undivided:
+        divided = {role: ranks for role, devices in bench.groups.items() if ranks > 1 and not len(devices) % ranks}
+        if divided:
+            yield replace(bench, ranks=divided, silent=True)
+            yield replace(bench, ranks=divided)
+
+
+def _undivided(num_devices: int) -> Iterator[_Bench]:
     for count in range(1, num_devices + 1):
         yield _Bench(device="cpu", layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
     for count in range(1, num_devices):
@@ -204,9 +305,16 @@ def new_sweep(layout: Layout, *, repeats: int, device: str = "cpu") -> Policy:
 
 
 def step_points(
-    timelines: Sequence[Timeline], groups: Mapping[Role, tuple[int, ...]], layout: Layout
+    timelines: Sequence[Timeline],
+    groups: Mapping[Role, tuple[int, ...]],
+    layout: Layout,
+    *,
+    ranks: Mapping[Role, int],
 ) -> Iterator[StepPoint]:
-    """Forwards of the timelines, by kind, rows and context (the request's id); a draft's, warm and cold."""
+    """Forwards of the timelines, by kind, rows and context (the request's id); a draft's, warm and cold.
+
+    groups, ranks: as the engine had them that they are of.
+    """
     samples: dict[tuple[Role, Phase, bool, int, int], list[float]] = defaultdict(list)
     for timeline in timelines:
         for span, cold in _forwards(timeline):
@@ -218,10 +326,12 @@ def step_points(
         if cold and len(seconds) < LEAST_COLD_SAMPLES:
             continue
         latency = Latency.of_samples(seconds, Provenance.MEASURED)
+        holder = role if peer_busy else Role.TARGET
         yield StepPoint(
             role=role,
             phase=phase,
-            degree=len(groups[role if peer_busy else Role.TARGET]),
+            degree=len(groups[holder]),
+            ranks=ranks.get(holder, 1),
             peer_busy=peer_busy,
             cold=cold,
             rows=rows,

@@ -55,6 +55,7 @@ def simulate(
     prompt_indices: Sequence[int] | None = None,
     seed: int = 0,
     max_new_tokens: int | None = None,
+    ranks: Mapping[Role, int] | None = None,
 ) -> list[Timeline]:
     """Timelines of a policy on a trace's prompts, one after another on one clock that starts at 0.
 
@@ -68,6 +69,9 @@ def simulate(
         The same seed, policy and files give the same timelines. A prompt's draws do not depend on the other prompts.
     max_new_tokens : int, optional
         Output tokens at most; never more than were traced.
+    ranks : mapping, optional
+        Processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A co-located
+        policy's draft has the target's.
 
     Raises
     ------
@@ -75,7 +79,7 @@ def simulate(
         If a group is missing, a prompt does not exist, or the profile has no steps for a degree.
     """
     simulation = Simulator(profile, trace).run(
-        policy, degrees=degrees, prompt_indices=prompt_indices, seed=seed, max_new_tokens=max_new_tokens
+        policy, degrees=degrees, prompt_indices=prompt_indices, seed=seed, max_new_tokens=max_new_tokens, ranks=ranks
     )
     return list(simulation.timelines)
 
@@ -104,9 +108,10 @@ class Simulator:
         prompt_indices: Sequence[int] | None = None,
         seed: int = 0,
         max_new_tokens: int | None = None,
+        ranks: Mapping[Role, int] | None = None,
     ) -> Simulation:
         """As `simulate`."""
-        meter = Meter(self._prices, degrees=_complete(degrees, policy))
+        meter = Meter(self._prices, degrees=_complete(degrees, policy), ranks=_of_both(ranks or {}, policy))
         clock_s = 0.0
         timelines: list[Timeline] = []
         for index in range(len(self._prompts)) if prompt_indices is None else prompt_indices:
@@ -148,6 +153,12 @@ def _complete(degrees: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]
     if num_targets % groups:
         raise ValueError(f"degrees has {num_targets} of the target; {policy.name} needs {groups} equal groups")
     return {Role.DRAFT: num_targets, **degrees, Role.TARGET: num_targets // groups}
+
+
+def _of_both(ranks: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]:
+    if policy.layout is Layout.DISAGGREGATED:
+        return ranks
+    return dict.fromkeys(Role, ranks.get(Role.TARGET, 1))
 
 
 def _run_request(

@@ -39,20 +39,29 @@ class PriceList:
 
     def __init__(self, latencies: Latencies) -> None:
         self._latencies = latencies
-        self._forwards: dict[tuple[Role, Phase, int, bool, bool, int, int], Cost] = {}
+        self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int], Cost] = {}
         self._host: dict[tuple[Phase, int], Cost] = {}
 
     def forward(
-        self, role: Role, phase: Phase, *, degree: int, peer_busy: bool, rows: int, context: int, cold: bool = False
+        self,
+        role: Role,
+        phase: Phase,
+        *,
+        degree: int,
+        peer_busy: bool,
+        rows: int,
+        context: int,
+        cold: bool = False,
+        ranks: int = 1,
     ) -> Cost:
-        """A whole forward. ValueError if the profile knows nothing of this phase and degree."""
+        """A whole forward. ValueError if the profile knows nothing of this phase, degree and number of ranks."""
         step = -(-context // _CONTEXT_STEP)
-        key = (role, phase, degree, peer_busy, cold, rows, step)
+        key = (role, phase, degree, ranks, peer_busy, cold, rows, step)
         cost = self._forwards.get(key)
         if cost is None:
             middle = max(0, step * _CONTEXT_STEP - _CONTEXT_STEP // 2)
             latency = self._latencies.step(
-                phase, role=role, degree=degree, peer_busy=peer_busy, cold=cold, rows=rows, context=middle
+                phase, role=role, degree=degree, ranks=ranks, peer_busy=peer_busy, cold=cold, rows=rows, context=middle
             )
             cost = self._forwards[key] = Cost.of(latency)
         return cost
@@ -73,8 +82,8 @@ class Meter:
     Parameters
     ----------
     prices : PriceList
-    degrees : mapping
-        Devices of each role's group.
+    degrees, ranks : mapping
+        Devices of each role's group, and the processes that divide them, as in `StepPoint`; one if not given.
 
     Attributes
     ----------
@@ -83,9 +92,12 @@ class Meter:
         times that the profile lacks appear so, as `assumed`.
     """
 
-    def __init__(self, prices: PriceList, *, degrees: Mapping[Role, int]) -> None:
+    def __init__(
+        self, prices: PriceList, *, degrees: Mapping[Role, int], ranks: Mapping[Role, int] | None = None
+    ) -> None:
         self._prices = prices
         self._degrees = dict(degrees)
+        self._ranks = dict.fromkeys(Role, 1) | dict(ranks or {})
         self._draws: dict[Phase, Callable[[], float]] = {}
         self.seconds: dict[Provenance, float] = {}
 
@@ -97,9 +109,15 @@ class Meter:
         self, role: Role, phase: Phase, *, peer_busy: bool, rows: int, context: int, cold: bool = False
     ) -> float:
         """Seconds of one forward."""
-        degree = self._degrees[role]
         cost = self._prices.forward(
-            role, phase, degree=degree, peer_busy=peer_busy, cold=cold, rows=rows, context=context
+            role,
+            phase,
+            degree=self._degrees[role],
+            ranks=self._ranks[role],
+            peer_busy=peer_busy,
+            cold=cold,
+            rows=rows,
+            context=context,
         )
         return self._charge(phase, cost)
 

@@ -13,7 +13,7 @@ from swiftspec.profile import Profile
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import measure
-from tests.simulator.builders import constant_profile, machine_profile, with_guesses
+from tests.simulator.builders import constant_profile, divided_profile, machine_profile, with_guesses
 
 BASIS = Basis(path="profile.json", sha256="0" * 64)
 TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
@@ -30,6 +30,7 @@ def plan(
     seed: int = 0,
     num_jobs: int = 1,
     heard: list[tuple[int, int, str]] | None = None,
+    ranks: int | None = None,
 ) -> Plan:
     calls = [] if heard is None else heard
     return make_plan(
@@ -42,6 +43,7 @@ def plan(
         seed=seed,
         num_jobs=num_jobs,
         progress=lambda done, total, what: calls.append((done, total, what)),
+        ranks=ranks,
     )
 
 
@@ -165,3 +167,10 @@ def test_an_infeasible_policy_is_an_error_with_its_reasons() -> None:
 def test_bad_arguments_are_errors(arguments: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         plan(**arguments)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(("factor", "asked", "split"), [(0.8, None, "2x1"), (1.5, None, "2"), (1.5, 2, "2x1")])
+def test_ranks_are_chosen_where_they_are_faster_or_asked_for(factor: float, asked: int | None, split: str) -> None:
+    chosen = plan(profile=divided_profile(factor=factor), policy="autoregressive", ranks=asked).chosen
+    assert chosen.split == split
+    assert chosen.ranks == ({Role.TARGET: 2} if split == "2x1" else {})

@@ -20,7 +20,7 @@ from swiftspec.profile import Profile, StepPoint
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import Phase
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
-from tests.simulator.builders import constant_profile, machine_profile, with_guesses
+from tests.simulator.builders import constant_profile, divided_profile, machine_profile, with_guesses
 
 TRACE = with_guesses(synthesise_trace((0.6, 0.2), prompt_lengths=(30,), num_tokens=20, seed=1))
 
@@ -202,3 +202,26 @@ def test_a_split_that_another_one_beats_on_as_many_devices_is_dropped() -> None:
 def test_splits_that_are_equally_fast_all_stay() -> None:
     options, _ = feasible_options(constant_profile(expand_s=0.1, verify_s=1.0), TRACE, num_devices=2)
     assert splits(options, "serial_tree") == {(1,), (2,)}
+
+
+def named_splits(profile: Profile, name: str, *, num_devices: int, ranks: int | None = None) -> set[str]:
+    options, _ = feasible_options(profile, TRACE, num_devices=num_devices, ranks=ranks)
+    return {option.split for option in options if option.policy.name == name}
+
+
+def test_groups_are_divided_where_the_profile_knows_what_that_costs() -> None:
+    faster = divided_profile(factor=0.9, num_devices=3)
+    # What three undivided devices take is no reason to drop two divided ones, nor the other way round.
+    assert named_splits(faster, "serial_tree", num_devices=3) >= {"1", "2x1", "3"}
+    assert named_splits(faster, "swiftspec", num_devices=3) >= {"2x1+1", "1+2x1"}
+    slower = divided_profile(factor=1.5, num_devices=3)
+    assert named_splits(slower, "serial_tree", num_devices=3) == {"1", "2", "3"}
+    assert named_splits(machine_profile(num_devices=3), "serial_tree", num_devices=3) == {"1", "2", "3"}
+
+
+def test_ranks_can_be_asked_for_however_slow_they_are() -> None:
+    slower = divided_profile(factor=1.5, num_devices=3)
+    assert named_splits(slower, "autoregressive", num_devices=3, ranks=2) == {"2x1"}
+    assert named_splits(slower, "swiftspec", num_devices=3, ranks=2) == {"2x1+1", "1+2x1"}
+    assert named_splits(slower, "serial_tree", num_devices=3, ranks=1) == {"1", "2", "3"}
+    assert named_splits(machine_profile(), "serial_tree", num_devices=2, ranks=2) == set()

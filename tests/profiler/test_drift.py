@@ -27,13 +27,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 def swept(engine: Launcher) -> tuple[DriftGauge, Profile]:
     """A gauge after two sweeps, and the profile that these would make."""
-    gauge = DriftGauge([(engine, GROUPS)], vocab_size=64)
+    gauge = DriftGauge([(engine, GROUPS, {})], vocab_size=64)
     gauge.warm_up()
     gauge.sweep()
     gauge.sweep()
     timelines = gauge._timelines[0]
     reference = ModelRef(model="synthetic", dtype="float32")
-    steps = tuple(step_points(timelines, GROUPS, Layout.COLOCATED))
+    steps = tuple(step_points(timelines, GROUPS, Layout.COLOCATED, ranks={}))
     return gauge, Profile(
         origin=Origin.here(), device="cpu", num_devices=1, target=reference, draft=reference, steps=steps, host=()
     )
@@ -58,6 +58,6 @@ def test_an_engine_without_a_draft_is_left_alone(engine: Launcher) -> None:
     profile = swept(engine)[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "layout", Layout.TARGET_ONLY)
-        gauge = DriftGauge([(engine, GROUPS)], vocab_size=64)
+        gauge = DriftGauge([(engine, GROUPS, {})], vocab_size=64)
         gauge.sweep()
         assert gauge.factors(profile) == {}

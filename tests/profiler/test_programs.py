@@ -26,7 +26,9 @@ def simulated(sweep: Policy) -> Timeline:
 def test_resumptions_leave_the_draft_cold_at_every_row_count() -> None:
     sweep = Resumptions(target_rows_grid=(1,), draft_rows_grid=(1, 4, 8), halves_rows_grid=(), repeats=6)
     points = [
-        point for point in step_points([simulated(sweep)], GROUPS, Layout.DISAGGREGATED) if point.phase is Phase.EXPAND
+        point
+        for point in step_points([simulated(sweep)], GROUPS, Layout.DISAGGREGATED, ranks={})
+        if point.phase is Phase.EXPAND
     ]
     assert [(point.rows, point.cold, point.num_samples) for point in points] == [(rows, True, 6) for rows in (1, 4, 8)]
 

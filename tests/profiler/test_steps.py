@@ -25,7 +25,7 @@ def test_steps_are_grouped_by_phase_rows_and_context() -> None:
     spans = [Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 8, 0, 0.1 * i, 0.1 * i + 0.02) for i in range(9)]
     spans.append(Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 4, 0, 0.0, 0.005))
     groups = {Role.TARGET: (0, 1), Role.DRAFT: (2,)}
-    verify, expand = step_points([timeline(*spans)], groups, Layout.DISAGGREGATED)
+    verify, expand = step_points([timeline(*spans)], groups, Layout.DISAGGREGATED, ranks={})
     assert (verify.role, verify.rows, verify.context, verify.degree, verify.peer_busy) == (Role.TARGET, 8, 64, 2, True)
     assert verify.num_samples == 9
     assert verify.quantiles_s[0] == pytest.approx(0.02)
@@ -34,7 +34,7 @@ def test_steps_are_grouped_by_phase_rows_and_context() -> None:
 
 def test_a_colocated_drafts_steps_have_the_targets_degree() -> None:
     span = Span(Role.TARGET, Phase.EXPAND, Role.DRAFT, 4, 0, 0.0, 0.005)
-    (point,) = step_points([timeline(span)], {Role.TARGET: (0, 1)}, Layout.COLOCATED)
+    (point,) = step_points([timeline(span)], {Role.TARGET: (0, 1)}, Layout.COLOCATED, ranks={})
     assert (point.role, point.degree, point.peer_busy) == (Role.DRAFT, 2, False)
 
 
@@ -47,7 +47,7 @@ def test_a_draft_that_waited_is_cold() -> None:
             Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 4, 0, t + 0.5, t + 0.52),
             Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 4, 0, t + 0.5205, t + 0.5305),
         ]
-    points = {point.cold: point for point in step_points([timeline(*spans)], GROUPS, Layout.DISAGGREGATED)}
+    points = {point.cold: point for point in step_points([timeline(*spans)], GROUPS, Layout.DISAGGREGATED, ranks={})}
     # The first one of all is not: nothing is known of what came before.
     assert {cold: point.num_samples for cold, point in points.items()} == {True: 7, False: 9}
     assert points[True].latency.mean_s == pytest.approx(0.02)

@@ -90,6 +90,17 @@ def machine_profile(*, cost_ratio: float = 12.0, num_devices: int = 2, noise: fl
     return profile(tuple(steps()), (*points, host_point(Phase.WAIT, 6e-5)), num_devices=num_devices)
 
 
+def divided_profile(*, factor: float, num_devices: int = 2, ranks: int = 2) -> Profile:
+    """A machine's, with groups that ranks divide where they can, whose forwards take so many times as long."""
+    whole = machine_profile(num_devices=num_devices)
+    divided = [
+        step.model_copy(update={"ranks": ranks, "quantiles_s": tuple(factor * value for value in step.quantiles_s)})
+        for step in whole.steps
+        if not step.degree % ranks
+    ]
+    return whole.model_copy(update={"steps": (*whole.steps, *divided)})
+
+
 def jitter(rng: np.random.Generator, noise: float) -> np.ndarray:
     return np.exp(noise * rng.standard_normal(40))
 

@@ -2,10 +2,15 @@ import numpy as np
 import pytest
 
 from swiftspec.latency import Provenance
+from swiftspec.policies import Policy
+from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from swiftspec.policies.pearl import Pearl
+from swiftspec.policies.serial import SerialChain
+from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.latency import Meter, PriceList
-from swiftspec.timeline import Phase
-from tests.simulator.builders import constant_profile, host_point, profile, step_point
+from swiftspec.timeline import COMPUTING, Phase
+from tests.simulator.builders import chain_trace, constant_profile, divided_profile, host_point, profile, step_point
 
 SAMPLES_S = [1.0, 2.0, 3.0, 10.0]
 
@@ -91,3 +96,27 @@ def test_unmeasured_degree_is_an_error() -> None:
     prices = PriceList(constant_profile(expand_s=1.0, verify_s=5.0, degrees=(1,)).latencies)
     with pytest.raises(ValueError, match=r"degree is 3, but the target's verify steps were measured at \[1\]"):
         prices.forward(Role.TARGET, Phase.VERIFY, degree=3, peer_busy=False, rows=1, context=0)
+
+
+def test_groups_that_ranks_divide_have_prices_of_their_own() -> None:
+    profile, trace = divided_profile(factor=3.0), chain_trace(num_tokens=8)
+
+    def e2e_s(policy: Policy, ranks: dict[Role, int]) -> float:
+        (timeline,) = simulate(policy, degrees={Role.TARGET: 2}, profile=profile, trace=trace, ranks=ranks)
+        return sum(span.end_s - span.start_s for span in timeline.spans if span.phase in COMPUTING)
+
+    # A co-located draft is divided as its target is.
+    for policy in (Autoregressive(), SerialChain(num_draft_tokens=2)):
+        assert e2e_s(policy, {Role.TARGET: 2}) == pytest.approx(3 * e2e_s(policy, {}))
+
+
+def test_a_role_of_its_own_has_its_own_ranks() -> None:
+    profile, trace = divided_profile(factor=3.0, num_devices=3), chain_trace(num_tokens=8)
+    policy, degrees = Pearl(num_draft_tokens=2), {Role.TARGET: 2, Role.DRAFT: 1}
+    whole, divided = (
+        simulate(policy, degrees=degrees, profile=profile, trace=trace, ranks=ranks)[0]
+        for ranks in ({}, {Role.TARGET: 2})
+    )
+    for phase, factor in ((Phase.VERIFY, 3), (Phase.EXPAND, 1)):
+        first_s, other_s = (sum(s.end_s - s.start_s for s in line.phase(phase)[:3]) for line in (whole, divided))
+        assert other_s == pytest.approx(factor * first_s)
