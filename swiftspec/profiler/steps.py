@@ -16,10 +16,11 @@ import numpy as np
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import TREE_SLOTS, Launcher
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.placement import LocalSite
 from swiftspec.engine.protocol import Setup
 from swiftspec.engine.sampling import Sampler
-from swiftspec.engine.workers import LocalWorker, Worker
+from swiftspec.engine.workers import Worker
 from swiftspec.latency import Latency, Provenance
 from swiftspec.plan import named_split
 from swiftspec.policies import Layout, Policy, Request
@@ -87,8 +88,8 @@ class _Bench:
 
     @contextmanager
     def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Iterator[Launcher]:
-        with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
-            site = _SilentSite(Path(folder)) if self.silent else LocalSite(Path(folder))
+        with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder, Nursery() as nursery:
+            site = (_SilentSite if self.silent else LocalSite)(Path(folder), nursery)
             with Launcher(
                 target=target,
                 draft=draft,
@@ -117,7 +118,7 @@ class _SilentSite(LocalSite):
     """This machine, with teams that compute and say nothing."""
 
     def start(self, setup: Setup) -> Worker:
-        return LocalWorker(replace(setup, silent=True))
+        return super().start(replace(setup, silent=True))
 
 
 def measure_profile(
