@@ -24,8 +24,8 @@ __all__ = ["SilentTeam", "Team"]
 
 # Nobody waits for a dead rank, whose connections close. So a timeout would only end a rank that has nothing to do.
 _TIMEOUT = timedelta(days=365)
-# A core that falls asleep while it waits for a message takes up to milliseconds to wake, more than a layer computes;
-# one that gives way to the transport's threads does not. A rank that has waited this long has no forward to hold up.
+# A rank that waits gives its core up again and again, which measured quicker than sleeping: the transport's threads run
+# on that core, too. One that has waited this long has no forward to hold up.
 _AWAKE_S = 0.05
 _NOTE_BYTES = 1024  # what most notes fit into: eight rows of a large tree, or a few hundred slots to keep
 _LENGTH = struct.Struct("<q")

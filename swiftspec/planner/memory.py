@@ -22,7 +22,7 @@ USABLE_SHARE = 0.9
 GRAPHS_BYTES = 2**30
 # A prompt is computed so many tokens at a time: what bounds the activations.
 _PREFILL_CHUNK = 2048
-_ACTIVATION_BYTES = 2  # bf16, as is the KV
+_BF16_BYTES = 2  # bf16, as are the KV and embeddings
 _KV_DTYPE = "bf16"
 
 
@@ -128,10 +128,21 @@ def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int) -> _Sh
     # The residual stream and a layer's widest results, twice each: what a layer reads and what it writes.
     widest = held.hidden_size + held.query_size + 2 * held.kv_size + 2 * held.intermediate_size
     return _Shard(
-        weights_bytes=weight_bytes(held, quantisation),
+        weights_bytes=weight_bytes(held, quantisation) + _undivided_bytes(spec, held),
         kv_bytes_per_token=held.kv_bytes_per_token(_KV_DTYPE),
-        activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * _ACTIVATION_BYTES,
+        activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * _BF16_BYTES,
     )
+
+
+def _undivided_bytes(spec: ModelSpec, held: ModelSpec) -> int:
+    """What a shard's shape leaves out: the engine holds the embedding whole on every rank, beside its part of the head.
+
+    A tied head is the embedding only while both are whole.
+    """
+    if held == spec:
+        return 0
+    counted = 0 if spec.tie_word_embeddings else held.vocab_size
+    return (spec.vocab_size - counted) * spec.hidden_size * _BF16_BYTES
 
 
 def _slots(option: Option, role: Role) -> int:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from swiftspec.planner.memory import GRAPHS_BYTES, MemoryModel
@@ -21,10 +23,14 @@ def placed(policy: str, *sizes: int, **shape: int) -> Option:
     return Option.placed(make_policy(policy, **shape), sizes)
 
 
+# Beside a shard of the head, every rank has the whole embedding: bf16, of 128,256 tokens and 8,192 numbers.
+WEIGHTS_OF_4 = weight_bytes(sharded(TARGET, 4), "bf16") + (128256 - sharded(TARGET, 4).vocab_size) * 8192 * 2
+
+
 def test_groups_hold_weights_kv_and_a_reserve() -> None:
     target, draft = model().groups(placed("swiftspec", 4, 2, verify_rows=8, tree_capacity=160), context=1000)
     assert (target.devices, draft.devices) == ((0, 1, 2, 3), (4, 5))
-    assert target.weights_bytes == {Role.TARGET: weight_bytes(sharded(TARGET, 4), "bf16")}
+    assert target.weights_bytes == {Role.TARGET: WEIGHTS_OF_4}
     # 80 layers, 2 of 8 key/value heads of 128, keys and values, 2 bytes; 8 slots of the tree beside the prefix.
     assert target.kv_bytes == {Role.TARGET: 80 * 2 * 128 * 2 * 2 * (1000 + 8)}
     assert draft.kv_bytes == {Role.DRAFT: sharded(DRAFT, 2).kv_bytes_per_token("bf16") * (1000 + 160)}
@@ -42,7 +48,7 @@ def test_a_colocated_pair_shares_its_devices() -> None:
 
 def test_several_target_groups_hold_a_copy_each() -> None:
     target, _ = model().groups(placed("dsi", 8, 1, target_groups=2), context=100)
-    assert target.weights_bytes == {Role.TARGET: weight_bytes(sharded(TARGET, 4), "bf16")}
+    assert target.weights_bytes == {Role.TARGET: WEIGHTS_OF_4}
 
 
 def test_shortfall_is_what_the_fullest_device_lacks() -> None:
@@ -54,13 +60,14 @@ def test_shortfall_is_what_the_fullest_device_lacks() -> None:
 
 def test_what_does_not_fit_is_rejected_with_what_it_needs() -> None:
     trace = synthesise_trace((0.6, 0.2), prompt_lengths=(100,), num_tokens=20, seed=1)
-    options, rejected = feasible_options(composed_profile(num_devices=4), trace, num_devices=4, memory=model())
+    larger = replace(model(), device=replace(named_device("h100-sxm"), memory_bytes=84 * 10**9))
+    options, rejected = feasible_options(composed_profile(num_devices=4), trace, num_devices=4, memory=larger)
     degrees = {name: set[int]() for name in ("autoregressive", "serial_chain")}
     for option in options:
         degrees.setdefault(option.policy.name, set()).add(option.degree(Role.TARGET))
     # Two devices have room for the target, but not for a draft beside it.
     assert (degrees["autoregressive"], degrees["serial_chain"]) == ({2, 3, 4}, {3, 4})
-    assert rejected["autoregressive: does not fit with the target on 1 device, 142 GB of 72 GB each"] == 1
+    assert rejected["autoregressive: does not fit with the target on 1 device, 142 GB of 76 GB each"] == 1
     dsi = [reason for reason in rejected if reason.startswith("dsi: does not fit with the target on 1 device of 2 gro")]
     assert len(dsi) == 1
 
