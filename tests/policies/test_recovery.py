@@ -44,7 +44,8 @@ def test_target_waits_one_patience_at_most_between_forwards(
     waited = 0
     for moment in world.moments:
         waited = 0 if isinstance(moment.effect, TargetForward | TargetExit) else waited + moment.waited
-        assert waited <= faults.patience + 10  # ticks of effects between the waits
+        # Effects between the waits take ticks, and a wait may end as late as the draft's turn does.
+        assert waited <= faults.patience + 10 * max(faults.bursts)
 
 
 def alone_at(world: World, tick: int) -> bool:
