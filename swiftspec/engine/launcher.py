@@ -239,14 +239,15 @@ class Launcher:
         """One request, start to end. Ctrl-C ends it early with what was committed. Raises as `stream`."""
         with interrupts_noted() as interrupted:
             stream = self.stream(policy, request, request_id=request_id, sampler=sampler, interrupted=interrupted)
-            while True:
-                try:
+            try:
+                while True:
                     tokens = next(stream)
-                except StopIteration as finished:
-                    generation: Generation = finished.value
-                    return generation
-                if on_commit:
-                    on_commit(tokens)
+                    if on_commit:
+                        on_commit(tokens)
+            except StopIteration as finished:
+                generation: Generation = finished.value
+        # Also one that came when all was said: here nobody can miss it any more.
+        return replace(generation, interrupted=generation.interrupted or interrupted.is_set())
 
     def stream(
         self,
