@@ -35,8 +35,8 @@ class Nursery:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._codes: dict[int, int] = {}
-        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control: socket.socket | None = None
+        self._codes: dict[int, int] = {}  # of processes that have ended
 
     def __enter__(self) -> Nursery:
         return self
@@ -47,14 +47,13 @@ class Nursery:
         self.close()
 
     def start(self, connection: int) -> int:
-        """Fork a worker that holds the pipe with this descriptor; its process id."""
-        if self._process is None:
-            self._process = self._started()
+        """Fork a worker that holds the pipe with this descriptor; its process id. EngineError if that is impossible."""
+        control = self._control or self._begin()
         try:
-            socket.send_fds(self._control, [b"\0"], [connection])
+            socket.send_fds(control, [b"\0"], [connection])
             while True:
                 pid: int
-                ended, pid, code = _NEWS.unpack(self._control.recv(_NEWS.size))
+                ended, pid, code = _NEWS.unpack(control.recv(_NEWS.size))
                 if not ended:
                     return pid
                 self._codes[pid] = code
@@ -63,6 +62,7 @@ class Nursery:
 
     def exit_code(self, pid: int, *, within_s: float) -> int | None:
         """How a process ended, negative for a signal; None if it has not, or if nobody can say any more."""
+        assert self._control is not None, "it has started the process"
         until_s = time.monotonic() + within_s
         while pid not in self._codes:
             ready, _, _ = select.select([self._control], [], [], max(0.0, until_s - time.monotonic()))
@@ -75,27 +75,27 @@ class Nursery:
 
     def close(self) -> None:
         """End it; its processes have ended before, or end with their pipes."""
+        if self._control is None or self._process is None:
+            return
         self._control.close()
-        self._theirs.close()
-        if self._process is not None:
-            try:
-                self._process.wait(_ENDS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        try:
+            self._process.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _begin(self) -> socket.socket:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
         tuning = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        with interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
-            process = subprocess.Popen(
-                [sys.executable, "-m", "swiftspec.engine.nursery", str(self._theirs.fileno())],
-                pass_fds=[self._theirs.fileno()],
+        with theirs, interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "swiftspec.engine.nursery", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=os.environ | tuning,
             )
-        self._theirs.close()
-        return process
+        return self._control
 
 
 def main() -> None:
