@@ -11,13 +11,14 @@ INSTALLED := $(VENV)/.installed
 # The demo and the tests read nothing but what the repository holds.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench soak clean
 
 help:
 	@echo "make demo    profile, trace, plan, run and validate the bundled pair"
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
 	@echo "make check   ruff and mypy"
 	@echo "make bench   measure: tests/benchmarks"
+	@echo "make soak    two hundred prompts, a fault in each: tests/engine/soak.py"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
 demo: $(INSTALLED)
@@ -33,6 +34,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only -m "bench or not bench" $(PYTEST_ARGS)
+
+soak: $(INSTALLED)
+	$(BIN)/python -m tests.engine.soak --prompts 200
 
 clean:
 	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -274,6 +274,11 @@ def run(
     top_k: Annotated[int, typer.Option(help="Sample among so many likeliest tokens; 0 is all.")] = 0,
     seed: options.Seed = 0,
     acceptance_method: options.AcceptanceMethod = "follow",
+    nnodes: options.NumNodes = None,
+    node_rank: options.NodeRank = None,
+    rendezvous: options.Rendezvous = None,
+    secret: options.Secret = None,
+    rendezvous_timeout: options.RendezvousTimeout = 60.0,
     timeline: options.Timeline = None,
     plot: options.Plot = None,
     json: options.Json = None,
@@ -284,9 +289,11 @@ def run(
     Example:
       swiftspec run --plan plan.json --prompt "def main():" --timeline run.json
     """
+    from swiftspec.commands.nodes import NodeOptions
     from swiftspec.commands.run import run as execute
 
     execute(
+        nodes=NodeOptions(nnodes, node_rank, rendezvous, secret, rendezvous_timeout),
         plan=plan,
         prompt=prompt,
         prompts=prompts,

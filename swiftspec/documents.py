@@ -19,7 +19,17 @@ from zipfile import BadZipFile
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = ["Document", "Facts", "ModelRef", "Origin", "Spread", "file_sha256", "read_archive", "write_atomically"]
+__all__ = [
+    "Document",
+    "Facts",
+    "ModelRef",
+    "Origin",
+    "Spread",
+    "file_sha256",
+    "first_problem",
+    "read_archive",
+    "write_atomically",
+]
 
 
 class Facts(BaseModel):
@@ -114,7 +124,7 @@ class Document(Facts):
         try:
             return cls.model_validate(body)
         except ValidationError as error:
-            raise ValueError(f"{source}: {_first_problem(error)}") from error
+            raise ValueError(f"{source}: {first_problem(error)}") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -169,7 +179,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """Field, value and what is wrong, of the first thing that does not validate."""
     problem = error.errors(include_url=False)[0]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
     if problem["type"] == "missing":

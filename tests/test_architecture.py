@@ -27,7 +27,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "contracts": frozenset({"contracts", "numpy", "scipy", "pydantic"}),
     "kernels": frozenset({"kernels", "torch", "triton"}),
     "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
-    "engine": frozenset({"engine", "contracts", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy"}),
+    "engine": frozenset(
+        {"engine", "contracts", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy", "pydantic"}
+    ),
     "profiler": frozenset({"profiler", "engine", "kernels", "ops", "contracts", "torch", "numpy"}),
     "ops": frozenset({"ops", "contracts", "numpy", "scipy", "pyarrow"}),
     "planner": frozenset({"planner", "simulator", "contracts", "joblib", "distributed", "ray", "numpy", "scipy"}),
@@ -145,6 +147,8 @@ def layer_of(target: str) -> str:
     if root != PACKAGE:
         return root
     first = rest[0] if rest else "root"
+    if rest[-1:] == ["__main__"]:  # of any package: what `python -m` starts is the command line
+        return "__main__"
     if first in CONTRACTS:
         return "contracts"
     return first if first in ALLOWED or first in FRONT else "root"

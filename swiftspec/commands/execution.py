@@ -16,6 +16,7 @@ from swiftspec.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, Launcher
+    from swiftspec.engine.placement import Site
 
 __all__ = [
     "Task",
@@ -94,9 +95,14 @@ def make_tasks(
 
 
 def open_engines(
-    plan: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task], stack: ExitStack
+    plan: Plan,
+    candidates: Sequence[Candidate],
+    tasks: Sequence[Task],
+    stack: ExitStack,
+    *,
+    site: "Site | None" = None,
 ) -> dict[str, "Launcher"]:
-    """An engine for every policy, with room for the longest task; `stack` closes them.
+    """An engine for every policy, with room for the longest task, on this machine or `site`; `stack` closes them.
 
     Policies on the same devices share one: a co-located engine also decodes without its draft.
     """
@@ -107,7 +113,7 @@ def open_engines(
     for group in _sharing(candidates):
         layouts = {candidate.build().layout for candidate in group}
         layout = next(layout for layout in reversed(Layout) if layout in layouts)
-        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=max_context)
+        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=max_context, site=site)
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}
     return engines

@@ -23,6 +23,8 @@ __all__ = [
     "MaxDevices",
     "MaxTpot",
     "NewTokens",
+    "NodeRank",
+    "NumNodes",
     "ObjectiveName",
     "OpTables",
     "PlanFile",
@@ -34,8 +36,11 @@ __all__ = [
     "Prompts",
     "Quant",
     "Ranks",
+    "Rendezvous",
+    "RendezvousTimeout",
     "Repeats",
     "ReportPage",
+    "Secret",
     "Seed",
     "Target",
     "Timeline",
@@ -125,3 +130,14 @@ Price = Annotated[float | None, typer.Option(metavar="P", help="Of a device, in 
 Backend = Annotated[
     str | None, typer.Option(metavar="loky|dask|ray", help="Where simulations run: here, or on an existing cluster.")
 ]
+NumNodes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Machines that run this together.")]
+NodeRank = Annotated[
+    int | None, typer.Option(min=0, metavar="R", help="Which of them this one is; 0 takes prompts and prints.")
+]
+Rendezvous = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where they meet: an address and a free port of node 0.")
+]
+Secret = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="What only they know, as `swiftspec secret` wrote it.")
+]
+RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Longest wait for each other, in seconds.")]

@@ -12,6 +12,7 @@ from swiftspec.commands.basis import candidate_of
 from swiftspec.commands.execution import Task, check_devices, encode, make_tasks, open_engines, warm_up
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import target_tokenizer
+from swiftspec.commands.nodes import NodeOptions, join, node_site
 from swiftspec.commands.wording import count, milliseconds, percent, speed
 from swiftspec.errors import EngineError
 from swiftspec.perfetto import save_timelines
@@ -53,12 +54,21 @@ def run(
     timeline: Path | None = None,
     plot: Path | None = None,
     json_path: Path | None = None,
+    nodes: NodeOptions | None = None,
 ) -> None:
-    """Generate for every prompt. On Ctrl-C, or when the target dies, show and write what there is, then raise that."""
+    """Generate for every prompt. On Ctrl-C, or when the target dies, show and write what there is, then raise that.
+
+    On several nodes this is node 0's part; the others compute for it until it ends.
+    """
     check_outputs(timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
     candidate = candidate_of(made, policy)
-    check_devices(made, [candidate], source=plan)
+    nodes = nodes or NodeOptions()
+    rendezvous = nodes.resolve()
+    check_devices(made, [candidate] if rendezvous is None else [], source=plan)
+    if rendezvous and rendezvous.rank:
+        join(nodes, rendezvous, made, source=plan)
+        return
     tokenizer = target_tokenizer(made)
     encoded = encode(tokenizer, _prompts(prompt, prompts))
     tasks = make_tasks(made, [candidate], encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
@@ -67,7 +77,10 @@ def run(
     sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
     _check_acceptance(sampler, candidate)
     with ExitStack() as stack:
-        engine = open_engines(made, [candidate], tasks, stack)[candidate.policy]
+        site = None
+        if rendezvous is not None:
+            site = stack.enter_context(node_site(nodes, rendezvous, made, candidate, source=plan))
+        engine = open_engines(made, [candidate], tasks, stack, site=site)[candidate.policy]
         warm_up(engine, candidate, tasks[0])
         processes = engine.processes
         outputs, ended_by = _generate(engine, candidate, tasks, tokenizer, sampler)

@@ -10,6 +10,7 @@ from swiftspec.commands.wording import (
     speed,
 )
 from swiftspec.plan import Plan, Rejection
+from swiftspec.policies.effects import Role
 from swiftspec.registry import DEVICES
 from swiftspec.wording import count, gigabytes, objective
 
@@ -45,6 +46,8 @@ def show_plan(made: Plan) -> None:
         f"{metrics.figures.tokens_per_round:.2f} tokens per verification of {milliseconds(metrics.verify_s)} ms"
     )
     console.say(f"Predicted time rests on: {provenance_shares(made.chosen.prediction.provenance)}")
+    if Role.DRAFT in made.chosen.groups:
+        console.say(f"A draft that is silent for {milliseconds(made.chosen.patience_s)} ms is gone on without")
     _show_machine(made)
     _show_sensitivities(made)
     _show_rejections(made)

@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
         app.command()(verb)
     app.command("import")(import_tables)
     app.command()(backtest)
+    app.command()(secret)
 
 
 def inflate(
@@ -110,3 +111,15 @@ def backtest(
     from swiftspec.commands.backtest import backtest as predict
 
     predict(e2e=e2e, jobs=jobs, plot=plot, json_path=json)
+
+
+def secret(*, out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it, for you alone.")]) -> None:
+    """Make a secret that several nodes share, for `run --secret`.
+
+    \b
+    Example:
+      swiftspec secret --out swiftspec.secret
+    """
+    from swiftspec.commands.nodes import secret as write
+
+    write(out=out)

@@ -13,6 +13,7 @@ from types import TracebackType
 import zmq
 
 from swiftspec.engine.conversation import Conversation, Stamp
+from swiftspec.engine.curve import Curve, secure
 from swiftspec.policies.effects import Hello, Knock, Message, PeerError, Stop, Subtree, Text, Verdict
 
 __all__ = ["Channel", "decode", "encode"]
@@ -92,7 +93,7 @@ def _tokens(message: Message) -> Iterable[int]:
 
 
 class Channel:
-    """One end of a ZeroMQ PAIR socket.
+    """One end: a ZeroMQ DEALER socket, since a PAIR keeps a new peer out until all that a dead one sent is read.
 
     Parameters
     ----------
@@ -106,13 +107,24 @@ class Channel:
         A message with any other token makes no sense.
     interrupted : callable
         Asked now and then while waiting for the peer; when true, the wait ends with InterruptedError.
+    curve : Curve, optional
+        Keeps out who does not know the secret; for addresses that others can reach.
     """
 
     def __init__(
-        self, address: str, *, bind: bool, leads: bool, vocab_size: int, interrupted: Callable[[], bool]
+        self,
+        address: str,
+        *,
+        bind: bool,
+        leads: bool,
+        vocab_size: int,
+        interrupted: Callable[[], bool],
+        curve: Curve | None = None,
     ) -> None:
         self._context = zmq.Context(io_threads=1)
         self._socket = _socket(self._context)
+        if curve:
+            secure(self._socket, curve, server=bind)
         (self._socket.bind if bind else self._socket.connect)(address)
         self._conversation = Conversation(leads=leads)
         self._vocab_size = vocab_size
@@ -194,8 +206,8 @@ class Channel:
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """A PAIR socket that gives up a peer which is silent for seconds, so that another may take its place."""
-    socket = context.socket(zmq.PAIR)
+    """A socket that gives up a peer which is silent for seconds, so that another may take its place."""
+    socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_BYTES)
     socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)

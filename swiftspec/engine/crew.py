@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from swiftspec.engine.placement import Site
 from swiftspec.engine.protocol import Committed, Finished, Generate, Ready, Setup
 from swiftspec.engine.workers import Worker
+from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 
 __all__ = ["Crew", "ProcessInfo"]
@@ -58,7 +59,7 @@ class Crew:
         self.num_starts += 1
         size = len(self._setups)
         name = f"{self.role}-{self.group}-{self.num_starts}"
-        team = self._site.team(name) if size > 1 else ""
+        team = self._site.team(name, self._setups) if size > 1 else ""
         for setup in self._setups:
             self._workers.append(self._site.start(replace(setup, team=team)))
 
@@ -98,6 +99,15 @@ class Crew:
                 report = self._note(worker, worker.receive())
                 if isinstance(report, Committed | Finished):
                     yield report
+
+    def reports_or_restart(self, max_restarts: int) -> Iterator[Committed | Finished]:
+        """As `reports`; a crew that failed is started again, so often at most, instead."""
+        try:
+            yield from self.reports()
+        except (EngineError, ValueError):
+            self.close()
+            if self.num_starts <= max_restarts:
+                self.start()
 
     def _note(self, worker: Worker, report: object) -> object:
         if isinstance(report, Ready):

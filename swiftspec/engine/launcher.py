@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from types import TracebackType
 from swiftspec.documents import ModelRef
 from swiftspec.engine.crew import Crew, ProcessInfo
 from swiftspec.engine.interrupts import interrupts_noted
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.ops import KERNEL_TREE_SLOTS
 from swiftspec.engine.placement import Device, LocalSite, Seat, Site, check_groups, seats, usable_device
 from swiftspec.engine.protocol import Generate, Setup
@@ -116,10 +117,12 @@ class Launcher:
         self._tree_slots = TREE_SLOTS[usable_device(device).type]
         with ExitStack() as stack:
             if site is None:
-                site = LocalSite(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))))
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-")))
+                site = LocalSite(folder, stack.enter_context(Nursery()))
             teams = self._teams(groups, ranks or {}, site, device)
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
-            crews = [Crew(site, [self._setup(seat, site, models, device) for seat in team]) for team in teams]
+            leaders = [team[0] for team in teams]
+            crews = [Crew(site, [self._setup(seat, leaders, site, models, device) for seat in team]) for team in teams]
             self._targets = [crew for crew in crews if crew.role is Role.TARGET]
             self._draft = next((crew for crew in crews if crew.role is Role.DRAFT), None)
             for crew in crews:
@@ -169,11 +172,13 @@ class Launcher:
         check_groups(groups, ranks, target_groups=self.target_groups, device=device, num_available=available)
         return seats(groups, ranks, target_groups=self.target_groups, device=device)
 
-    def _setup(self, seat: Seat, site: Site, models: Mapping[Role, ModelRef], device: Device) -> Setup:
+    def _setup(
+        self, seat: Seat, leaders: Sequence[Seat], site: Site, models: Mapping[Role, ModelRef], device: Device
+    ) -> Setup:
         channels: tuple[str, ...] = ()
         if self.layout is Layout.DISAGGREGATED and seat.rank == 0:
-            peers = range(self.target_groups) if seat.role is Role.DRAFT else (seat.group,)
-            channels = tuple(map(site.channel, peers))
+            *targets, draft = leaders
+            channels = tuple(site.channel(target, draft) for target in targets if seat in (target, draft))
         return Setup(
             role=seat.role,
             group=seat.group,
@@ -215,6 +220,12 @@ class Launcher:
     def num_restarts(self) -> int:
         """How often the draft was started again."""
         return self._draft.num_starts - 1 if self._draft else 0
+
+    def attend(self) -> None:
+        """Notice what became of the draft since the last request: one that died is started again."""
+        if self._draft is not None:
+            for _ in self._draft.reports_or_restart(self._max_restarts):
+                pass  # of a request that is over
 
     def generate(
         self,
@@ -259,6 +270,7 @@ class Launcher:
         self._check(policy, request, sampler)
         start_s = time.perf_counter()
         interrupted = interrupted or Event()
+        self.attend()
         drafts = policy.layout is Layout.DISAGGREGATED
         alone = drafts and (self._draft is None or not self._draft.is_idle)
         # With several target groups it is the draft that holds the text, and nothing goes on without it.

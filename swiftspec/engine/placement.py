@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.protocol import Device, Setup
 from swiftspec.engine.workers import LocalWorker, Worker
 from swiftspec.policies.effects import Role
@@ -22,10 +23,10 @@ class Site(Protocol):
     def num_devices(self, device: Device) -> int:
         """How many devices of a kind there are."""
 
-    def channel(self, group: int) -> str:
-        """Address of the channel between a target group and the draft."""
+    def channel(self, target: Seat, draft: Seat) -> str:
+        """Address of the channel between the leader of a target group and that of the draft."""
 
-    def team(self, name: str) -> str:
+    def team(self, name: str, setups: Sequence[Setup]) -> str:
         """Where a team of several ranks meets; another name, another place."""
 
     def start(self, setup: Setup) -> Worker:
@@ -35,20 +36,21 @@ class Site(Protocol):
 class LocalSite:
     """This machine. Sockets and meeting places are files in `folder`: nothing is bound to a network."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
         self._folder = folder
+        self._nursery = nursery
 
     def num_devices(self, device: Device) -> int:
         return len(os.sched_getaffinity(0)) if device == "cpu" else torch.cuda.device_count()
 
-    def channel(self, group: int) -> str:
-        return f"ipc://{self._folder / f'channel-{group}'}"
+    def channel(self, target: Seat, draft: Seat) -> str:  # noqa: ARG002 - both are on this machine
+        return f"ipc://{self._folder / f'channel-{target.group}'}"
 
-    def team(self, name: str) -> str:
+    def team(self, name: str, setups: Sequence[Setup]) -> str:  # noqa: ARG002 - all are on this machine
         return f"file://{self._folder / f'team-{name}'}"
 
     def start(self, setup: Setup) -> Worker:
-        return LocalWorker(setup)
+        return LocalWorker(setup, self._nursery)
 
 
 class Seat(NamedTuple):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.curve import Curve
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role
@@ -39,6 +40,8 @@ class Setup:
         Address of the channel to every peer; the target's end binds. Of rank 0.
     max_context, tree_slots : int
         Room of the caches.
+    curve : Curve or None
+        Who may connect to channels over a network; never leaves its node.
     silent : bool
         To be measured: the team's ranks neither sum nor gather, see `SilentTeam`.
     """
@@ -54,6 +57,7 @@ class Setup:
     channels: tuple[str, ...]
     max_context: int
     tree_slots: int
+    curve: Curve | None = None
     silent: bool = False
 
     @property

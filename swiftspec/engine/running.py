@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from threading import Event
 
 from swiftspec.engine.crew import Crew
-from swiftspec.engine.protocol import Finished, Generate
+from swiftspec.engine.protocol import Committed, Finished, Generate
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import Span
@@ -98,28 +98,23 @@ class RunningRequest:
 
     def _drain(self) -> Iterator[tuple[int, ...]]:
         for crew in self._targets:
-            yield from self._take(crew)
+            yield from self._take(crew.reports(), crew.role)
         if self._draft is not None:
             yield from self._attend(self._draft)
 
     def _attend(self, draft: Crew) -> Iterator[tuple[int, ...]]:
-        try:
-            yield from self._take(draft)
-        except (EngineError, ValueError):
-            draft.close()
-            if draft.num_starts <= self._max_restarts:
-                draft.start()
+        yield from self._take(draft.reports_or_restart(self._max_restarts), draft.role)
         wanted = self._can_rejoin and any(crew.is_running for crew in self._targets)
         if wanted and draft.is_idle and draft.asked != self._command.number:
             draft.generate(replace(self._command, alone=True))
 
-    def _take(self, crew: Crew) -> Iterator[tuple[int, ...]]:
-        for report in crew.reports():
+    def _take(self, reports: Iterable[Committed | Finished], role: Role) -> Iterator[tuple[int, ...]]:
+        for report in reports:
             if report.number != self._command.number:
                 continue
             if isinstance(report, Finished):
                 self.spans += report.spans
-                self.losses += report.losses if crew.role is Role.TARGET else 0
+                self.losses += report.losses if role is Role.TARGET else 0
             else:
                 self.tokens += report.tokens
                 yield report.tokens

@@ -11,7 +11,6 @@ import os
 import socket
 import struct
 import time
-from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -139,21 +138,19 @@ class Team:
         return long.numpy().tobytes()
 
     def dismiss(self) -> None:
-        """The leader tells the followers nothing more, for now."""
+        """The leader has nothing more to tell, for now; returns when the followers have heard that."""
         self._tell(b"")
         self._until_told()
 
     def close(self) -> None:
-        """Leave; the leader dismisses the followers."""
-        if self.size == 1:
-            return
-        if self.is_leader:
-            with suppress(ConnectionError):  # there may be none left
-                self.dismiss()
-        dist.destroy_process_group()
-        self.rank, self.size = 0, 1
+        """Leave, which ends the others' waiting for this rank with a ConnectionError."""
+        if self.size > 1:
+            dist.destroy_process_group()
+            self.rank, self.size = 0, 1
 
     def _tell(self, note: bytes) -> None:
+        if self.size == 1:
+            return
         self._until_told()
         head = _LENGTH.pack(len(note))
         fits = len(note) <= _NOTE_BYTES
@@ -174,7 +171,7 @@ class Team:
         if parts is None:
             parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
         # One hop where a sum on the way is two; and 16-bit numbers are added in 32 bits.
-        _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
+        _wait(dist.all_gather_single(parts.view(-1), x.reshape(-1), async_op=True))
         return parts
 
 

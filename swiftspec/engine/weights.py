@@ -123,8 +123,10 @@ def build_weight(weight_NK: Tensor, weight_format: WeightFormat) -> Weight:
     """The weight itself, or quantised as `weight_format` says."""
     if weight_format.quantised is None:
         return weight_NK
-    from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
+    from swiftspec.kernels.quantised import BLOCK, Fp8Weight, Int4Weight
 
+    if weight_format.quantised == "int4" and (size := weight_NK.shape[1]) % BLOCK:
+        raise ValueError(f"a weight, or a rank's shard of it, has {size} inputs; int4 needs a multiple of {BLOCK}")
     kinds: dict[str, type[Fp8Weight] | type[Int4Weight]] = {"fp8": Fp8Weight, "int4": Int4Weight}
     quantised: Quantised = kinds[weight_format.quantised].quantise(weight_NK)
     return quantised

@@ -1,4 +1,4 @@
-"""One process of the engine: `python -m swiftspec.engine.worker FD`, started by the launcher, never by hand.
+"""One process of the engine, forked by the nursery for the launcher.
 
 It pins itself to its cores before torch starts its threads and loads its share of the models. The leader of a team
 then runs role programs, one request at a time; the others compute what it tells them. It ends with its launcher.
@@ -7,13 +7,13 @@ then runs role programs, one request at a time; the others compute what it tells
 import gc
 import os
 import select
-import sys
 import threading
 import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
@@ -28,14 +28,13 @@ from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.policies.recovery import Recoverable, recoverable
 
-__all__ = ["main"]
+__all__ = ["serve"]
 
 _WARM_ROWS = 32  # more are rare, and merely slower the first time
 
 
-def main() -> None:
+def serve(connection: Connection) -> None:
     """Obey the launcher until it hangs up."""
-    connection = Connection(int(sys.argv[1]))
     setup: Setup = connection.recv()
     _end_with_launcher(connection)
     os.sched_setaffinity(0, cores_of(setup))
@@ -84,7 +83,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
     if setup.device != "cpu":
         torch.cuda.set_device(device)
     team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device)
-    room = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
+    room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
     models = {
         role: CachedDecoder.load(reference, device=device, team=SilentTeam(team) if setup.silent else team, **room)
         for role, reference in setup.models.items()
@@ -120,7 +119,14 @@ def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], re
     with ExitStack() as stack:
         channels = [
             stack.enter_context(
-                Channel(address, bind=is_target, leads=is_target, vocab_size=vocab_size, interrupted=interrupted)
+                Channel(
+                    address,
+                    bind=is_target,
+                    leads=is_target,
+                    vocab_size=vocab_size,
+                    interrupted=interrupted,
+                    curve=setup.curve if address.startswith("tcp:") else None,
+                )
             )
             for address in setup.channels
         ]
@@ -163,7 +169,3 @@ def _part(command: Generate, role: Role) -> Recoverable | None:
 
 def _commit(connection: Connection, number: int, tokens: tuple[int, ...]) -> None:
     connection.send(Committed(number, tokens))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from contextlib import suppress
 from multiprocessing import Pipe
 from typing import Protocol
 
-from swiftspec.engine.interrupts import interrupts_held
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.protocol import Command, Failed, Report, Setup
 from swiftspec.errors import EngineError
 
 __all__ = ["LocalWorker", "Worker", "check_report"]
 
 _ENDS_WITHIN_S = 0.2
+_KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
 
 
 class Worker(Protocol):
@@ -40,22 +40,14 @@ class Worker(Protocol):
 
 
 class LocalWorker:
-    """A child process, and the pipe to it that nobody else holds."""
+    """A process of this machine, and the pipe to it that nobody else holds."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, nursery: Nursery) -> None:
         self.setup = setup
+        self._nursery = nursery
         self._connection, theirs = Pipe()
-        threads = str(setup.num_threads)
-        # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
-        tuning = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        with interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "swiftspec.engine.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | tuning,
-            )
-        theirs.close()
+        with theirs:
+            self._pid = nursery.start(theirs.fileno())
         self._connection.send(setup)
 
     def send(self, command: Command) -> None:
@@ -69,19 +61,23 @@ class LocalWorker:
         try:
             report = self._connection.recv()
         except (EOFError, ConnectionResetError) as error:
-            raise EngineError(f"the {self.setup.name} process {_fate(self._process.wait())}") from error
+            code = self._nursery.exit_code(self._pid, within_s=_ENDS_WITHIN_S)
+            raise EngineError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}") from error
         return check_report(report)
+
+    def fileno(self) -> int:
+        """Readable when `poll` is true."""
+        return self._connection.fileno()
 
     def hang_up(self) -> None:
         self._connection.close()
 
     def close(self) -> None:
         self.hang_up()
-        try:
-            self._process.wait(timeout=_ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._nursery.exit_code(self._pid, within_s=_ENDS_WITHIN_S) is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._nursery.exit_code(self._pid, within_s=_KILLED_WITHIN_S)
 
 
 def check_report(report: Report) -> Report:
@@ -91,7 +87,9 @@ def check_report(report: Report) -> Report:
     return report
 
 
-def _fate(code: int) -> str:
-    if code == -9:
-        return "ended unexpectedly: it was killed (signal 9), by hand or for want of memory"
-    return f"ended unexpectedly ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+def _fate(code: int | None) -> str:
+    if code is None:
+        return ""
+    if code == -signal.SIGKILL:
+        return ": it was killed (signal 9), by hand or for want of memory"
+    return f" ({f'signal {-code}' if code < 0 else f'exit code {code}'})"

@@ -15,6 +15,7 @@ Any of these may be lost or come late: a later Knock begins again, and the chann
 conversation. The target's tokens are its own whatever the draft says; so no loss changes the output.
 """
 
+from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
 
@@ -99,6 +100,13 @@ class _Relay:
         self._num_cached = 0  # tokens of it in the prefix
         self._num_slots = 0  # of the tree in use
         self.num_losses = 0
+        # Effects that this side performs in its own way, and what the others say once they are performed.
+        self._ask: dict[type[Effect], Callable[[Any], Step[Any]]] = {Prefill: self._prefill}
+        self._note: dict[type[Effect], Callable[[Any, Any], None]] = {
+            **dict.fromkeys((DraftForward, TargetForward, TargetExit), self._note_rows),
+            KeepKV: self._note_kept,
+            Commit: self._note_commit,
+        }
 
     def _program(self, policy: Policy) -> Program:
         """A policy's program for what is left of the request."""
@@ -112,39 +120,41 @@ class _Relay:
 
     def _relay(self, program: Program) -> Step[bool]:
         """Run a program; whether it came to its end. If not it was abandoned, which leaves no tree behind."""
+        ask, note = self._ask, self._note
         answer: Any = None
         try:
-            while True:
+            while True:  # every effect of the request passes here
                 effect = program.send(answer)
-                answer = yield from self._perform(effect)
+                kind = type(effect)
+                answer = (yield effect) if kind not in ask else (yield from ask[kind](effect))
+                if kind in note:
+                    note[kind](effect, answer)
         except StopIteration:
             return True
         except PeerError:
             program.close()
         if self._num_slots:
-            yield from self._perform(KeepKV(self._role, (), 0))
+            yield KeepKV(self._role, (), 0)
+            self._num_slots = 0
         return False
 
-    def _perform(self, effect: Effect) -> Step[Any]:
-        if isinstance(effect, Prefill):
-            return (yield from self._prefill(effect.tokens))
-        answer = yield effect
-        if isinstance(effect, DraftForward | TargetForward | TargetExit):
-            self._num_slots += len(effect.rows)
-        elif isinstance(effect, KeepKV):
-            self._num_cached += effect.num_verified
-            self._num_slots = len(effect.slots) - effect.num_verified
-        elif isinstance(effect, Commit):
-            self._text += effect.tokens
-        return answer
-
-    def _prefill(self, tokens: tuple[int, ...]) -> Step[Any]:
+    def _prefill(self, effect: Prefill) -> Step[int | None]:
         """What the prefix lacks of these tokens, the first of the text."""
-        position = self._num_cached
-        if position >= len(tokens):
+        position, self._num_cached = self._num_cached, max(self._num_cached, len(effect.tokens))
+        if position >= len(effect.tokens):
             return None
-        self._num_cached = len(tokens)
-        return (yield Prefill(self._role, tokens[position:], position))
+        choice: int | None = yield Prefill(effect.role, effect.tokens[position:], position)
+        return choice
+
+    def _note_rows(self, effect: DraftForward | TargetForward | TargetExit, _: Any) -> None:
+        self._num_slots += len(effect.rows)
+
+    def _note_kept(self, effect: KeepKV, _: Any) -> None:
+        self._num_cached += effect.num_verified
+        self._num_slots = len(effect.slots) - effect.num_verified
+
+    def _note_commit(self, effect: Commit, _: Any) -> None:
+        self._text += effect.tokens
 
 
 class RecoveringTarget(_Relay):
@@ -171,6 +181,7 @@ class RecoveringTarget(_Relay):
         self._pause_s = _FIRST_PAUSE_S
         self._knock_at_s = -inf
         self._num_commits = 0  # since both started
+        self._ask |= {Receive: self._receive, TargetForward: self._forward}
 
     def run(self) -> Program:
         """As `Recoverable.run`."""
@@ -192,24 +203,27 @@ class RecoveringTarget(_Relay):
             self._knock_at_s = now_s + self._pause_s
         self._num_commits = 0
 
-    def _perform(self, effect: Effect) -> Step[Any]:
-        if isinstance(effect, Receive):
-            return (yield from self._receive(effect.peer))
-        if isinstance(effect, TargetForward | TargetExit):
-            self._patient_until_s = None
-            # Here the fallback's cache is settled: all of the text but its last token, and no tree.
-            if self.lost and (yield from self._finds_draft()):
-                raise PeerError("the draft is back")
-        elif isinstance(effect, Commit):
-            self._num_commits += not self.lost
-        return (yield from super()._perform(effect))
+    def _forward(self, effect: TargetForward) -> Step[tuple[int, ...]]:
+        # Here the fallback's cache is settled: all of the text but its last token, and no tree.
+        if self.lost and (yield from self._finds_draft()):
+            raise PeerError("the draft is back")
+        choices: tuple[int, ...] = yield effect
+        return choices
 
-    def _receive(self, peer: int) -> Step[Message]:
+    def _note_rows(self, effect: DraftForward | TargetForward | TargetExit, _: Any) -> None:
+        super()._note_rows(effect, _)
+        self._patient_until_s = None
+
+    def _note_commit(self, effect: Commit, _: Any) -> None:
+        super()._note_commit(effect, _)
+        self._num_commits += not self.lost
+
+    def _receive(self, effect: Receive) -> Step[Message]:
         """One patience is for all that is awaited between two forwards, lest a draft say ever so little."""
         now_s = yield from clock()
         if self._patient_until_s is None:
             self._patient_until_s = now_s + self._patience_s
-        message: Message | None = yield Receive(peer, max(0.0, self._patient_until_s - now_s))
+        message: Message | None = yield Receive(effect.peer, max(0.0, self._patient_until_s - now_s))
         if message is None:
             raise PeerError(f"nothing of use came from the draft within {self._patience_s} s")
         return message
@@ -238,6 +252,7 @@ class RecoveringDraft(_Relay):
         super().__init__(policy, request, Role.DRAFT)
         self.lost = restarted
         self._heard: Message | None = None  # what made it abandon the policy's program
+        self._note |= dict.fromkeys((Receive, Poll), self._note_heard)
 
     def run(self) -> Program:
         """As `Recoverable.run`."""
@@ -248,16 +263,13 @@ class RecoveringDraft(_Relay):
             self.lost = True
             self.num_losses += 1
 
-    def _perform(self, effect: Effect) -> Step[Any]:
-        answer = yield from super()._perform(effect)
-        if isinstance(effect, Receive | Poll):
-            if isinstance(answer, Verdict):
-                self._text += answer.tokens
-            elif isinstance(answer, Knock | Text | Stop):
-                self._heard = answer
-                if not isinstance(answer, Stop):  # which every program obeys where it expects it
-                    raise PeerError("the target has gone on alone")
-        return answer
+    def _note_heard(self, _: Receive | Poll, answer: Message | None) -> None:
+        if isinstance(answer, Verdict):
+            self._text += answer.tokens
+        elif isinstance(answer, Knock | Text | Stop):
+            self._heard = answer
+            if not isinstance(answer, Stop):  # which every program obeys where it expects it
+                raise PeerError("the target has gone on alone")
 
     def _rejoins(self) -> Step[bool]:
         """Learn what was missed, and put it into the cache, until the target starts both; False if it has finished."""
@@ -265,7 +277,7 @@ class RecoveringDraft(_Relay):
         while not isinstance(message, Stop):
             if isinstance(message, Text) and self._learns(message) and message.start:
                 return True
-            yield from self._prefill(tuple(self._text[:-1]))
+            yield from self._prefill(Prefill(self._role, tuple(self._text[:-1])))
             if isinstance(message, Knock | Text):
                 yield Send(Hello(len(self._text)))
             message = yield from receive()
@@ -291,16 +303,15 @@ class GroupMember(_Relay):
         super().__init__(policy, request, role)
         self._patience_s = patience_s
         self.lost = False
+        self._ask[Receive] = self._receive
 
     def run(self) -> Program:
         """As `Recoverable.run`."""
         self.lost = not (yield from self._relay(self._program(self._policy)))
         self.num_losses += self.lost
 
-    def _perform(self, effect: Effect) -> Step[Any]:
-        if not isinstance(effect, Receive):
-            return (yield from super()._perform(effect))
-        message = yield Receive(effect.peer, self._patience_s)
+    def _receive(self, effect: Receive) -> Step[Message]:
+        message: Message | None = yield Receive(effect.peer, self._patience_s)
         if message is None:
             raise PeerError(f"nothing came from peer {effect.peer} within {self._patience_s} s")
         return message

@@ -1,6 +1,7 @@
 """Small random draft/target pairs as Hugging Face directories; the draft is the target with noise on its weights."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -13,25 +14,27 @@ _CLASSES = {
 }
 
 
-def write_pair(directory: Path, *, architecture: str, noise: float = 0.12, seed: int = 0) -> tuple[Path, Path]:
+def write_pair(
+    directory: Path, *, architecture: str, noise: float = 0.12, seed: int = 0, **overrides: int
+) -> tuple[Path, Path]:
     """Directories of a target and a draft whose first choices often, but not always, agree."""
     config_class, model_class = _CLASSES[architecture]
     torch.manual_seed(seed)
-    config = config_class(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=48,
-        intermediate_size=80,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=12,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=0,
-        initializer_range=0.4,
-    )
-    model = model_class(config)
+    shape: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "initializer_range": 0.4,
+    }
+    model = model_class(config_class(**(shape | overrides)))
     model.save_pretrained(directory / "target")
     with torch.no_grad():
         for weight in model.parameters():

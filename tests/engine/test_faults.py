@@ -42,10 +42,17 @@ def expected(pair: tuple[ModelRef, ModelRef]) -> tuple[int, ...]:
         return generate(engine, Autoregressive()).tokens
 
 
-@pytest.fixture
-def engine(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
-    with start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S) as engine:
+@pytest.fixture(scope="module")
+def shared(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
+    with start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=100) as engine:
         yield engine
+
+
+@pytest.fixture
+def engine(shared: Launcher) -> Launcher:
+    """With its draft, whatever the test before has done to it."""
+    wait_until_ready(shared)
+    return shared
 
 
 def generate(engine: Launcher, policy: Policy, on_commit: Callable[[int], None] = lambda _: None) -> Generation:
@@ -82,7 +89,7 @@ def longest_wait_s(generation: Generation) -> float:
 def test_a_draft_killed_in_the_middle_costs_one_patience_and_is_started_again(
     engine: Launcher, expected: tuple[int, ...]
 ) -> None:
-    killed = pid_of(engine, Role.DRAFT)
+    killed, num_restarts = pid_of(engine, Role.DRAFT), engine.num_restarts
     generation = generate(engine, SwiftSpec(), once(20, lambda: os.kill(killed, signal.SIGKILL)))
     assert generation.tokens == expected
     assert generation.losses == 1
@@ -90,16 +97,40 @@ def test_a_draft_killed_in_the_middle_costs_one_patience_and_is_started_again(
     wait_until_ready(engine)
     assert pid_of(engine, Role.DRAFT) != killed
     after = generate(engine, SwiftSpec())
-    assert (after.tokens, after.losses, engine.num_restarts) == (expected, 0, 1)
+    assert (after.tokens, after.losses, engine.num_restarts) == (expected, 0, num_restarts + 1)
     assert after.timeline.of(Role.DRAFT)
 
 
 def wait_until_ready(engine: Launcher, seconds: float = 30.0) -> None:
-    """The launcher looks at its processes while requests run."""
     deadline_s = time.monotonic() + seconds
     while not any(process.role is Role.DRAFT for process in engine.processes):
-        generate(engine, SwiftSpec())
+        engine.attend()
+        time.sleep(0.02)
         assert time.monotonic() < deadline_s, "the draft does not come back"
+
+
+def test_a_draft_that_comes_back_in_the_middle_joins_in_within_a_second(
+    engine: Launcher, expected: tuple[int, ...]
+) -> None:
+    """The target is frozen until the new draft is ready, lest it have finished by then."""
+    target = pid_of(engine, Role.TARGET)
+    thawed_s = []
+
+    def thaw() -> None:
+        while not any(process.role is Role.DRAFT for process in engine.processes):
+            time.sleep(0.02)
+        os.kill(target, signal.SIGCONT)
+        thawed_s.append(time.perf_counter())
+
+    def freeze() -> None:
+        os.kill(target, signal.SIGSTOP)
+        threading.Thread(target=thaw).start()
+
+    os.kill(pid_of(engine, Role.DRAFT), signal.SIGKILL)
+    generation = generate(engine, SwiftSpec(), once(1, freeze))
+    assert generation.tokens == expected
+    expansions = [span.end_s for span in generation.timeline.of(Role.DRAFT) if span.phase is Phase.EXPAND]
+    assert min(expansions) - thawed_s[0] < 1.0
 
 
 def test_a_draft_killed_at_the_start_is_not_waited_for_twice(engine: Launcher, expected: tuple[int, ...]) -> None:
@@ -120,7 +151,7 @@ def test_a_draft_that_keeps_dying_is_given_up(pair: tuple[ModelRef, ModelRef], e
 def test_a_frozen_draft_is_taken_back_within_a_second_when_it_thaws(
     engine: Launcher, expected: tuple[int, ...]
 ) -> None:
-    frozen = pid_of(engine, Role.DRAFT)
+    frozen, num_restarts = pid_of(engine, Role.DRAFT), engine.num_restarts
     thawed_s = []
 
     def freeze() -> None:
@@ -133,7 +164,7 @@ def test_a_frozen_draft_is_taken_back_within_a_second_when_it_thaws(
 
     generation = generate(engine, SwiftSpec(), once(10, freeze))
     assert (generation.tokens, generation.losses) == (expected, 1)
-    assert engine.num_restarts == 0
+    assert engine.num_restarts == num_restarts
     expansions = [span.end_s for span in generation.timeline.of(Role.DRAFT) if span.phase is Phase.EXPAND]
     back_s = min(end_s for end_s in expansions if end_s > thawed_s[0])
     assert back_s - thawed_s[0] < 1.0

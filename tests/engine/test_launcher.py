@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -208,9 +209,11 @@ LAYOUTS = [("co-located", "serial_tree"), pytest.param(("disaggregated", "swifts
 
 
 @pytest.fixture
-def long_run(models: tuple[Path, Path], request: pytest.FixtureRequest) -> subprocess.Popen[str]:
+def long_run(models: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-c", LONG_RUN, *map(str, models), *request.param]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        yield process
+        process.kill()
 
 
 @pytest.mark.parametrize("long_run", LAYOUTS, indirect=True)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import Request
 from swiftspec.policies.amusd import Amusd
-from swiftspec.policies.effects import DraftForward, Poll, Receive, Role, Send, Stop, Subtree, TargetForward
+from swiftspec.policies.effects import DraftForward, PeerError, Poll, Receive, Role, Send, Stop, Subtree, TargetForward
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Schedule, drive, run_alone, schedules
 
@@ -69,6 +69,12 @@ def test_stale_tokens_are_not_verified() -> None:
     effects = list(run_alone(program, messages=[*messages, None], target=lambda row: row.token + 1))
     (forward,) = [effect for effect in effects if isinstance(effect, TargetForward)]
     assert [row.token for row in forward.rows] == [7, 8, 6]
+
+
+def test_a_draft_that_sends_only_stale_tokens_is_not_listened_to_for_ever() -> None:
+    program = Amusd(verify_rows=4).programs(Request(prompt=(7,), max_new_tokens=9))[Role.TARGET]
+    with pytest.raises(PeerError, match="expected a token behind 7, got 17 others"):
+        list(run_alone(program, messages=[Subtree(5, (8, 9), (-1, 0))] * 99))
 
 
 def test_stop_ends_the_draft() -> None:

@@ -88,7 +88,7 @@ def test_right_guesses_hide_the_draft_wholly() -> None:
 def test_guesses_below_another_chain_are_refused() -> None:
     program = Mirror(num_draft_tokens=1, guesses=1).programs(Request(prompt=(1, 2), max_new_tokens=4))[Role.DRAFT]
     stray = Subtree(1, (2, 9, 5), (-1, 0, 1))
-    with pytest.raises(PeerError, match="expected guesses below"):
+    with pytest.raises(PeerError, match="expected up to 2 guesses below"):
         list(run_alone(program, messages=[Verdict(()), stray], draft=lambda _: Candidates((3,), (-0.1,))))
 
 

@@ -1,0 +1,119 @@
+"""What keeps strangers out between nodes: CURVE keys of both ends of a ZeroMQ connection, made of one shared secret."""
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import Thread
+
+import zmq
+from zmq.utils import z85
+
+__all__ = ["Curve", "read_secret", "secure", "write_secret"]
+
+_SECRET_BYTES = 32  # as many as a CURVE key has
+_MOST_BYTES = 4096
+_ZAP = "inproc://zeromq.zap.01"  # where libzmq asks who may come in, see ZeroMQ RFC 27
+
+
+def write_secret(path: Path) -> None:
+    """A new random secret that only this user may read. ValueError if the file is there already."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(_SECRET_BYTES) + "\n")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file, without the white space around it.
+
+    Raises
+    ------
+    ValueError
+        If others may read the file, or if it is too short to be one.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            secret = file.read(_MOST_BYTES).strip()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    if mode & 0o077:
+        raise ValueError(f"{path}: its mode is {mode:o}, so others may read the secret; expected 600")
+    if len(secret) < _SECRET_BYTES:
+        raise ValueError(f"{path}: the secret has {len(secret)} bytes; expected {_SECRET_BYTES} or more")
+    return secret
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Secret keys of the end that binds and of the ends that connect (Z85, 40 characters)."""
+
+    server_key: bytes = field(repr=False)
+    client_key: bytes = field(repr=False)
+
+    @classmethod
+    def derived(cls, secret: bytes) -> "Curve":
+        """Keys that only who has the secret can know; any 32 bytes are a key."""
+        if not zmq.has("curve"):
+            raise ValueError("this build of libzmq has no CURVE, which several nodes need; expected one with libsodium")
+        return cls(server_key=_key(secret, b"server"), client_key=_key(secret, b"client"))
+
+    @cached_property
+    def server_public(self) -> bytes:
+        return zmq.curve_public(self.server_key)
+
+    @cached_property
+    def client_public(self) -> bytes:
+        return zmq.curve_public(self.client_key)
+
+
+def _key(secret: bytes, end: bytes) -> bytes:
+    return z85.encode(hmac.digest(secret, b"swiftspec curve " + end, hashlib.sha256))
+
+
+def secure(socket: "zmq.Socket[bytes]", curve: Curve, *, server: bool) -> None:
+    """Encrypt a socket, and let nobody in who does not have the secret: before it binds (server) or connects.
+
+    The server's context gets a thread that checks keys; it ends with the context. Without it a peer is refused, too.
+    """
+    if server:
+        _start_gate(socket.context, curve)
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"swiftspec")
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, curve.server_key)
+    else:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server_public)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.client_public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, curve.client_key)
+
+
+def _start_gate(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve) -> None:
+    gate = context.socket(zmq.REP)
+    gate.setsockopt(zmq.LINGER, 0)
+    try:
+        gate.bind(_ZAP)
+    except zmq.ZMQError:  # this context has one already
+        gate.close()
+        return
+    Thread(target=_keep_gate, args=(gate, curve.client_public), name="curve", daemon=True).start()
+
+
+def _keep_gate(gate: "zmq.Socket[bytes]", client_public: bytes) -> None:
+    """Answer libzmq's questions (RFC 27) until the context is terminated."""
+    known = z85.decode(client_public)
+    with suppress(zmq.ContextTerminated), gate:
+        while True:
+            version, request, *rest = gate.recv_multipart()
+            mechanism, keys = (rest[3], rest[4:]) if len(rest) > 3 else (b"", [])
+            is_known = mechanism == b"CURVE" and len(keys) == 1 and hmac.compare_digest(keys[0], known)
+            answer = (b"200", b"OK") if is_known else (b"400", b"unknown key")
+            gate.send_multipart([version, request, *answer, b"", b""])

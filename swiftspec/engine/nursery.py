@@ -1,0 +1,151 @@
+"""Forks the engine's processes off one that has loaded torch: that takes seconds once, and every process is there at
+once, also one that takes the place of a dead one.
+
+`python -m swiftspec.engine.nursery FD` is started by a `Nursery`, never by hand. It computes nothing itself, so that no
+thread of torch exists when it forks, and ends with its launcher.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from types import TracebackType
+
+from swiftspec.engine.interrupts import interrupts_held
+from swiftspec.errors import EngineError
+
+__all__ = ["Nursery"]
+
+_NEWS = struct.Struct("<?ii")  # whether a process ended, its id, its exit code (negative: the signal)
+_ENDS_WITHIN_S = 1.0
+
+
+class Nursery:
+    """Where the launcher has its processes started. A context manager; nothing runs before the first `start`."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._codes: dict[int, int] = {}
+        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, connection: int) -> int:
+        """Fork a worker that holds the pipe with this descriptor; its process id."""
+        if self._process is None:
+            self._process = self._started()
+        try:
+            socket.send_fds(self._control, [b"\0"], [connection])
+            while True:
+                pid: int
+                ended, pid, code = _NEWS.unpack(self._control.recv(_NEWS.size))
+                if not ended:
+                    return pid
+                self._codes[pid] = code
+        except (OSError, struct.error):
+            raise EngineError("the process that starts the engine's others has gone") from None
+
+    def exit_code(self, pid: int, *, within_s: float) -> int | None:
+        """How a process ended, negative for a signal; None if it has not, or if nobody can say any more."""
+        until_s = time.monotonic() + within_s
+        while pid not in self._codes:
+            ready, _, _ = select.select([self._control], [], [], max(0.0, until_s - time.monotonic()))
+            news = self._control.recv(_NEWS.size) if ready else b""
+            if not news:
+                return None
+            _, ended, code = _NEWS.unpack(news)
+            self._codes[ended] = code
+        return self._codes[pid]
+
+    def close(self) -> None:
+        """End it; its processes have ended before, or end with their pipes."""
+        self._control.close()
+        self._theirs.close()
+        if self._process is not None:
+            try:
+                self._process.wait(_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
+        tuning = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        with interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
+            process = subprocess.Popen(
+                [sys.executable, "-m", "swiftspec.engine.nursery", str(self._theirs.fileno())],
+                pass_fds=[self._theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | tuning,
+            )
+        self._theirs.close()
+        return process
+
+
+def main() -> None:
+    """Fork a worker for every descriptor that comes, and say how each ended, until the launcher is gone."""
+    import swiftspec.engine.worker  # noqa: F401 - what takes seconds, done once
+
+    control = socket.socket(fileno=int(sys.argv[1]))
+    woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    gc.freeze()  # or every collection of a child would copy all pages
+    while True:
+        ready, _, _ = select.select([control.fileno(), woken], [], [])
+        if woken in ready:
+            os.read(woken, 512)
+            _tell_ends(control)
+        if control.fileno() in ready:
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            if not descriptors:
+                return
+            pid = os.fork()
+            if pid == 0:
+                _become_worker(descriptors[0], (control.detach(), woken, wakes))
+            os.close(descriptors[0])
+            control.send(_NEWS.pack(False, pid, 0))
+
+
+def _tell_ends(control: socket.socket) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            control.send(_NEWS.pack(True, ended[0], os.waitstatus_to_exitcode(ended[1])))
+
+
+def _become_worker(connection: int, inherited: tuple[int, ...]) -> None:
+    """Never returns: what the nursery was at is not this process's."""
+    from swiftspec.engine import worker
+
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in inherited:
+            os.close(descriptor)
+        worker.serve(Connection(connection))
+        code = 0
+    except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

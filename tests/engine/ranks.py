@@ -1,0 +1,145 @@
+"""Ranks of a team as real processes, told what to run. Each imports this module, and so it imports nothing slow."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from swiftspec.engine.cached import AnyDecoder, CachedDecoder
+from swiftspec.engine.driver import Model
+from swiftspec.engine.leading import Leading, follow
+from swiftspec.engine.model import Decoder
+from swiftspec.engine.ops import reference_ops
+from swiftspec.engine.static import StaticDecoder
+from swiftspec.engine.team import Team
+from swiftspec.engine.weights import FORMATS
+from swiftspec.policies.effects import Role, Row
+from swiftspec.specs import Inflation
+
+DEADLINE_S = 60.0
+PROMPT = tuple(token % 83 for token in range(7, 290))  # several chunks, and more than fits into a note
+AT = len(PROMPT)
+TREE = (Row(3, AT, 0), Row(5, AT + 1, 0b1), Row(8, AT + 1, 0b1), Row(13, AT + 2, 0b101))
+KEPT_TREE = (Row(21, AT + 3, 0b1), Row(34, AT + 4, 0b11))
+HALVES = (Row(55, AT + 5, 0),)
+
+_joined: list[Team] = []  # of this process
+
+Job = Callable[..., Any]
+
+
+class Ranks:
+    """A team's processes."""
+
+    def __init__(self, processes: list[ProcessPoolExecutor]) -> None:
+        self._processes = processes
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def start(self, job: Job, *arguments: Any) -> list[Future[Any]]:
+        """`job(team, *arguments)` on every rank."""
+        return [process.submit(_with_team, job, arguments) for process in self._processes]
+
+    def run(self, job: Job, *arguments: Any) -> list[Any]:
+        """What `job(team, *arguments)` answers on every rank."""
+        return [future.result(timeout=DEADLINE_S) for future in self.start(job, *arguments)]
+
+
+@contextmanager
+def joined_ranks(size: int, store: str | None = None) -> Iterator[Ranks]:
+    """Processes that have joined one team, by a file unless there is a store."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = store or f"file://{folder}/store"
+        context = get_context("spawn")
+        processes = [ProcessPoolExecutor(1, mp_context=context) for _ in range(size)]
+        try:
+            joining = [process.submit(_join, address, rank, size) for rank, process in enumerate(processes)]
+            for future in joining:
+                future.result(timeout=DEADLINE_S)
+            yield Ranks(processes)
+        finally:
+            for process in processes:
+                with suppress(Exception):  # one that a test has ended
+                    process.submit(_leave)
+            for process in processes:
+                process.shutdown(wait=True)
+
+
+def _join(store: str, rank: int, size: int) -> None:
+
+    torch.set_num_threads(1)
+    _joined.append(Team.join(store, rank=rank, size=size, device="cpu"))
+
+
+def _leave() -> None:
+    while _joined:
+        _joined.pop().close()
+
+
+def _with_team(job: Job, arguments: tuple[Any, ...]) -> Any:
+    return job(_joined[-1], *arguments)
+
+
+def decoder_of(kind: str, directory: Path, team: Team, inflation: Inflation | None = None) -> AnyDecoder:
+    """A `Decoder` ("packed") or a `StaticDecoder` ("static"), in fp32 on the CPU."""
+    if kind == "packed":
+        return Decoder.load(directory, team=team, inflation=inflation)
+    chosen = FORMATS["float32"]
+    return StaticDecoder.load(directory, weight_format=chosen, ops=reference_ops(), team=team, inflation=inflation)
+
+
+Script = Callable[[Mapping[Role, Model]], list[torch.Tensor]]
+
+
+def led(team: Team, kind: str, directories: Mapping[Role, Path], script: Script) -> Any:
+    """What a script says with models whose shards are on all ranks; only the leader runs it."""
+    models: dict[Role, Model] = {}
+    for role, directory in directories.items():
+        decoder = decoder_of(kind, directory, team)
+        models[role] = CachedDecoder(decoder, decoder.new_cache(400))
+    if not team.is_leader:
+        return follow(models, team)
+    try:
+        return script({role: Leading(model, team, role) for role, model in models.items()})
+    finally:
+        team.dismiss()
+
+
+def conversation(models: Mapping[Role, Model]) -> list[Tensor]:
+    """The logits of all that a program may ask of its models, which take turns."""
+    steps = {role: _asked(model) for role, model in models.items()}
+    return [next(step) for _ in range(7) for step in steps.values()]
+
+
+def _asked(model: Model) -> Iterator[Tensor]:
+    model.reset()
+    yield model.prefill(PROMPT).clone()
+    yield model.forward(TREE).clone()
+    model.keep((0, 2, 3), 2)  # two join the prefix, and the third is the tree
+    yield model.forward(KEPT_TREE).clone()
+    model.keep((0, 1, 2), 3)
+    yield model.exit(HALVES).clone()
+    yield model.finish().clone()
+    with pytest.raises(ValueError, match="cache"):  # which the followers survive
+        model.prefill(PROMPT * 2)
+    model.keep((), 0)
+    yield model.forward(HALVES, fuzzy=True).clone()
+    model.reset()
+    yield model.prefill(PROMPT[:3]).clone()
+
+
+def last_logits(team: Team, directory: Path, inflation: Inflation | None) -> Tensor:
+    decoder = decoder_of("packed", directory, team, inflation)
+    logits = decoder.prefill([1, 2, 3], decoder.new_cache(8))
+    assert logits is not None, "there are tokens"
+    return logits

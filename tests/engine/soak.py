@@ -1,0 +1,229 @@
+"""Many prompts, a fault in each: `python -m tests.engine.soak --prompts 200 --seed 0`. Exits with 1 unless all is well.
+
+Every prompt's output must be the target's own, as another engine decoded it before; the target and the launcher must
+not grow; in the end no process is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.nursery import Nursery
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import Layout, Policy, Request, make_policy
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from tests.engine.conftest import start_engine
+from tests.engine.pairs import VOCAB_SIZE, write_pair
+from tests.engine.processes import gone_within
+from tests.engine.proxy import ProxiedSite
+
+__all__ = ["Soaked", "soak"]
+
+NEW_TOKENS = 96
+PATIENCE_S = 0.2
+POLICIES = ("swiftspec", "pearl", "amusd", "ssd", "specbranch", "mirror")
+WARM_PROMPTS = 20  # until then buffers are made, and Python's own caches filled
+MOST_GROWTH_BYTES = 8 << 20
+_READY_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soaked:
+    """What came of it.
+
+    Parameters
+    ----------
+    faults : dict
+        How many of each kind.
+    wrong : tuple of str
+        Prompts whose output was not the target's, with the fault.
+    losses, restarts : int
+    growth_bytes : dict
+        Resident memory gained after the first prompts, of the launcher and the target.
+    files : dict
+        File descriptors gained.
+    orphans : bool
+    """
+
+    faults: dict[str, int]
+    wrong: tuple[str, ...]
+    losses: int
+    restarts: int
+    growth_bytes: dict[str, int]
+    files: dict[str, int]
+    orphans: bool
+    seconds: float
+
+    @property
+    def is_clean(self) -> bool:
+        grows = max(self.growth_bytes.values()) > MOST_GROWTH_BYTES or max(self.files.values()) > 0
+        return not (self.wrong or self.orphans or grows)
+
+
+class _Faults:
+    """Each a method that does it, now."""
+
+    def __init__(self, engine: Launcher, site: ProxiedSite, rng: random.Random) -> None:
+        self._engine, self._site, self._rng = engine, site, rng
+        self._timers: list[threading.Timer] = []
+
+    @property
+    def kinds(self) -> dict[str, Callable[[], None]]:
+        return {
+            "killed": self.kill,
+            "frozen": self.freeze,
+            "lost": lambda: self._site.proxy.lose(self._rng.randint(1, 3)),
+            "delayed": lambda: self._site.proxy.delay(self._rng.uniform(0.1, 2.0)),
+            "nonsense": lambda: self._site.proxy.invent(self._nonsense()),
+        }
+
+    def draft(self) -> int | None:
+        return next((process.pid for process in self._engine.processes if process.role is Role.DRAFT), None)
+
+    def kill(self) -> None:
+        if (pid := self.draft()) is not None:
+            os.kill(pid, signal.SIGKILL)
+
+    def freeze(self) -> None:
+        if (pid := self.draft()) is not None:
+            os.kill(pid, signal.SIGSTOP)
+            timer = threading.Timer(self._rng.uniform(0.05, 1.5), os.kill, (pid, signal.SIGCONT))
+            timer.start()
+            self._timers.append(timer)
+
+    def thaw(self) -> None:
+        for timer in self._timers:
+            timer.join()
+        self._timers.clear()
+
+    def _nonsense(self) -> list[bytes]:
+        return [self._rng.randbytes(self._rng.choice((0, 5, 13, 40, 400))) for _ in range(self._rng.randint(1, 20))]
+
+
+def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str], None]) -> Soaked:
+    """Run them all. The pair is random; its target is slowed down, so that faults fall into the middle."""
+    rng = random.Random(seed)
+    target, draft = write_pair(directory, architecture="llama")
+    pair = (
+        ModelRef(model=str(target), dtype="float32", inflate="layers=12,hidden=192"),
+        ModelRef(model=str(draft), dtype="float32"),
+    )
+    prompts = [tuple(rng.choices(range(1, VOCAB_SIZE), k=rng.randint(1, 120))) for _ in range(num_prompts)]
+    with start_engine(pair, Layout.COLOCATED) as engine:
+        expected = [_generate(engine, Autoregressive(), prompt, lambda _: None)[0] for prompt in prompts]
+    counts: Counter[str] = Counter()
+    wrong, losses, before_s = [], 0, time.monotonic()
+    with (
+        Nursery() as nursery,
+        (site := ProxiedSite(directory, nursery)).proxy,
+        start_engine(
+            pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=10 * num_prompts, site=site
+        ) as engine,
+    ):
+        faults = _Faults(engine, site, rng)
+        processes = {"launcher": os.getpid(), "target": engine.processes[0].pid}
+        warm: dict[str, tuple[int, int]] = {}
+        for number, (prompt, own) in enumerate(zip(prompts, expected, strict=True)):
+            kind, after = rng.choice(list(faults.kinds)), rng.choice((0, 0, 1, 20, 50))
+            _wait_for_draft(engine, faults)
+            policy = make_policy(POLICIES[number % len(POLICIES)])
+            output, lost = _generate(engine, policy, prompt, _once(after, faults.kinds[kind]))
+            counts[f"{kind} at {after}"] += 1
+            losses += lost
+            if output != own:
+                wrong.append(f"prompt {number}, {policy.name}, {kind} after {after}")
+            if number + 1 == min(WARM_PROMPTS, num_prompts):
+                warm = {name: _size(pid) for name, pid in processes.items()}
+            if (number + 1) % 10 == 0:
+                report(
+                    f"{number + 1} of {num_prompts}: {losses} losses, {engine.num_restarts} restarts, {wrong or 'ok'}"
+                )
+        faults.thaw()
+        grown = {name: _size(pid) for name, pid in processes.items()}
+        restarts = engine.num_restarts
+        pids = [process.pid for process in engine.processes]
+    return Soaked(
+        faults=dict(counts),
+        wrong=tuple(wrong),
+        losses=losses,
+        restarts=restarts,
+        growth_bytes={name: grown[name][0] - warm[name][0] for name in processes},
+        files={name: grown[name][1] - warm[name][1] for name in processes},
+        orphans=not gone_within(pids, 2.0),
+        seconds=time.monotonic() - before_s,
+    )
+
+
+def _generate(
+    engine: Launcher, policy: Policy, prompt: tuple[int, ...], on_commit: Callable[[int], None]
+) -> tuple[tuple[int, ...], int]:
+    """The output as it was streamed, and how often the draft was lost."""
+    streamed: list[int] = []
+
+    def take(tokens: tuple[int, ...]) -> None:
+        streamed.extend(tokens)
+        on_commit(len(streamed))
+
+    on_commit(0)
+    request = Request(prompt=prompt, max_new_tokens=NEW_TOKENS, eos_token_ids=frozenset({0}))
+    generation = engine.generate(policy, request, request_id="soak", sampler=Sampler(), on_commit=take)
+    assert tuple(streamed) == generation.tokens, "what was streamed is what was generated"
+    return generation.tokens, generation.losses
+
+
+def _once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
+    pending = [act]
+
+    def on_commit(num_tokens: int) -> None:
+        if num_tokens >= after and pending:
+            pending.pop()()
+
+    return on_commit
+
+
+def _wait_for_draft(engine: Launcher, faults: _Faults) -> None:
+    deadline_s = time.monotonic() + _READY_WITHIN_S
+    while faults.draft() is None:
+        engine.attend()
+        time.sleep(0.05)
+        assert time.monotonic() < deadline_s, "the draft does not come back"
+
+
+def _size(pid: int) -> tuple[int, int]:
+    """Resident bytes, and open file descriptors."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE"), len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = soak(Path(folder), num_prompts=options.prompts, seed=options.seed, report=_say)
+    _say(str(result))
+    return 0 if result.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

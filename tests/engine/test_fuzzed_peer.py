@@ -1,0 +1,224 @@
+"""In the draft's place at the socket: anything but a draft. The target is the engine's, in a process of its own."""
+
+import os
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+import torch
+import zmq
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.cached import CachedDecoder
+from swiftspec.engine.channel import Channel, encode
+from swiftspec.engine.conversation import Stamp
+from swiftspec.engine.driver import Driver
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import Request, make_policy
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Hello, Knock, Message, Role, Stop, Subtree, Text, Verdict
+from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.recovery import RecoveringTarget
+from tests.engine.pairs import VOCAB_SIZE, write_pair
+
+REQUEST = Request(prompt=(5, 9, 2, 33, 71, 8), max_new_tokens=120)
+PATIENCE_S = 0.05
+POLICIES = ("swiftspec", "amusd", "pearl", "mirror")
+TOP = 2**32 - 1
+
+
+def serve(connection: Connection, checkpoint: str, address: str) -> None:
+    """The target's process: a policy's name comes, and whether to begin alone; what it said and heard goes."""
+    torch.set_num_threads(1)
+    model = CachedDecoder.load(ModelRef(model=checkpoint, dtype="float32"), max_context=256, tree_slots=64)
+    channel = Channel(address, bind=True, leads=True, vocab_size=model.vocab_size, interrupted=lambda: False)
+    connection.send(None)
+    for number, (name, alone) in enumerate(iter(connection.recv, None)):
+        channel.begin(number)
+        output: list[int] = []
+        driver = Driver(
+            role=Role.TARGET,
+            models={Role.TARGET: model},
+            channels=[channel],
+            commit=output.extend,
+            interrupted=lambda: False,
+            sampler=Sampler(),
+        )
+        with torch.inference_mode():
+            if name == "autoregressive":
+                driver.run(Autoregressive().programs(REQUEST)[Role.TARGET])
+                connection.send((tuple(output), 0, 0))
+                continue
+            part = RecoveringTarget(
+                make_policy(name), REQUEST, fallback=PromptLookup(), patience_s=PATIENCE_S, alone=alone
+            )
+            driver.run(part.run())
+        connection.send((tuple(output), channel.num_refused, part.num_losses))
+
+
+class Target:
+    """Its process from outside."""
+
+    def __init__(self, directory: Path) -> None:
+        checkpoint, _ = write_pair(directory, architecture="llama")
+        self.path = directory / "channel"
+        self.address = f"ipc://{self.path}"
+        self._connection, theirs = get_context("spawn").Pipe()
+        self._process = get_context("spawn").Process(target=serve, args=(theirs, str(checkpoint), self.address))
+        self._process.start()
+        theirs.close()
+        assert self._connection.poll(120)
+        self._connection.recv()
+        self.num_requests = 0
+
+    def close(self) -> None:
+        self._connection.send(None)
+        self._process.join(10)
+        assert self._process.exitcode == 0
+
+    def says(self, name: str, *, alone: bool = False) -> tuple[tuple[int, ...], int, int]:
+        """Its output, how many messages it has refused so far, how often it lost its draft. EOFError if it crashed."""
+        self._connection.send((name, alone))
+        assert self._connection.poll(120), "it goes on"
+        output, num_refused, num_losses = self._connection.recv()
+        self.num_requests += 1
+        return output, num_refused, num_losses
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    target = Target(tmp_path_factory.mktemp("fuzzed"))
+    yield target
+    target.close()
+
+
+@pytest.fixture(scope="module")
+def expected(target: Target) -> tuple[int, ...]:
+    return target.says("autoregressive")[0]
+
+
+def random_message(rng: random.Random) -> Message:
+    tokens = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 40)))
+    position = rng.randint(0, 140)
+    parents = (-1, *(rng.randrange(index) for index in range(1, len(tokens))))
+    rooted = Subtree(len(REQUEST.prompt) - 1, REQUEST.prompt[-1:] + tokens[1:], parents)
+    messages: list[Message] = [
+        rooted,
+        Subtree(position, tokens, parents),
+        Subtree(rooted.position, rooted.tokens[:2], (-1, 0)[: len(tokens)]),
+        Verdict(tokens),
+        Hello(position),
+        Text(position, tokens, start=True),
+        Knock(),
+        Stop(),
+    ]
+    return rng.choice(messages)
+
+
+Noise = Callable[[random.Random], bytes]
+Peer = Callable[[Target, threading.Event], None]
+
+
+def any_bytes(rng: random.Random) -> bytes:
+    return rng.randbytes(rng.choice((0, 1, 12, 13, 14, 17, 100, 5000)))
+
+
+def truncated(rng: random.Random) -> bytes:
+    frame = encode(random_message(rng), Stamp(rng.randint(0, 9), rng.randint(0, 3), rng.randint(0, 5)))
+    return frame[: rng.randrange(len(frame))]
+
+
+def oversized(rng: random.Random) -> bytes:
+    return bytes(rng.choice((40_000, 4_000_000)))
+
+
+def wrong_schema(rng: random.Random) -> bytes:
+    count = rng.randint(0, 9)
+    numbers = [rng.choice((-(2**31), -1, 0, 1, VOCAB_SIZE, 2**31 - 1)) for _ in range(count)]
+    head = struct.pack("<IIIB", rng.randint(0, 9), rng.choice((0, 1, TOP)), rng.choice((0, 1, TOP)), rng.randint(0, 9))
+    return head + struct.pack(f"<{count}i", *numbers)
+
+
+def frames_of(noise: Noise, target: Target, done: threading.Event) -> None:
+    rng = random.Random(3)
+    with zmq.Context() as context:
+        while not done.is_set():
+            with context.socket(zmq.DEALER) as stranger:
+                stranger.setsockopt(zmq.LINGER, 0)
+                stranger.connect(target.address)
+                for _ in range(50):
+                    if stranger.poll(20, zmq.POLLOUT) and not done.is_set():
+                        stranger.send(noise(rng), zmq.NOBLOCK)
+                time.sleep(0.01)
+
+
+def raw_bytes(target: Target, done: threading.Event) -> None:
+    rng = random.Random(4)
+    starts = (b"", b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48), b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00")
+    while not done.is_set():
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(os.fspath(target.path))
+            with suppress(BrokenPipeError):  # it may hang up
+                stranger.sendall(rng.choice(starts) + rng.randbytes(rng.randint(0, 3000)))
+        time.sleep(0.002)
+
+
+def impostor(target: Target, done: threading.Event) -> None:
+    """Every number is right, the handshake too; then nonsense."""
+    rng = random.Random(5)
+    with Channel(target.address, bind=False, leads=False, vocab_size=VOCAB_SIZE, interrupted=done.is_set) as channel:
+        request = -1
+        try:
+            while not done.is_set():
+                if request != target.num_requests:
+                    request = target.num_requests
+                    channel.begin(request)
+                message = channel.receive(0.02)
+                if isinstance(message, Knock):
+                    channel.send(Hello(len(REQUEST.prompt)))
+                elif isinstance(message, Text) and not message.start:
+                    channel.send(Hello(message.position + len(message.tokens)))
+                else:
+                    for _ in range(rng.randint(1, 3)):
+                        channel.send(random_message(rng))
+        except InterruptedError:
+            pass
+
+
+NOISES = {noise.__name__: noise for noise in (any_bytes, truncated, oversized, wrong_schema)}
+PEERS: dict[str, Peer] = {
+    **{name: partial(frames_of, noise) for name, noise in NOISES.items()},
+    "raw_bytes": raw_bytes,
+    "impostor": impostor,
+}
+
+
+@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_peer_changes_what_the_target_says(name: str, peer: str, target: Target, expected: tuple[int, ...]) -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=PEERS[peer], args=(target, done))
+    thread.start()
+    num_refused = num_losses = 0
+    try:
+        for _ in range(9):  # the request is short: it may be over before the peer is connected
+            # It asks for a draft at once, and gets an answer from an impostor.
+            output, num_refused, losses = target.says(name, alone=peer == "impostor")
+            assert output == expected
+            num_losses += losses
+            # ZeroMQ itself refuses the others.
+            if num_losses and (num_refused or peer not in NOISES or peer == "oversized"):
+                return
+    finally:
+        done.set()
+        thread.join()
+    raise AssertionError(f"{num_refused} messages refused and {num_losses} losses: the target heard nothing")

@@ -1,0 +1,116 @@
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from swiftspec.engine.curve import Curve
+from swiftspec.engine.links import Link
+from swiftspec.engine.protocol import Committed, Failed
+from swiftspec.engine.wire import Bye, Frame, Halt
+
+OURS, THEIRS = Curve.derived(b"o" * 32), Curve.derived(b"t" * 32)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Link, Link]]:
+    """Of node 0 and of another node, connected."""
+    first = Link("tcp://127.0.0.1:0", bind=True, curve=OURS)
+    with first, Link(first.address, bind=False, curve=OURS) as other:
+        meet(first, other)
+        yield first, other
+
+
+def meet(first: Link, other: Link) -> None:
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(other.await_peer, 5.0)
+        first.await_peer(5.0)
+        waiting.result()
+    assert first.is_up
+    assert other.is_up
+
+
+def arrived(link: Link, count: int) -> list[Frame]:
+    frames: list[Frame] = []
+    deadline_s = time.monotonic() + 10.0
+    while len(frames) < count and time.monotonic() < deadline_s:
+        link.wait((), 0.05)
+        frames += link.frames()
+    return frames
+
+
+def goes_down(link: Link, within_s: float) -> bool:
+    deadline_s = time.monotonic() + within_s
+    while link.is_up and time.monotonic() < deadline_s:
+        link.wait((), 0.05)
+    return not link.is_up
+
+
+def test_frames_arrive_whole_and_in_order(ends: tuple[Link, Link]) -> None:
+    first, other = ends
+    sent = [Frame(number, Committed(number, tuple(range(number)))) for number in range(300)]
+    for frame in sent:
+        first.send(frame)
+    assert arrived(other, 300) == sent
+    other.send(Frame(7, Halt()))
+    assert arrived(first, 1) == [Frame(7, Halt())]
+
+
+def test_what_was_sent_before_the_end_arrives(ends: tuple[Link, Link]) -> None:
+    first, other = ends
+    first.send(Frame(1, Failed("x" * 1_000_000, is_user_error=False)))
+    first.send(Frame(0, Bye()))
+    first.close()
+    assert [type(frame.message) for frame in arrived(other, 2)] == [Failed, Bye]
+    assert goes_down(other, 5.0)
+
+
+def test_a_peer_that_has_gone_is_noticed_and_nothing_sent_to_it_fails(ends: tuple[Link, Link]) -> None:
+    first, other = ends
+    other.close()
+    assert goes_down(first, 2.0)
+    first.send(Frame(1, Halt()))
+    assert list(first.frames()) == []
+
+
+def test_strangers_come_and_go_unheard(ends: tuple[Link, Link]) -> None:
+    first, other = ends
+    port = int(first.address.rpartition(":")[2])
+    for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(10), b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(60)):
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(data)
+    refused = pytest.raises(ValueError, match="the connection was refused; expected the same secret on both nodes")
+    with Link(first.address, bind=False, curve=THEIRS) as stranger_link, refused:
+        stranger_link.await_peer(5.0)
+    other.send(Frame(1, Halt()))
+    assert arrived(first, 1) == [Frame(1, Halt())]
+    assert first.is_up
+    assert other.is_up
+
+
+def test_a_second_node_with_the_secret_does_not_replace_the_first(ends: tuple[Link, Link]) -> None:
+    first, other = ends
+    with Link(first.address, bind=False, curve=OURS) as second, pytest.raises(ValueError, match=r"within 0.5 s"):
+        second.await_peer(0.5)
+    other.send(Frame(1, Halt()))
+    assert arrived(first, 1) == [Frame(1, Halt())]
+    assert first.is_up
+
+
+def test_without_the_secret_nobody_gets_in() -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(Link("tcp://127.0.0.1:0", bind=True, curve=OURS))
+        for curve in (THEIRS, None):
+            stranger = stack.enter_context(Link(first.address, bind=False, curve=curve))
+            with pytest.raises(ValueError, match="the connection was refused"):
+                stranger.await_peer(5.0)
+        with pytest.raises(ValueError, match=r"nobody who has the secret connected within 0.1 s"):
+            first.await_peer(0.1)
+
+
+def test_an_address_that_cannot_be_bound_is_one_sentence() -> None:
+    in_use = pytest.raises(ValueError, match=r"cannot be bound \(Address already in use\)")
+    with Link("tcp://127.0.0.1:0", bind=True, curve=None) as link, in_use:
+        Link(link.address, bind=True, curve=None)

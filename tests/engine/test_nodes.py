@@ -1,0 +1,193 @@
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.links import Link
+from swiftspec.engine.nodes import NodeSite, Peer, free_ports, shares
+from swiftspec.engine.nursery import Nursery
+from swiftspec.engine.placement import Seat
+from swiftspec.engine.protocol import Committed, Failed, Finished, Ready, Setup
+from swiftspec.engine.rendezvous import NodeFacts
+from swiftspec.engine.wire import Clock, Close, Frame, Halt
+from swiftspec.errors import EngineError
+from swiftspec.policies.effects import Role
+from swiftspec.timeline import Phase, Span
+
+HERE = "127.0.0.1"
+
+
+def node(rank: int, *, host: int | None = None, num_devices: int = 2) -> NodeFacts:
+    return NodeFacts(
+        rank=rank,
+        num_nodes=2,
+        version="1",
+        plan_sha256="",
+        address=f"192.0.2.{rank}",
+        folder=f"/folder-{rank}",
+        host=rank if host is None else host,
+        num_devices=num_devices,
+        ports=(5000, 5001),
+    )
+
+
+def site(*nodes: NodeFacts, owned: list[tuple[int, ...]] | None = None) -> NodeSite:
+    return NodeSite(
+        nodes, {}, owned or shares(4, 2), curve=None, store="tcp://192.0.2.0:29500/swiftspec", nursery=Nursery()
+    )
+
+
+def seat(role: Role, *devices: int, group: int = 0) -> Seat:
+    return Seat(role, group, 0, 1, devices)
+
+
+def setup(*devices: int, rank: int = 0) -> Setup:
+    return Setup(
+        role=Role.DRAFT,
+        group=0,
+        rank=rank,
+        size=2,
+        team="",
+        models={Role.DRAFT: ModelRef(model="m", dtype="float32")},
+        devices=devices,
+        device="cpu",
+        channels=(),
+        max_context=8,
+        tree_slots=8,
+    )
+
+
+def test_devices_are_shared_out_in_order() -> None:
+    assert shares(4, 2) == [(0, 1), (2, 3)]
+    for num_devices, num_nodes in ((3, 2), (2, 4)):
+        with pytest.raises(ValueError, match=f"--nnodes is {num_nodes}; the plan's {num_devices} devices cannot be"):
+            shares(num_devices, num_nodes)
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(free_ports(HERE, 20))) == 20
+
+
+def test_what_stays_on_a_node_never_touches_the_network() -> None:
+    nodes = site(node(0), node(1))
+    assert nodes.num_devices("cpu") == 4
+    assert nodes.channel(seat(Role.TARGET, 2), seat(Role.DRAFT, 3)) == "ipc:///folder-1/channel-0"
+    assert nodes.channel(seat(Role.TARGET, 2, group=1), seat(Role.DRAFT, 0)) == "tcp://192.0.2.1:5001"
+    assert nodes.team("a", [setup(2), setup(3, rank=1)]) == "file:///folder-1/team-a"
+    assert nodes.team("a", [setup(1), setup(2, rank=1)]) == "tcp://192.0.2.0:29500/swiftspec/team-a"
+
+
+def test_nodes_of_one_machine_share_its_files() -> None:
+    nodes = site(node(0, host=0), node(1, host=0), owned=[(0,), (1,)])
+    assert nodes.channel(seat(Role.TARGET, 0), seat(Role.DRAFT, 1)) == "ipc:///folder-0/channel-0"
+
+
+def test_a_process_has_its_devices_on_one_node() -> None:
+    with pytest.raises(ValueError, match=r"devices \[1, 2\] are of several nodes; one process needs its own on one"):
+        site(node(0), node(1)).start(setup(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "owned", "needed"),
+    [
+        ([node(0), node(1, num_devices=1)], [(0, 1), (2, 3)], 2),
+        ([node(0, host=0), node(1, host=0, num_devices=2)], [(0, 1), (2,)], 3),
+    ],
+)
+def test_a_node_with_too_few_devices_is_named(
+    nodes: list[NodeFacts], owned: list[tuple[int, ...]], needed: int
+) -> None:
+    offered = nodes[1].num_devices
+    with pytest.raises(ValueError, match=f"node 1 needs {needed} devices for this plan; it offers {offered}"):
+        site(*nodes, owned=owned)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Peer, Link]]:
+    """Node 1 as node 0 sees it, and its own end."""
+    link = Link(f"tcp://{HERE}:0", bind=True, curve=None)
+    with link, Link(link.address, bind=False, curve=None) as other, ThreadPoolExecutor() as threads:
+        waiting = threads.submit(other.await_peer, 5.0)
+        link.await_peer(5.0)
+        waiting.result()
+        yield Peer(1, link), other
+
+
+def said(link: Link, count: int) -> list[Frame]:
+    frames: list[Frame] = []
+    while len(frames) < count:
+        link.wait((), 5.0)
+        frames += link.frames()
+    return frames
+
+
+def test_a_remote_worker_is_told_and_heard_in_order(ends: tuple[Peer, Link]) -> None:
+    peer, other = ends
+    first, second = peer.start(setup(0)), peer.start(setup(1))
+    assert not first.poll()
+    other.send(Frame(2, Ready(7, (1,), "cpu")))
+    other.send(Frame(1, Committed(1, (5, 6))))
+    assert first.receive() == Committed(1, (5, 6))
+    assert second.poll()
+    assert second.receive() == Ready(7, (1,), "cpu")
+    second.send(None)
+    second.close()
+    second.close()
+    assert [frame.message for frame in said(other, 4)][2:] == [Halt(), Close()]
+
+
+def test_a_remote_worker_fails_as_a_local_one(ends: tuple[Peer, Link]) -> None:
+    peer, other = ends
+    worker = peer.start(setup(0))
+    other.send(Frame(1, Failed("no such model", is_user_error=True)))
+    other.send(Frame(1, Failed("it was killed", is_user_error=False)))
+    with pytest.raises(ValueError, match="no such model"):
+        worker.receive()
+    with pytest.raises(EngineError, match="it was killed"):
+        worker.receive()
+
+
+def test_a_worker_is_gone_with_its_node_once_all_it_said_is_heard(ends: tuple[Peer, Link]) -> None:
+    peer, other = ends
+    worker = peer.start(setup(0))
+    other.send(Frame(1, Committed(1, (5,))))
+    other.close()
+    assert worker.receive() == Committed(1, (5,))
+    with pytest.raises(EngineError, match="the draft rank 0 process was on node 1, which has gone: it ended, or was"):
+        worker.receive()
+    assert worker.poll()
+    worker.send(None)
+
+
+def test_a_node_that_sends_nonsense_counts_as_gone(ends: tuple[Peer, Link]) -> None:
+    peer, other = ends
+    worker = peer.start(setup(0))
+    other._socket.send(b"committed 1 [")
+    for _ in range(2):
+        with pytest.raises(
+            EngineError, match=r"node 1, which has gone: it sent what makes no sense, a message of kind"
+        ):
+            worker.receive()
+
+
+def test_times_come_in_the_clock_of_node_0(ends: tuple[Peer, Link]) -> None:
+    peer, other = ends
+    worker = peer.start(setup(0))
+    ahead_s = 1000.0
+
+    def node_1() -> None:
+        other.send(Frame(1, Finished(1, [Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 1, 0, 5003.0, 5004.0)])))
+        for _ in range(8):
+            clock = next(frame.message for frame in said(other, 1) if isinstance(frame.message, Clock))
+            other.send(Frame(0, Clock(clock.asked_s, clock.asked_s + ahead_s)))
+
+    said(other, 1)  # the setup
+    with ThreadPoolExecutor() as threads:
+        answering = threads.submit(node_1)
+        report = worker.receive()
+        answering.result()
+    assert isinstance(report, Finished)
+    (span,) = report.spans
+    assert span.start_s == pytest.approx(4003.0, abs=0.1)
+    assert span.end_s - span.start_s == pytest.approx(1.0)

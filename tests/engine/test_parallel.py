@@ -1,0 +1,54 @@
+"""A model whose shards are on several ranks answers what it answers alone."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from swiftspec.engine.team import Team
+from swiftspec.policies.effects import Role
+from swiftspec.specs import Inflation
+from tests.engine.checkpoints import write_checkpoint
+from tests.engine.ranks import Ranks, conversation, joined_ranks, last_logits, led
+
+# 6 query heads and 2 key/value heads unless the variant says otherwise, 72 neurons, 83 tokens: nothing divides by 5.
+VARIANTS = ("llama", "llama-tied", "llama-bias", "llama-no-groups", "qwen2", "qwen3", "qwen3-tied-bias")
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    with joined_ranks(request.param) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return {name: write_checkpoint(tmp_path_factory.mktemp(name), name) for name in VARIANTS}
+
+
+def assert_as_alone(ranks: Ranks, kind: str, held: Mapping[Role, Path]) -> None:
+    together, *others = ranks.run(led, kind, held, conversation)
+    assert others == [None] * (len(ranks) - 1)
+    alone = led(Team(), kind, held, conversation)
+    assert [logits.shape for logits in together] == [logits.shape for logits in alone]
+    for logits, expected in zip(together, alone, strict=True):
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("kind", ["packed", "static"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_one_rank(ranks: Ranks, directories: Mapping[str, Path], kind: str, variant: str) -> None:
+    assert_as_alone(ranks, kind, {Role.TARGET: directories[variant], Role.DRAFT: directories["llama"]})
+
+
+@pytest.mark.parametrize("size", [5, 7])  # more ranks than pieces of heads: some hold nothing but padding
+def test_more_ranks_than_heads_divide_by(size: int, directories: Mapping[str, Path]) -> None:
+    with joined_ranks(size) as many:
+        assert_as_alone(many, "packed", {Role.TARGET: directories["qwen3-tied-bias"]})
+
+
+def test_an_inflated_model_is_cut_after_it_was_made(ranks: Ranks, directories: Mapping[str, Path]) -> None:
+    expected = last_logits(Team(), directories["qwen3"], None)
+    logits = ranks.run(last_logits, directories["qwen3"], Inflation(layers=5, hidden=80))[0]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))

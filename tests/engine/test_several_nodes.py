@@ -1,0 +1,228 @@
+"""`swiftspec run` on two nodes, as its user starts it: what it says, and what happens when a node goes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swiftspec.cli import main
+from swiftspec.documents import ModelRef
+from swiftspec.engine.curve import write_secret
+from swiftspec.engine.nodes import free_ports
+from swiftspec.plan import Plan
+from swiftspec.policies.effects import Role
+from tests.cli import samples
+from tests.cli.tokenizer_files import write_printable_tokenizer
+from tests.engine.conftest import two_cores
+from tests.engine.hosts import ROOT, Host, children, in_namespaces, on_loopback
+from tests.engine.pairs import write_pair
+from tests.engine.processes import gone_within
+
+pytestmark = two_cores
+TEXTS = [f"def function_{number}(argument):" for number in range(24)]
+Nodes = tuple[Host, Host]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Target on device 0, draft on device 1; a random pair."""
+    folder = tmp_path_factory.mktemp("nodes")
+    target, draft = write_pair(folder, architecture="llama")
+    for directory in (target, draft):
+        write_printable_tokenizer(directory)
+    made = samples.plan(
+        target=ModelRef(model=str(target), dtype="float32"), draft=ModelRef(model=str(draft), dtype="float32")
+    )
+    made.save(folder / "plan.json")
+    write_secret(folder / "secret")
+    for name, texts in (("prompts.jsonl", TEXTS), ("few.jsonl", TEXTS[:3])):
+        (folder / name).write_text("\n".join(json.dumps({"prompt": text}) for text in texts))
+    return folder / "plan.json"
+
+
+@pytest.fixture(scope="module")
+def expected(plan: Path) -> list[list[int]]:
+    """The target's own output for every text, on one machine."""
+    result = plan.parent / "expected.json"
+    flags = ["--policy", "autoregressive", "--prompts", str(plan.parent / "prompts.jsonl"), "--json", str(result)]
+    assert main(["run", "--plan", str(plan), "--max-new-tokens", "60", *flags]) == 0
+    return outputs(result)
+
+
+def outputs(result: Path) -> list[list[int]]:
+    return [prompt["output_token_ids"] for prompt in json.loads(result.read_text())["prompts"]]
+
+
+@pytest.fixture(params=["loopback", "namespaces"])
+def hosts(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    if request.param == "loopback":
+        yield on_loopback()
+    else:
+        with in_namespaces() as made:
+            yield made
+
+
+@contextmanager
+def started(plan: Path, hosts: Nodes, *flags: object, secret: Path | None = None) -> Iterator[list[Any]]:
+    """Both nodes of a run over all texts; whatever is left of them is killed in the end."""
+    folder = plan.parent
+    first = hosts[0].address
+    port = free_ports("127.0.0.1", 1)[0]
+    own = ["--prompts", folder / "prompts.jsonl", "--max-new-tokens", 60, *flags]
+    nodes = []
+    for rank, host in enumerate(hosts):
+        named = ["--nnodes", 2, "--node-rank", rank, "--rendezvous", f"{first}:{port}", "--rendezvous-timeout", 30]
+        file = secret if secret and rank else folder / "secret"
+        nodes.append(host.start("run", "--plan", plan, *named, "--secret", file, *([] if rank else own)))
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            with suppress(ProcessLookupError):
+                os.killpg(node.pid, signal.SIGKILL)
+            node.communicate()
+
+
+def ended(node: subprocess.Popen[str], within_s: float) -> tuple[int, str]:
+    """Exit code and what it said on stderr."""
+    _, said = node.communicate(timeout=within_s)
+    return node.returncode, said
+
+
+def await_output(node: subprocess.Popen[str]) -> None:
+    """Until the third text's heading: the engine is warm, and at work."""
+    assert node.stdout
+    for _ in range(3):
+        while not node.stdout.readline().startswith("== "):
+            assert node.poll() is None, node.communicate()
+
+
+def test_output_of_two_nodes_is_that_of_one_machine(plan: Path, hosts: Nodes, expected: list[list[int]]) -> None:
+    result, timeline = plan.parent / "result.json", plan.parent / "timeline.json"
+    with started(plan, hosts, "--json", result, "--timeline", timeline) as (first, other):
+        code, said = ended(first, 60)
+        assert (code, ended(other, 10)[0]) == (0, 0), said
+    assert outputs(result) == expected
+    run = json.loads(result.read_text())
+    assert [process["role"] for process in run["processes"]] == ["target", "draft"]
+    assert run["tokens_per_round"] > 1.05  # the draft's tokens came over
+    assert 0 < run["overlap_fraction"] <= 1  # and its times are in node 0's clock
+
+
+@pytest.fixture
+def turned(plan: Path) -> Path:
+    """The plan with the target on node 1."""
+    made, path = Plan.load(plan), plan.parent / "turned.json"
+    chosen = made.chosen.model_copy(update={"groups": {Role.TARGET: (1,), Role.DRAFT: (0,)}})
+    made.model_copy(update={"chosen": chosen}).save(path)
+    return path
+
+
+def test_a_target_on_another_node_commits_through_it(turned: Path, expected: list[list[int]]) -> None:
+    result, few = turned.parent / "turned-result.json", turned.parent / "few.jsonl"
+    with started(turned, on_loopback(), "--prompts", few, "--json", result) as (first, _):
+        assert ended(first, 60)[0] == 0
+    assert outputs(result) == expected[:3]
+
+
+def test_what_the_target_said_is_kept_when_its_node_is_killed(turned: Path, expected: list[list[int]]) -> None:
+    result = turned.parent / "cut.json"
+    with started(turned, on_loopback(), "--json", result) as (first, other):
+        await_output(first)
+        os.killpg(other.pid, signal.SIGKILL)
+        code, said = ended(first, 60)
+    assert code == 3
+    assert "error: the target process was on node 1, which has gone: it ended" in said.splitlines()[-1]
+    kept = outputs(result)
+    assert len(kept) >= 2
+    assert all(output == whole[: len(output)] for output, whole in zip(kept, expected, strict=False))
+
+
+def test_a_role_may_span_nodes(plan: Path, expected: list[list[int]]) -> None:
+    made, spread, result = Plan.load(plan), plan.parent / "spread.json", plan.parent / "spread-result.json"
+    divided = {"groups": {Role.TARGET: (0, 1)}, "ranks": {Role.TARGET: 2}}
+    chain = made.candidates["serial_chain"].model_copy(update=divided)
+    made.model_copy(update={"chosen": chain, "alternatives": ()}).save(spread)
+    few = plan.parent / "few.jsonl"
+    with in_namespaces() as hosts, started(spread, hosts, "--prompts", few, "--json", result) as (first, _):
+        code, said = ended(first, 120)
+        assert code == 0, said
+    assert outputs(result) == expected[:3]
+    assert [process["rank"] for process in json.loads(result.read_text())["processes"]] == [0, 1]
+
+
+@pytest.mark.parametrize(("num_processes", "code"), [(2, 0), (3, 1)])
+def test_torchrun_starts_a_process_for_each_rank(
+    plan: Path, expected: list[list[int]], num_processes: int, code: int
+) -> None:
+    result = plan.parent / "torchrun.json"
+    flags = ["--plan", plan, "--prompts", plan.parent / "few.jsonl", "--max-new-tokens", 60, "--json", result]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
+    done = subprocess.run(
+        [*map(str, command), "-m", "swiftspec.engine", *map(str, flags)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "error: torchrun started 3 processes; swiftspec 1+1" in done.stderr
+    else:
+        assert outputs(result) == expected[:3]
+
+
+def test_a_node_with_another_secret_is_refused(plan: Path, tmp_path: Path) -> None:
+    write_secret(tmp_path / "other")
+    with started(plan, on_loopback(), secret=tmp_path / "other") as (first, other):
+        sentence = "node 0 does not have the same secret; expected one file on all nodes"
+        assert ended(first, 30) == (2, f"swiftspec: error: node 1: {sentence}\n")
+        code, said = ended(other, 30)
+        assert (code, said.splitlines()[-1]) == (2, f"swiftspec: error: {sentence}")
+
+
+def test_the_target_goes_on_without_a_node_that_is_killed(plan: Path, expected: list[list[int]]) -> None:
+    result = plan.parent / "alone.json"
+    with started(plan, on_loopback(), "--json", result) as (first, other):
+        await_output(first)
+        os.killpg(other.pid, signal.SIGKILL)
+        code, said = ended(first, 60)
+        assert code == 0, said
+    assert outputs(result) == expected
+
+
+def test_a_node_ends_soon_after_node_0_is_killed(plan: Path) -> None:
+    with started(plan, on_loopback()) as (first, other):
+        await_output(first)
+        workers = children(other.pid)
+        os.killpg(first.pid, signal.SIGKILL)
+        assert_ends(other, workers, within_s=5)
+
+
+def test_nodes_that_are_out_of_reach_end_or_go_on_alone(plan: Path, expected: list[list[int]]) -> None:
+    result = plan.parent / "unplugged.json"
+    with in_namespaces() as hosts, started(plan, hosts, "--json", result) as (first, other):
+        await_output(first)
+        workers = children(other.pid)
+        hosts[0].unplug()
+        assert_ends(other, workers, within_s=10)
+        assert ended(first, 60)[0] == 0
+    assert outputs(result) == expected
+
+
+def assert_ends(node: subprocess.Popen[str], workers: list[int], *, within_s: float) -> None:
+    start_s = time.monotonic()
+    code, said = ended(node, within_s)
+    assert (code, len(workers)) == (3, 1)
+    assert said.splitlines()[-1] == "swiftspec: error: node 0 has gone: it ended, or was not heard of for 5 s"
+    assert time.monotonic() - start_s < within_s
+    assert gone_within(workers, 1.0)
