@@ -16,10 +16,11 @@ import numpy as np
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import TREE_SLOTS, Launcher
+from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.placement import LocalSite
 from swiftspec.engine.protocol import Setup
 from swiftspec.engine.sampling import Sampler
-from swiftspec.engine.workers import LocalWorker, Worker
+from swiftspec.engine.workers import Worker
 from swiftspec.latency import Latency, Provenance
 from swiftspec.plan import named_split
 from swiftspec.policies import Layout, Policy, Request
@@ -87,9 +88,11 @@ class _Bench:
 
     @contextmanager
     def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Iterator[Launcher]:
-        with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
-            site = _SilentSite(Path(folder)) if self.silent else LocalSite(Path(folder))
-            with Launcher(
+        kind = _SilentSite if self.silent else LocalSite
+        with (
+            tempfile.TemporaryDirectory(prefix="swiftspec-") as folder,
+            Nursery() as nursery,
+            Launcher(
                 target=target,
                 draft=draft,
                 groups=self.groups,
@@ -97,9 +100,10 @@ class _Bench:
                 ranks=self.ranks,
                 max_context=max_context,
                 device=self.device,
-                site=site,
-            ) as engine:
-                yield engine
+                site=kind(Path(folder), nursery),
+            ) as engine,
+        ):
+            yield engine
 
     def points(self, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
         """What its timelines say of forwards: where ranks divide a group, of those forwards alone."""
@@ -117,7 +121,7 @@ class _SilentSite(LocalSite):
     """This machine, with teams that compute and say nothing."""
 
     def start(self, setup: Setup) -> Worker:
-        return LocalWorker(replace(setup, silent=True))
+        return super().start(replace(setup, silent=True))
 
 
 def measure_profile(
