@@ -58,7 +58,10 @@ def feasible_options(
                 if option is None:
                     rejected[f"{policy.name}: one forward would be divided over nodes"] += 1
                     continue
-                for divided in checks.divided(option, ranks):
+                several = list(checks.divided(option, ranks))
+                if not several:
+                    rejected[f"{policy.name}: none of its groups is known as divided by {ranks} ranks"] += 1
+                for divided in several:
                     if (reason := checks.objection(divided)) is None:
                         placed.append(divided)
                     else:

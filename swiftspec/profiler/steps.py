@@ -88,9 +88,11 @@ class _Bench:
 
     @contextmanager
     def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Iterator[Launcher]:
-        with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder, Nursery() as nursery:
-            site = (_SilentSite if self.silent else LocalSite)(Path(folder), nursery)
-            with Launcher(
+        kind = _SilentSite if self.silent else LocalSite
+        with (
+            tempfile.TemporaryDirectory(prefix="swiftspec-") as folder,
+            Nursery() as nursery,
+            Launcher(
                 target=target,
                 draft=draft,
                 groups=self.groups,
@@ -98,9 +100,10 @@ class _Bench:
                 ranks=self.ranks,
                 max_context=max_context,
                 device=self.device,
-                site=site,
-            ) as engine:
-                yield engine
+                site=kind(Path(folder), nursery),
+            ) as engine,
+        ):
+            yield engine
 
     def points(self, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
         """What its timelines say of forwards: where ranks divide a group, of those forwards alone."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.leading import _Call, _decoded, _encoded, _Note
-from swiftspec.engine.team import Team
+from swiftspec.engine.team import SilentTeam, Team
 from swiftspec.policies.effects import Role, Row
 from tests.engine.ranks import Ranks, joined_ranks
 
@@ -46,6 +46,19 @@ def test_columns_are_gathered_at_rank_0(ranks: Ranks) -> None:
     parts = [part(rank, torch.float32) for rank in range(3)]
     assert torch.equal(whole, torch.cat(parts, -1)[:, :90])
     assert all(torch.equal(other, own) for other, own in zip(others, parts[1:], strict=True))
+
+
+def silently(team: Team) -> tuple[Tensor, Tensor]:
+    silent = SilentTeam(team)
+    own = part(team.rank, torch.float32)
+    return silent.all_reduce(own), silent.gather(own, 90)
+
+
+def test_a_silent_team_leaves_every_rank_with_its_own_in_the_shapes_of_all(ranks: Ranks) -> None:
+    for rank, (reduced, gathered) in enumerate(ranks.run(silently)):
+        own = part(rank, torch.float32)
+        assert torch.equal(reduced, own)
+        assert torch.equal(gathered, torch.cat([own] * 3, -1)[:, :90] if rank == 0 else own)
 
 
 def told(team: Team, notes: list[bytes]) -> list[bytes]:

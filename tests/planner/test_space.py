@@ -224,4 +224,6 @@ def test_ranks_can_be_asked_for_however_slow_they_are() -> None:
     assert named_splits(slower, "autoregressive", num_devices=3, ranks=2) == {"2x1"}
     assert named_splits(slower, "swiftspec", num_devices=3, ranks=2) == {"2x1+1", "1+2x1"}
     assert named_splits(slower, "serial_tree", num_devices=3, ranks=1) == {"1", "2", "3"}
-    assert named_splits(machine_profile(), "serial_tree", num_devices=2, ranks=2) == set()
+    nothing, rejected = feasible_options(machine_profile(), TRACE, num_devices=2, ranks=2)
+    assert nothing == []
+    assert "serial_tree: none of its groups is known as divided by 2 ranks" in rejected

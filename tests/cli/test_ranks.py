@@ -1,0 +1,67 @@
+"""Two ranks from profile to report, on real processes: composed forwards, a plan of divided groups, its own output."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.cli import main
+from swiftspec.latency import Provenance
+from swiftspec.plan import Plan
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
+from swiftspec.report import Report
+from tests.cli.conftest import Stage
+from tests.engine.conftest import two_cores
+
+pytestmark = two_cores
+POLICIES = {"autoregressive", "serial_chain"}
+
+
+@pytest.fixture(scope="module")
+def divided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a profile that knows of two ranks, and a plan of nothing else."""
+    folder = tmp_path_factory.mktemp("divided")
+    profile = ["profile", *stage.pair(), "--devices", "2", "--ranks", "2", "--dtype", "fp32"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("PASSES", 1), ("SWEEPS", 1), ("CONTEXTS", (16, 64)), ("HOST_TOKENS", 24)):
+            patch.setattr(f"swiftspec.profiler.steps.{name}", value)
+        patch.setattr("swiftspec.profiler.team_costs.SAMPLES", 4)
+        assert main([*profile, "--out", str(folder / "profile.json")]) == 0
+    files = ["--profile", str(folder / "profile.json"), "--trace", str(stage.trace), "--out", str(folder / "plan.json")]
+    assert main(["plan", *stage.pair(), *files, "--devices", "2", "--ranks", "2", "--jobs", "1"]) == 0
+    return folder
+
+
+def test_forwards_of_two_ranks_are_composed_and_checked_against_whole_ones(divided: Path) -> None:
+    profile = Profile.load(divided / "profile.json")
+    composed = [step for step in profile.steps if step.ranks == 2]
+    assert {(step.degree, step.provenance) for step in composed} == {(2, Provenance.COMPOSED)}
+    assert {part.name for part in composed[0].parts} == {"shard", "all_reduce", "gather", "note"}
+    known = {(step.table, step.rows, step.context) for step in composed}
+    assert {(check.table, check.rows, check.context) for check in profile.checks} <= known
+    assert {(c.role, c.ranks) for c in profile.collectives} == {(Role.TARGET, 2), (Role.DRAFT, 2)}
+
+
+def test_a_plan_of_two_ranks_runs_on_two_processes_and_says_what_was_traced(
+    stage: Stage, divided: Path, tmp_path: Path
+) -> None:
+    plan = Plan.load(divided / "plan.json")
+    assert {candidate.split for candidate in plan.candidates.values()} == {"2x1"}
+    for policy in POLICIES:
+        files = ["--plan", str(divided / "plan.json"), "--prompts", str(stage.prompts)]
+        assert main(["run", *files, "--policy", policy, "--json", str(tmp_path / "run.json")]) == 0
+        result = json.loads((tmp_path / "run.json").read_text())
+        assert [(process["rank"], len(process["cores"])) for process in result["processes"]] == [(0, 1), (1, 1)]
+        traced = AcceptanceTrace.load(stage.trace).prompts
+        outputs = [tuple(output["output_token_ids"]) for output in result["prompts"]]
+        assert outputs == [tuple(prompt.target_tokens.tolist()) for prompt in traced]
+
+
+def test_a_plan_of_two_ranks_is_validated_and_re_timed_as_such(stage: Stage, divided: Path, tmp_path: Path) -> None:
+    files = ["--plan", str(divided / "plan.json"), "--prompts", str(stage.prompts), "--json", str(tmp_path / "r.json")]
+    assert main(["validate", *files, "--policies", ",".join(POLICIES), "--limit", "1", "--repeats", "1"]) == 0
+    report = Report.load(tmp_path / "r.json")
+    assert {drift.ranks for drift in report.drift} == {2}
+    assert all(policy.identical_output and policy.retimed for policy in report.policies)
