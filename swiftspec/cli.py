@@ -342,59 +342,6 @@ def validate(
     )
 
 
-@app.command()
-def compare(
-    *,
-    target: options.Target,
-    draft: options.Draft,
-    profile: options.ProfileFile,
-    trace: options.TraceFile,
-    devices: Annotated[int | None, typer.Option(min=1, help="Those of the profile if not given.")] = None,
-    inflate: options.Inflate = None,
-    dtype: options.ProfileDtype = None,
-    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the plan's choice always is.")] = "all",
-    ranks: options.Ranks = None,
-    run: Annotated[bool, typer.Option("--run", help="Measure them too, on --prompts.")] = False,
-    prompts: Annotated[Path | None, typer.Option(metavar="FILE", help="JSON lines, for --run.")] = None,
-    repeats: options.Repeats = 3,
-    limit: options.Limit = None,
-    seed: options.Seed = 0,
-    jobs: options.Jobs = -1,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan of them all.")] = None,
-    plot: options.Plot = None,
-    json: options.Json = None,
-) -> None:
-    """Lay every policy at its best beside the others.
-
-    \b
-    Example:
-      swiftspec compare --target demo/target --draft demo/draft --inflate layers=48 \\
-          --profile profile.json --trace trace.npz --run --prompts other-prompts.jsonl
-    """
-    from swiftspec.commands.compare import Measuring
-    from swiftspec.commands.compare import compare as play
-
-    if run and prompts is None:
-        raise ValueError("--run is given without --prompts; it needs texts to measure on")
-    play(
-        target=target,
-        draft=draft,
-        inflate=inflate,
-        dtype=dtype,
-        profile=profile,
-        trace=trace,
-        devices=devices,
-        policies=policies,
-        ranks=ranks,
-        seed=seed,
-        jobs=jobs,
-        measuring=Measuring(prompts=prompts, repeats=repeats, limit=limit) if run and prompts else None,
-        out=out,
-        plot=plot,
-        json_path=json,
-    )
-
-
 verbs.register(app)
 
 
