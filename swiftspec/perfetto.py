@@ -11,7 +11,7 @@ from swiftspec.timeline import Timeline
 
 __all__ = ["save_timelines", "to_events"]
 
-Process = tuple[Role, int]  # and its rank
+Process = tuple[Role, int]  # and its group
 
 
 def to_events(timelines: Sequence[Timeline], *, names: Mapping[Process, str] | None = None) -> list[dict[str, Any]]:
@@ -23,7 +23,7 @@ def to_events(timelines: Sequence[Timeline], *, names: Mapping[Process, str] | N
     Parameters
     ----------
     names : mapping, optional
-        What to call a process; its role if absent, with the rank of a further target group.
+        What to call a process; its role if absent, with the number of a further target group.
     """
     tracks = {process: number for number, process in enumerate(_processes(timelines), start=1)}
     events = [
@@ -36,7 +36,7 @@ def to_events(timelines: Sequence[Timeline], *, names: Mapping[Process, str] | N
     for timeline in timelines:
         shift_s = _shift_s(timeline, ends_s)
         for span in sorted(timeline.spans, key=lambda span: span.start_s):
-            process = (span.role, span.rank)
+            process = (span.role, span.group)
             start_ns, end_ns = (round((at_s + shift_s - origin_s) * 1e9) for at_s in (span.start_s, span.end_s))
             arguments = {"request": timeline.request, "model": span.model.value, "rows": span.rows}
             if span.tokens:
@@ -53,8 +53,8 @@ def save_timelines(path: Path, timelines: Sequence[Timeline], *, names: Mapping[
 
 
 def _name(process: Process) -> str:
-    role, rank = process
-    return f"{role} {rank}" if rank else role.value
+    role, group = process
+    return f"{role} {group}" if group else role.value
 
 
 def _processes(timelines: Sequence[Timeline]) -> list[Process]:
@@ -67,7 +67,7 @@ def _shift_s(timeline: Timeline, ends_s: Mapping[Process, float]) -> float:
     """Seconds by which a request must move so that it overlaps nothing before it; 0 if it does not."""
     first_s: dict[Process, float] = {}
     for span in timeline.spans:
-        process = (span.role, span.rank)
+        process = (span.role, span.group)
         first_s[process] = min(span.start_s, first_s.get(process, span.start_s))
     return max([0.0, *(ends_s.get(process, start_s) - start_s for process, start_s in first_s.items())])
 

@@ -38,7 +38,7 @@ COMPUTING = frozenset({Phase.PREFILL, *DRAFTING, *_VERIFYING})
 class Span(NamedTuple):
     """One phase of one process, `role`. `model` is whose forward or cache it was: a co-located process has both.
 
-    `rank` tells several target groups apart.
+    `group` tells several target groups apart.
     """
 
     role: Role
@@ -48,7 +48,7 @@ class Span(NamedTuple):
     tokens: int
     start_s: float
     end_s: float
-    rank: int = 0
+    group: int = 0
 
 
 class Excerpt(NamedTuple):
@@ -84,14 +84,14 @@ class Timeline:
 
     @property
     def processes(self) -> list[tuple[Role, int]]:
-        """Role and rank of every process, targets first."""
-        present = {(span.role, span.rank) for span in self.spans}
+        """Role and group of every process, targets first."""
+        present = {(span.role, span.group) for span in self.spans}
         return sorted(present, key=lambda process: (list(Role).index(process[0]), process[1]))
 
     @property
     def process_names(self) -> list[str]:
-        """`target`, `draft`; with its rank where a role has several processes."""
-        return [f"{role} {rank}" if (role, 1) in self.processes else role.value for role, rank in self.processes]
+        """`target`, `draft`; with its group where there are several targets."""
+        return [f"{role} {group}" if (role, 1) in self.processes else role.value for role, group in self.processes]
 
     def phase(self, *phases: Phase) -> list[Span]:
         """All spans of some phases, in order of time."""
@@ -284,7 +284,7 @@ def _overlap(timeline: Timeline) -> tuple[float, float]:
     both_s = target_s = 0.0
     for process in timeline.processes:
         if process[0] is Role.TARGET:
-            target = [span for span in timeline.spans if (span.role, span.rank) == process and span.phase in busy]
+            target = [span for span in timeline.spans if (span.role, span.group) == process and span.phase in busy]
             both_s += _shared_s(target, draft)
             target_s += _seconds(target)
     return both_s, target_s

@@ -152,7 +152,7 @@ def test_one_draft_span_may_overlap_several_target_spans() -> None:
 
 def test_several_target_groups_are_busy_on_their_own() -> None:
     first = [span(TARGET, Phase.VERIFY, 0.0, 4.0), span(TARGET, Phase.VERIFY, 4.0, 8.0)]
-    second = span(TARGET, Phase.VERIFY, 2.0, 6.0)._replace(rank=1)
+    second = span(TARGET, Phase.VERIFY, 2.0, 6.0)._replace(group=1)
     draft = [span(DRAFT, Phase.EXPAND, 0.0, 3.0), span(DRAFT, Phase.COMMIT, 8.0, 8.0, tokens=6)]
     subject = timeline(*first, second, *draft)
     metrics = measure([subject])

@@ -71,7 +71,7 @@ class Driver:
 
     Parameters
     ----------
-    role, rank : Role, int
+    role, group : Role, int
         Whose program this process runs, and for which of several target groups; spans carry both.
     models : mapping
         The models of this process, by role.
@@ -89,7 +89,7 @@ class Driver:
         self,
         *,
         role: Role,
-        rank: int = 0,
+        group: int = 0,
         models: Mapping[Role, Model],
         channels: Sequence[Channel],
         commit: Callable[[tuple[int, ...]], None],
@@ -97,7 +97,7 @@ class Driver:
         sampler: Sampler,
     ) -> None:
         self._role = role
-        self._rank = rank
+        self._group = group
         self._models = models
         self._channels = channels
         self._commit = commit
@@ -124,7 +124,7 @@ class Driver:
         for held in self._models.values():
             held.reset()
         spans: list[Span] = []
-        clock, perform, role, rank = time.perf_counter, self._perform, self._role, self._rank
+        clock, perform, role, group = time.perf_counter, self._perform, self._role, self._group
         answer: Any = None
         try:
             while True:
@@ -132,7 +132,7 @@ class Driver:
                 start_s = clock()
                 answer, phase, model, rows, tokens = perform[type(effect)](effect)
                 if phase is not None:
-                    spans.append(Span(role, phase, model, rows, tokens, start_s, clock(), rank))
+                    spans.append(Span(role, phase, model, rows, tokens, start_s, clock(), group))
                     if phase is Phase.COMMIT and self._interrupted():
                         return spans
         except (StopIteration, InterruptedError):

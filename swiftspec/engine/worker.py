@@ -139,7 +139,7 @@ def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], re
                 channel.begin(command.number)
             driver = Driver(
                 role=setup.role,
-                rank=setup.group,
+                group=setup.group,
                 models=models,
                 channels=channels,
                 commit=partial(_commit, connection, command.number),

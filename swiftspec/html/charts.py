@@ -94,7 +94,7 @@ def timeline_tracks(excerpt: Excerpt, tracks: Sequence[str], *, label: str) -> M
     ticks = list(_time_axis(length_s, bottom))
     rects = []
     for span in excerpt.spans:
-        top = excerpt.processes.index((span.role, span.rank)) * (_TRACK_PX + _TRACK_GAP_PX)
+        top = excerpt.processes.index((span.role, span.group)) * (_TRACK_PX + _TRACK_GAP_PX)
         inset = _TRACK_PX * 0.4 if span.phase is Phase.WAIT else 0
         rows = f", {span.rows} rows" if span.rows else f", {span.tokens} tokens" if span.tokens else ""
         rects.append(

@@ -45,7 +45,7 @@ def time_per_round(timeline: Timeline, candidate: Candidate, profile: Profile) -
         spans = [
             span._replace(end_s=min(span.end_s, end_s))
             for span in timeline.spans
-            if (span.role, span.rank) == process and start_s <= span.start_s < end_s
+            if (span.role, span.group) == process and start_s <= span.start_s < end_s
         ]
         found = list(_items(spans, candidate, profile, context=context))
         idle_s = end_s - start_s - sum(item.seconds for item in found)

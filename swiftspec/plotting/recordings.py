@@ -86,7 +86,7 @@ def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10)
         height = 0.5 if span.phase is Phase.WAIT else 0.8
         axes.broken_barh(
             [((span.start_s - start_s) * 1e3, (span.end_s - span.start_s) * 1e3)],
-            (processes.index((span.role, span.rank)) - height / 2, height),
+            (processes.index((span.role, span.group)) - height / 2, height),
             facecolors=_PHASE_COLOURS[span.phase],
             linewidth=0,
         )

@@ -351,6 +351,6 @@ def _forwards(timeline: Timeline) -> Iterator[tuple[Span, bool]]:
     ended_s: dict[tuple[Role, int, Role], float] = {}
     for span in timeline.spans:
         if span.phase in COMPUTING:
-            key = (span.role, span.rank, span.model)
+            key = (span.role, span.group, span.model)
             yield span, span.start_s - ended_s.get(key, span.start_s) > COOLING_S
             ended_s[key] = span.end_s

@@ -131,15 +131,15 @@ class Simulator:
     ) -> list["_Process"]:
         """A process per device group, the target's first; each has an oracle, since each has caches of its own."""
 
-        def start(role: Role, *stream: int, rank: int = 0) -> _Process:
+        def start(role: Role, *stream: int, group: int = 0) -> _Process:
             rng = np.random.default_rng([seed, index, *stream])
             oracle = TraceOracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
-            return _Process(env, role, oracle=oracle, meter=meter, rank=rank)
+            return _Process(env, role, oracle=oracle, meter=meter, group=group)
 
         if policy.layout is not Layout.DISAGGREGATED:
             return [start(Role.TARGET, 0)]
         draft = start(Role.DRAFT, 0)
-        targets = [start(Role.TARGET, 0, rank + 1, rank=rank) for rank in range(policy.target_groups)]
+        targets = [start(Role.TARGET, 0, group + 1, group=group) for group in range(policy.target_groups)]
         for target in targets:
             target.connect(draft)
         return [*targets, draft]
@@ -167,7 +167,7 @@ def _run_request(
     """Run the programs to their ends; every span in order of its start."""
     programs = policy.programs(request)
     for process in processes:
-        again = programs if process.rank == 0 else policy.programs(request)
+        again = programs if process.group == 0 else policy.programs(request)
         env.process(process.run(again[process.role]))
     env.run()
     blocked = [process.role for process in processes if not process.finished]
@@ -179,10 +179,12 @@ def _run_request(
 class _Process:
     """One role program and its ends of the channels."""
 
-    def __init__(self, env: simpy.Environment, role: Role, *, oracle: TraceOracle, meter: Meter, rank: int = 0) -> None:
+    def __init__(
+        self, env: simpy.Environment, role: Role, *, oracle: TraceOracle, meter: Meter, group: int = 0
+    ) -> None:
         self.env = env
         self.role = role
-        self.rank = rank
+        self.group = group
         self.oracle = oracle
         self.spans: list[Span] = []
         self.blocked = False
@@ -304,4 +306,4 @@ class _Process:
         self._note(phase, model, start_s, rows=rows, tokens=tokens)
 
     def _note(self, phase: Phase, model: Role, start_s: float, *, rows: int = 0, tokens: int = 0) -> None:
-        self.spans.append(Span(self.role, phase, model, rows, tokens, start_s, self.env.now, self.rank))
+        self.spans.append(Span(self.role, phase, model, rows, tokens, start_s, self.env.now, self.group))

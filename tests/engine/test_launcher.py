@@ -75,7 +75,7 @@ def test_output_of_two_target_groups_is_the_autoregressive_one(
 ) -> None:
     generation = generate(two_targets, policy, prompt)
     assert generation.tokens == generate(colocated, Autoregressive(), prompt).tokens
-    verifying = {span.rank for span in generation.timeline.phase(Phase.VERIFY)}
+    verifying = {span.group for span in generation.timeline.phase(Phase.VERIFY)}
     assert verifying == {0, 1} or len(generation.tokens) < 4
     assert [process.group for process in two_targets.processes] == [0, 1, 0]
 
