@@ -49,19 +49,21 @@ def halved(trials: Trials, options: list[Option], profile: Profile, rejected: Co
 def _prune(trials: Trials, options: list[Option], profile: Profile, rejected: Counter[str]) -> list[Option]:
     """Drop what cannot reach, even at its bound, the merit simulated for its policy's most plausible option.
 
-    Both over the first stage's prompts, their outputs whole: a bound holds for no part of an output.
+    That option stays in any case: where a noisy profile has forwards quicker at longer contexts, a bound is none. Both
+    over the first stage's prompts, their outputs whole: a bound holds for no part of an output.
     """
     effort = _effort(trials, _STAGES[0][0], 1.0)
     prompts = tuple(trials.trace.prompts[index] for index in effort.prompt_indices)
     closed = ClosedForms(profile, replace(trials.trace, prompts=prompts))
     most_plausible = [max(group, key=closed.estimate) for group in by_policy(options)]
     outcomes = trials.run(most_plausible, effort, "bounds", ahead=len(most_plausible) + _num_ahead(options))
+    simulated = {option.key for option in most_plausible}
     # What misses the constraint is nothing to be better than.
     reached = {o.option.policy.name: o.merit(trials.goal) if trials.keeps(o) else 0.0 for o in outcomes}
     kept = []
     for option in options:
         name = option.policy.name
-        if closed.bound_of_merit(option, trials.goal) >= reached[name]:
+        if option.key in simulated or closed.bound_of_merit(option, trials.goal) >= reached[name]:
             kept.append(option)
         else:
             rejected[f"{name}: its closed-form bound is below the simulated speed of another {name}"] += 1

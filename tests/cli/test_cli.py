@@ -9,7 +9,10 @@ import pytest
 from swiftspec import __version__
 from swiftspec.cli import main
 
-VERBS = ("profile", "trace", "plan", "simulate", "run", "validate", "compare", "inflate", "demo", "import", "backtest")
+VERBS = (
+    *("profile", "trace", "plan", "simulate", "run", "validate"),
+    *("compare", "inflate", "demo", "import", "backtest", "secret"),
+)
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,7 @@ def test_result_of_run_has_exactly_its_keys(stage: Stage, tmp_path: Path) -> Non
     ]
     assert sorted(result["prompts"][0]) == [
         "acceptance_length",
+        "draft_losses",
         "id",
         "output_token_ids",
         "prompt_token_count",
@@ -153,7 +154,7 @@ def test_result_of_run_has_exactly_its_keys(stage: Stage, tmp_path: Path) -> Non
         "tpot_s",
         "ttft_s",
     ]
-    assert sorted(result["processes"][0]) == ["cores", "pid", "rank", "role"]
+    assert sorted(result["processes"][0]) == ["cores", "group", "pid", "rank", "role"]
     assert result["policy"] == Plan.load(stage.plan).chosen.policy
 
 

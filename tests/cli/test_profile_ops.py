@@ -23,7 +23,7 @@ Models = tuple[Path, Path]
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(pair: Pair, device: str, num_devices: int) -> Profile:
+    def measure(pair: Pair, device: str, num_devices: int, ranks: int) -> Profile:
         return machine_profile().model_copy(update={"target": pair.target, "draft": pair.draft})
 
     monkeypatch.setattr(command, "_measure", measure)

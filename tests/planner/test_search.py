@@ -124,6 +124,17 @@ def test_a_given_policy_is_chosen_and_the_others_stay_alternatives(made: tuple[P
     assert subject.candidates["swiftspec"] == made[0].candidates["swiftspec"]
 
 
+def test_no_policy_is_lost_to_a_profile_whose_forwards_get_quicker_with_context() -> None:
+    """Its closed forms, taken at the shortest context, bound nothing."""
+    quicker = [
+        step.model_copy(update={"context": 400, "quantiles_s": tuple(s / 4 for s in step.quantiles_s)})
+        for step in PROFILE.steps
+    ]
+    noisy = PROFILE.model_copy(update={"steps": (*PROFILE.steps, *quicker)})
+    assert set(plan(profile=noisy).candidates) == ON_TWO_DEVICES
+    assert plan(profile=noisy, policy="serial_chain").chosen.policy == "serial_chain"
+
+
 def test_disaggregation_wins_where_the_draft_is_dear_and_more_devices_do_not_help() -> None:
     profile = constant_profile(expand_s=0.25, verify_s=1.0, degrees=(1, 2))
     trace = synthesise_trace((0.9, 0.05), prompt_lengths=(8,) * 4, num_tokens=64, seed=1)
