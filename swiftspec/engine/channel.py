@@ -27,7 +27,7 @@ _MAX_BYTES = _HEAD.size + 4 * (2 * _MAX_TOKENS + 1)
 _MAX_QUEUED = 1024  # messages, in either direction: more than any policy has under way
 _MAX_REFUSED = 1024  # messages that one look goes through
 _IDLE_POLL_MS = 50
-_FIRST_CONTACT_MS = 1000
+_FIRST_CONTACT_MS = 100  # no plan is less patient
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
 
@@ -150,7 +150,7 @@ class Channel:
         self._conversation.begin(request)
 
     def send(self, message: Message) -> None:
-        """Dropped where no peer is there or its queue is full; the very first one may wait a second for the peer."""
+        """Dropped where no peer is there or its queue is full; the very first one may wait a moment for the peer."""
         frame = encode(message, self._conversation.stamp(message))
         if not self._has_met_peer:
             self._socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)
