@@ -17,7 +17,7 @@ from swiftspec.policies import POLICIES
 from swiftspec.profile import Profile
 from swiftspec.report import Report
 
-__all__ = ["compare"]
+__all__ = ["compare", "measuring"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,13 @@ class Measuring:
     prompts: Path
     repeats: int
     limit: int | None
+
+
+def measuring(prompts: Path | None, *, repeats: int, limit: int | None) -> Measuring:
+    """From flags. ValueError without prompts."""
+    if prompts is None:
+        raise ValueError("--run is given without --prompts; it needs texts to measure on")
+    return Measuring(prompts=prompts, repeats=repeats, limit=limit)
 
 
 def compare(

@@ -47,11 +47,9 @@ def compare(
       swiftspec compare --target demo/target --draft demo/draft --inflate layers=48 \\
           --profile profile.json --trace trace.npz --run --prompts other-prompts.jsonl
     """
-    from swiftspec.commands.compare import Measuring
     from swiftspec.commands.compare import compare as play
+    from swiftspec.commands.compare import measuring
 
-    if run and prompts is None:
-        raise ValueError("--run is given without --prompts; it needs texts to measure on")
     play(
         target=target,
         draft=draft,
@@ -64,7 +62,7 @@ def compare(
         ranks=ranks,
         seed=seed,
         jobs=jobs,
-        measuring=Measuring(prompts=prompts, repeats=repeats, limit=limit) if run and prompts else None,
+        measuring=measuring(prompts, repeats=repeats, limit=limit) if run else None,
         out=out,
         plot=plot,
         json_path=json,

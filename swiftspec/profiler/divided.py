@@ -33,7 +33,7 @@ def _whole(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> StepPoint:
     added = {
         "all_reduce": _all_reduces(shard, costs, spec),
         "gather": costs.gather.at(1 if shard.phase is Phase.PREFILL else shard.rows),
-        "note": costs.note,
+        "note": costs.note.at(shard.rows),
     }
     total = shard.latency
     for latency in added.values():

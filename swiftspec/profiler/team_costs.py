@@ -38,7 +38,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 128)  # the last is what a prefill computes at a tim
 SAMPLES = 24
 _WARM_UP = 3
 _IN_A_ROW = 50
-_IDLE_S = 2e-4  # what a leader does between two forwards, about
+_BUSY_S = 2e-4  # what a leader does between two forwards, about
 _LEAST_S = 1e-9
 _NOTE = bytes(200)
 
@@ -56,10 +56,9 @@ class Samples(NamedTuple):
 
 
 class _Times(NamedTuple):
-    """Seconds of an imitated forward: its layers with the head, the first all-reduce, the gather."""
+    """Seconds of an imitated forward: its layers with the head, and the gather."""
 
     layers_s: float
-    first_sum_s: float
     gather_s: float
 
     @classmethod
@@ -79,17 +78,16 @@ class TeamCosts:
 
     Parameters
     ----------
-    all_reduce, gather : HostGrid
-        Seconds of one, by rows.
-    note : Latency
-        How much later the followers start than their leader.
+    all_reduce, gather, note : HostGrid
+        Seconds of one, by rows. A note's are what a forward takes longer that starts by one: the followers start later,
+        and their threads of the transport go on beside it.
     in_a_row_s : mapping
         Median seconds of an all-reduce right behind another one, by rows: to compare.
     """
 
     all_reduce: HostGrid
     gather: HostGrid
-    note: Latency
+    note: HostGrid
     in_a_row_s: Mapping[int, float]
 
     @classmethod
@@ -103,11 +101,10 @@ class TeamCosts:
         def grid(field: str) -> HostGrid:
             return HostGrid([_Point(count, _quantiles_s(together(field, count))) for count in rows])
 
-        notes = [seconds for count in rows for seconds in together("notes", count)]
         return cls(
             all_reduce=grid("sums"),
             gather=grid("gathers"),
-            note=Latency(_quantiles_s(notes), Provenance.MEASURED),
+            note=grid("notes"),
             in_a_row_s={count: median(together("in_a_row", count)) for count in rows},
         )
 
@@ -191,45 +188,44 @@ class _Imitation:
             in_step.append(self._forward(rows, team, self._meet))
             told.append(self._forward(rows, team, self._tell))
             in_a_row.append(self._all_reduce_in_a_row(x))
+        told = told[_WARM_UP:]
         # Medians to compare with, since what is rare is in the shards' own times as well.
-        in_step = in_step[_WARM_UP:]
-        alone_s, together_s = _Times.medians(alone[_WARM_UP:]), _Times.medians(in_step)
+        alone_s, in_step_s, told_s = map(_Times.medians, (alone[_WARM_UP:], in_step[_WARM_UP:], told))
+        note_s = _above(told_s.layers_s - in_step_s.layers_s)
         num_sums = 2 * self._spec.num_layers
         return Samples(
-            sums=[_above(times.layers_s - alone_s.layers_s) / num_sums for times in in_step],
-            gathers=[_above(times.gather_s - alone_s.gather_s) for times in in_step],
-            notes=[_above(times.first_sum_s - together_s.first_sum_s) for times in told[_WARM_UP:]],
+            sums=[_above(times.layers_s - alone_s.layers_s - note_s) / num_sums for times in told],
+            gathers=[_above(times.gather_s - alone_s.gather_s) for times in told],
+            notes=[note_s],
             in_a_row=in_a_row[_WARM_UP:],
         )
 
     def _forward(self, rows: int, team: Team, start: Callable[[], None]) -> _Times:
-        clock = time.perf_counter
         start()
-        start_s, first_sum_s = clock(), None
+        start_s = time.perf_counter()
         for qkv, output, gate_up, down in islice(cycle(self._layers), self._spec.num_layers):
             qkv(rows)
-            attended = output(rows)
-            before_s = clock()
-            team.all_reduce(attended)
-            first_sum_s = first_sum_s or clock() - before_s  # here ranks wait that started later
+            team.all_reduce(output(rows))
             gate_up(rows)
             team.all_reduce(down(rows))
         logits = self._head(rows)
-        computed_s = clock()
+        computed_s = time.perf_counter()
         team.gather(logits, self._spec.vocab_size)
-        return _Times(computed_s - start_s, first_sum_s or 0.0, clock() - computed_s)
+        return _Times(computed_s - start_s, time.perf_counter() - computed_s)
 
     def _meet(self) -> None:
         self._team.all_reduce(torch.zeros(1))
 
     def _tell(self) -> None:
-        """As a forward starts: the leader has been busy with other things, the followers wait for its note."""
+        """As a forward starts: the leader has been busy with other things, then tells what to keep and what to run."""
         if not self._team.is_leader:
             self._team.listen()
+            self._team.listen()
             return
-        idle_until_s = time.perf_counter() + _IDLE_S
-        while time.perf_counter() < idle_until_s:
+        busy_until_s = time.perf_counter() + _BUSY_S
+        while time.perf_counter() < busy_until_s:
             pass
+        self._team.tell(_NOTE)
         self._team.tell(_NOTE)
 
     def _all_reduce_in_a_row(self, x: Tensor) -> float:
