@@ -75,26 +75,26 @@ class RunningRequest:
     def _stop(self) -> Iterator[tuple[int, ...]]:
         """Tell those that still run to end, and wait for them no longer than a bound."""
         self.was_stopped = any(crew.is_running for crew in self._targets)
-        crews = [*self._targets, *([self._draft] if self._draft else [])]
-        for crew in crews:
-            if crew.is_running:
-                crew.stop()
-        deadline_s = time.perf_counter() + _STOP_WITHIN_S
         # The draft, too: what the next request says to it would be dropped as long as it is at this one.
-        while any(crew.is_running for crew in crews) and time.perf_counter() < deadline_s:
+        crews = [crew for crew in (*self._targets, self._draft) if crew is not None and self._is_at_it(crew)]
+        for crew in crews:
+            crew.stop()
+        within_s = _STOP_WITHIN_S if self.was_stopped else _DRAFT_ENDS_WITHIN_S
+        deadline_s = time.perf_counter() + within_s
+        while any(map(self._is_at_it, crews)) and time.perf_counter() < deadline_s:
             yield from self._drain()
             time.sleep(_DRAIN_EVERY_S)
 
     def _until_draft_ends(self, seconds: float) -> Iterator[tuple[int, ...]]:
         """Its spans come with its end; one that is frozen is not waited for."""
         deadline_s = time.perf_counter() + seconds
-        while self._is_drafting and time.perf_counter() < deadline_s:
+        while self._draft and self._is_at_it(self._draft) and time.perf_counter() < deadline_s:
             yield from self._drain()
             time.sleep(_DRAIN_EVERY_S)
 
-    @property
-    def _is_drafting(self) -> bool:
-        return self._draft is not None and self._draft.is_running and self._draft.asked == self._command.number
+    def _is_at_it(self, crew: Crew) -> bool:
+        """And not at an earlier request, from which it was never heard again."""
+        return crew.is_running and crew.asked == self._command.number
 
     def _drain(self) -> Iterator[tuple[int, ...]]:
         for crew in self._targets:
