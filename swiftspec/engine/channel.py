@@ -27,7 +27,8 @@ _MAX_BYTES = _HEAD.size + 4 * (2 * _MAX_TOKENS + 1)
 _MAX_QUEUED = 1024  # messages, in either direction: more than any policy has under way
 _MAX_REFUSED = 1024  # messages that one look goes through
 _IDLE_POLL_MS = 50
-_FIRST_CONTACT_MS = 100  # no plan is less patient
+_FIRST_CONTACT_MS = 500  # once in a process's life
+_RECONNECT_MS = 10  # the end that binds may be there a little later
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
 
@@ -212,6 +213,7 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_BYTES)
     socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
     socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
+    socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
     socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
     return socket
