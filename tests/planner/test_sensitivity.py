@@ -128,7 +128,7 @@ def test_another_profile_prices_longer_prompts() -> None:
 
 
 def test_a_choice_that_no_longer_fits_is_beaten() -> None:
-    tight = replace(DEVICE, memory_bytes=20_000_000_000)
+    tight = replace(DEVICE, memory_bytes=22_000_000_000)
     memory = MemoryModel(device=tight, specs=PAIR, quantisation=dict.fromkeys(Role, "int4"))
     assert memory.shortfall(SERIAL, context=4 * 40 + 48) < 0 < memory.shortfall(SPLIT, context=4 * 40 + 48)
     row = rows(memory=memory)["prompts 4 x as long"]
