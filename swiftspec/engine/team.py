@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import FileStore, TCPStore  # type: ignore[attr-defined]  # they are there
+from torch.distributed.rendezvous import FileStore, TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
 
 __all__ = ["SilentTeam", "Team"]
 
