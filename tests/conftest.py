@@ -4,9 +4,18 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from swiftspec.engine.nursery import shared_nursery
+
 if not torch.cuda.is_available():
     # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery() -> Iterator[None]:
+    """Engines of this process, one after another, are forked off one: a thousand seconds of loading torch."""
+    with shared_nursery():
+        yield
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from swiftspec import console
-from swiftspec.commands.execution import num_devices_here
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.plan import plan
 from swiftspec.commands.profile import profile
@@ -12,6 +11,7 @@ from swiftspec.commands.run import run
 from swiftspec.commands.trace import trace
 from swiftspec.commands.validate import validate
 from swiftspec.demo import DEMO_INFLATION
+from swiftspec.engine.devices import num_devices_here
 from swiftspec.prompts import read_prompts
 from swiftspec.specs import model_directory
 
@@ -42,7 +42,7 @@ def demo(
     _make(directory)
     check_outputs(json=json_path)
     inflate = DEMO_INFLATION if inflate is None else inflate
-    num_devices = min(2, num_devices_here()) if devices is None else devices
+    num_devices = min(2, num_devices_here("cpu")) if devices is None else devices
     prompts = prompts or model_directory("demo/prompts")
     plan_path, report_path = directory / "plan.json", directory / "report.json"
 

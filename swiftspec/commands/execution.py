@@ -1,12 +1,12 @@
 """From a plan and prompts to requests on an engine; what `run` and `validate` share."""
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swiftspec.engine.devices import num_devices_here
 from swiftspec.plan import Candidate, Plan
 from swiftspec.policies import Layout, Request
 from swiftspec.prompts import Prompt
@@ -24,7 +24,6 @@ __all__ = [
     "encode",
     "generate_greedily",
     "make_tasks",
-    "num_devices_here",
     "open_engines",
     "warm_up",
 ]
@@ -38,15 +37,6 @@ class Task:
 
     prompt_id: str
     request: Request
-
-
-def num_devices_here(device: str = "cpu") -> int:
-    """Cores this process may use, or GPUs that torch finds."""
-    if device == "cuda":
-        from swiftspec.profiler.machine import num_gpus
-
-        return num_gpus()
-    return len(os.sched_getaffinity(0))
 
 
 def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec import __version__, console
-from swiftspec.commands.execution import num_devices_here
 from swiftspec.documents import file_sha256
+from swiftspec.engine.devices import num_devices_here
 from swiftspec.plan import Candidate, Plan
 
 if TYPE_CHECKING:

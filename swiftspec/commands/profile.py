@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swiftspec import console
-from swiftspec.commands.execution import num_devices_here
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import Pair, resolve_pair
 from swiftspec.commands.wording import milliseconds, signed_percent
+from swiftspec.engine.devices import num_devices_here
 from swiftspec.plan import named_group
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.commands.execution import encode, num_devices_here
+from swiftspec.commands.execution import encode
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import resolve_pair
 from swiftspec.commands.wording import percent
+from swiftspec.engine.devices import num_devices_here
 from swiftspec.prompts import read_prompts, spread
 from swiftspec.tokenizer import Tokenizer
 
@@ -44,7 +45,7 @@ def trace(
             prompts=encoded,
             max_new_tokens=max_new_tokens,
             num_candidates=NUM_CANDIDATES,
-            num_threads=num_devices_here(),
+            num_threads=num_devices_here("cpu"),
             progress=progress,
         )
     recorded.save(out)

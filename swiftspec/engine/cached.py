@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.devices import usable_device
 from swiftspec.engine.model import Decoder
-from swiftspec.engine.placement import usable_device
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.team import Team
 from swiftspec.engine.weights import FORMATS

@@ -11,10 +11,10 @@ from types import TracebackType
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.crew import Crew, ProcessInfo
+from swiftspec.engine.devices import TREE_SLOTS, Device, usable_device
 from swiftspec.engine.interrupts import interrupts_noted
-from swiftspec.engine.nursery import Nursery
-from swiftspec.engine.ops import KERNEL_TREE_SLOTS
-from swiftspec.engine.placement import Device, LocalSite, Seat, Site, check_groups, seats, usable_device
+from swiftspec.engine.nursery import shared_nursery
+from swiftspec.engine.placement import LocalSite, Seat, Site, check_groups, seats
 from swiftspec.engine.protocol import Generate, Setup
 from swiftspec.engine.running import RunningRequest
 from swiftspec.engine.sampling import Sampler
@@ -25,9 +25,8 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.timeline import Timeline
 
-__all__ = ["PATIENCE_S", "TREE_SLOTS", "Generation", "Launcher", "ProcessInfo"]
+__all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 
-TREE_SLOTS = {"cpu": 512, "cuda": KERNEL_TREE_SLOTS}  # most tree rows any policy may hold
 PATIENCE_S = 0.5  # where no plan says otherwise
 MAX_RESTARTS = 3
 
@@ -114,11 +113,13 @@ class Launcher:
         self._fallback = fallback or PromptLookup()
         self._max_restarts = max_restarts
         self._number = 0
-        self._tree_slots = TREE_SLOTS[usable_device(device).type]
+        self._tree_slots = TREE_SLOTS[device]
+        if device != "cpu":
+            usable_device(device)
         with ExitStack() as stack:
             if site is None:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-")))
-                site = LocalSite(folder, stack.enter_context(Nursery()))
+                site = LocalSite(folder, stack.enter_context(shared_nursery()))
             teams = self._teams(groups, ranks or {}, site, device)
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
             leaders = [team[0] for team in teams]

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.curve import Curve
+from swiftspec.engine.devices import Device
 from swiftspec.engine.links import SILENCE_S, Link
-from swiftspec.engine.nursery import Nursery
-from swiftspec.engine.placement import Device, Seat
+from swiftspec.engine.nursery import Nursery, shared_nursery
+from swiftspec.engine.placement import Seat
 from swiftspec.engine.protocol import Command, Failed, Finished, Generate, Report, Setup
 from swiftspec.engine.rendezvous import Meeting, NodeFacts
 from swiftspec.engine.wire import Bye, Clock, Close, Frame, Halt, Message
@@ -231,7 +232,7 @@ def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], cur
             peer.link.await_peer(rendezvous.timeout_s)
             stack.callback(peer.link.send, Frame(0, Bye()))
         store = f"tcp://{rendezvous.address}:{rendezvous.port}/{rendezvous.prefix}"
-        nursery = stack.enter_context(Nursery())
+        nursery = stack.enter_context(shared_nursery())
         yield NodeSite(nodes, peers, owned, curve=curve, store=store, nursery=nursery)
 
 
@@ -253,7 +254,7 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve | None, *, models: Coll
         If it goes without a word.
     """
     first, own = meeting.exchange(own)
-    with Nursery() as nursery, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
+    with shared_nursery() as nursery, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
         link.await_peer(meeting.rendezvous.timeout_s)
         agent = _Agent(link, own, curve, models, nursery)
         try:

@@ -17,61 +17,63 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
-from types import TracebackType
+from threading import Lock
 
 from swiftspec.engine.interrupts import interrupts_held
 from swiftspec.errors import EngineError
 
-__all__ = ["Nursery"]
+__all__ = ["Nursery", "shared_nursery"]
 
 _NEWS = struct.Struct("<?ii")  # whether a process ended, its id, its exit code (negative: the signal)
+_MOST_BYTES = 2**16  # of a path
 _ENDS_WITHIN_S = 1.0
 
 
 class Nursery:
-    """Where the launcher has its processes started. A context manager; nothing runs before the first `start`."""
+    """Where launchers, of whatever threads, have their processes started. Nothing runs before the first `start`."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._codes: dict[int, int] = {}  # of processes that have ended
-
-    def __enter__(self) -> Nursery:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._lock = Lock()
 
     def start(self, connection: int) -> int:
-        """Fork a worker that holds the pipe with this descriptor; its process id. EngineError if that is impossible."""
-        control = self._control or self._begin()
-        try:
-            socket.send_fds(control, [b"\0"], [connection])
-            while True:
-                pid: int
-                ended, pid, code = _NEWS.unpack(control.recv(_NEWS.size))
-                if not ended:
-                    return pid
-                self._codes[pid] = code
-        except (OSError, struct.error):
-            raise EngineError("the process that starts the engine's others has gone") from None
+        """Fork a worker, here, that holds the pipe with this descriptor; its process id. EngineError if impossible."""
+        with self._lock:
+            control = self._control or self._begin()
+            try:
+                socket.send_fds(control, [os.fsencode(os.getcwd())], [connection])
+                while True:
+                    pid: int
+                    ended, pid, code = _NEWS.unpack(control.recv(_NEWS.size))
+                    if not ended:
+                        return pid
+                    self._codes[pid] = code
+            except (OSError, struct.error):
+                raise EngineError("the process that starts the engine's others has gone") from None
 
     def exit_code(self, pid: int, *, within_s: float) -> int | None:
         """How a process ended, negative for a signal; None if it has not, or if nobody can say any more."""
         assert self._control is not None, "it has started the process"
         until_s = time.monotonic() + within_s
-        while pid not in self._codes:
-            ready, _, _ = select.select([self._control], [], [], max(0.0, until_s - time.monotonic()))
-            news = self._control.recv(_NEWS.size) if ready else b""
-            if not news:
-                return None
-            _, ended, code = _NEWS.unpack(news)
-            self._codes[ended] = code
-        return self._codes[pid]
+        with self._lock:
+            while pid not in self._codes:
+                ready, _, _ = select.select([self._control], [], [], max(0.0, until_s - time.monotonic()))
+                news = self._control.recv(_NEWS.size) if ready else b""
+                if not news:
+                    return None
+                _, ended, code = _NEWS.unpack(news)
+                self._codes[ended] = code
+            return self._codes[pid]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can start processes, as far as is known."""
+        return self._process is None or self._process.poll() is None
 
     def close(self) -> None:
         """End it; its processes have ended before, or end with their pipes."""
@@ -98,6 +100,26 @@ class Nursery:
         return self._control
 
 
+@contextmanager
+def shared_nursery() -> Iterator[Nursery]:
+    """The nursery of this process: engines that are there together load torch once. The last to leave ends it."""
+    with _sharing:
+        nursery = _shared[-1] if _shared and _shared[-1].is_there else Nursery()
+        _shared.append(nursery)
+    try:
+        yield nursery
+    finally:
+        with _sharing:
+            _shared.remove(nursery)
+            is_last = nursery not in _shared
+        if is_last:
+            nursery.close()
+
+
+_sharing = Lock()
+_shared: list[Nursery] = []  # once for everyone who holds one; another one takes the place of one that was killed
+
+
 def main() -> None:
     """Fork a worker for every descriptor that comes, and say how each ended, until the launcher is gone."""
     import swiftspec.engine.worker  # noqa: F401 - what takes seconds, done once
@@ -113,12 +135,12 @@ def main() -> None:
             os.read(woken, 512)
             _tell_ends(control)
         if control.fileno() in ready:
-            _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            folder, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
             if not descriptors:
                 return
             pid = os.fork()
             if pid == 0:
-                _become_worker(descriptors[0], (control.detach(), woken, wakes))
+                _become_worker(descriptors[0], folder, (control.detach(), woken, wakes))
             os.close(descriptors[0])
             control.send(_NEWS.pack(False, pid, 0))
 
@@ -129,7 +151,7 @@ def _tell_ends(control: socket.socket) -> None:
             control.send(_NEWS.pack(True, ended[0], os.waitstatus_to_exitcode(ended[1])))
 
 
-def _become_worker(connection: int, inherited: tuple[int, ...]) -> None:
+def _become_worker(connection: int, folder: bytes, inherited: tuple[int, ...]) -> None:
     """Never returns: what the nursery was at is not this process's."""
     from swiftspec.engine import worker
 
@@ -139,6 +161,7 @@ def _become_worker(connection: int, inherited: tuple[int, ...]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in inherited:
             os.close(descriptor)
+        os.chdir(folder)
         worker.serve(Connection(connection))
         code = 0
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it is

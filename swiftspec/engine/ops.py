@@ -20,12 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from swiftspec.engine.devices import TREE_SLOTS
 from swiftspec.engine.team import Team
 from swiftspec.engine.weights import Quantised
 
-__all__ = ["KERNEL_TREE_SLOTS", "PRODUCTS", "Ops", "joined_ops", "ops_for", "reference_ops", "triton_ops"]
-
-KERNEL_TREE_SLOTS = 256  # eight words of ancestors per row
+__all__ = ["PRODUCTS", "Ops", "joined_ops", "ops_for", "reference_ops", "triton_ops"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +100,7 @@ def triton_ops(*, pdl: bool) -> Ops:
         tree_attention_workspace=tree_attention_workspace,
         keep_slots=partial(keep_slots, pdl=pdl),
         top_candidates=partial(top_candidates, pdl=pdl),
-        most_tree_slots=KERNEL_TREE_SLOTS,
+        most_tree_slots=TREE_SLOTS["cuda"],
     )
 
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import torch
-
+from swiftspec.engine.devices import Device, num_devices_here
 from swiftspec.engine.nursery import Nursery
-from swiftspec.engine.protocol import Device, Setup
+from swiftspec.engine.protocol import Setup
 from swiftspec.engine.workers import LocalWorker, Worker
 from swiftspec.policies.effects import Role
 
-__all__ = ["Device", "LocalSite", "Seat", "Site", "check_groups", "cores_of", "ranks_of", "seats", "usable_device"]
+__all__ = ["LocalSite", "Seat", "Site", "check_groups", "cores_of", "ranks_of", "seats"]
 
 
 class Site(Protocol):
@@ -41,7 +40,7 @@ class LocalSite:
         self._nursery = nursery
 
     def num_devices(self, device: Device) -> int:
-        return len(os.sched_getaffinity(0)) if device == "cpu" else torch.cuda.device_count()
+        return num_devices_here(device)
 
     def channel(self, target: Seat, draft: Seat) -> str:  # noqa: ARG002 - both are on this machine
         return f"ipc://{self._folder / f'channel-{target.group}'}"
@@ -61,19 +60,6 @@ class Seat(NamedTuple):
     rank: int
     size: int
     devices: tuple[int, ...]
-
-
-def usable_device(name: str) -> torch.device:
-    """`cpu`, `cuda` (the first GPU) or `cuda:N`. ValueError for any other, and for a GPU that is not there."""
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
-        raise ValueError(f"device is {name!r}; expected cpu, cuda or cuda:N")
-    if kind == "cpu":
-        return torch.device("cpu")
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if int(number or 0) >= num_gpus:
-        raise ValueError(f"device is {name!r}, but torch finds {num_gpus} GPUs here")
-    return torch.device("cuda", int(number or 0))
 
 
 def ranks_of(

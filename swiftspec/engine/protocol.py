@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.curve import Curve
+from swiftspec.engine.devices import Device
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import Span
 
-__all__ = ["Command", "Committed", "Device", "Failed", "Finished", "Generate", "Ready", "Report", "Setup"]
-
-Device = Literal["cpu", "cuda"]
+__all__ = ["Command", "Committed", "Failed", "Finished", "Generate", "Ready", "Report", "Setup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # who only says how to sample does not wait seconds for torch
+    from torch import Tensor
 
 __all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "stream", "top_candidates"]
 
@@ -92,10 +93,10 @@ class Sampler:
         """Scores with the tokens that top-k and then top-p exclude at minus infinity."""
         if 0 < self.top_k < scores.shape[1]:
             last_kept = scores.topk(self.top_k, dim=-1).values[:, -1:]
-            scores = scores.masked_fill(scores < last_kept, -torch.inf)
+            scores = scores.masked_fill(scores < last_kept, -np.inf)
         if self.top_p < 1.0:
             shares = scores.softmax(dim=-1)
-            scores = scores.masked_fill(shares < _smallest_kept_share(shares, self.top_p), -torch.inf)
+            scores = scores.masked_fill(shares < _smallest_kept_share(shares, self.top_p), -np.inf)
         return scores
 
 
@@ -137,5 +138,5 @@ def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[f
 
     Logits are [R, V] in fp32; k is cut to V.
     """
-    best = torch.log_softmax(logits, dim=-1).topk(min(k, logits.shape[1]), dim=-1)
+    best = logits.log_softmax(dim=-1).topk(min(k, logits.shape[1]), dim=-1)
     return best.indices.tolist(), best.values.tolist()

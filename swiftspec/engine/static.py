@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from swiftspec.engine.devices import TREE_SLOTS
 from swiftspec.engine.loading import held_spec, load_model
 from swiftspec.engine.model import grouped
-from swiftspec.engine.ops import KERNEL_TREE_SLOTS, PRODUCTS, Ops, joined_ops, ops_for
+from swiftspec.engine.ops import PRODUCTS, Ops, joined_ops, ops_for
 from swiftspec.engine.replay import GraphPool, Replay
 from swiftspec.engine.staging import ancestor_words, bucket_of, packed, unpacked
 from swiftspec.engine.static_cache import StaticCache
@@ -106,7 +107,7 @@ class StaticDecoder:
         spec, weights = load_model(directory, team or Team(), inflation=inflation, seed=seed, device=device)
         return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, team=team)
 
-    def new_cache(self, capacity: int | None = None, *, tree_slots: int = KERNEL_TREE_SLOTS) -> StaticCache:
+    def new_cache(self, capacity: int | None = None, *, tree_slots: int = TREE_SLOTS["cuda"]) -> StaticCache:
         """An empty cache; as long as the model's longest context unless `capacity` says otherwise."""
         return StaticCache(
             self._held,

@@ -35,7 +35,10 @@ _WARM_ROWS = 32  # more are rare, and merely slower the first time
 
 def serve(connection: Connection) -> None:
     """Obey the launcher until it hangs up."""
-    setup: Setup = connection.recv()
+    try:
+        setup: Setup = connection.recv()
+    except (EOFError, ConnectionResetError):
+        return  # before it had said anything
     _end_with_launcher(connection)
     os.sched_setaffinity(0, cores_of(setup))
     try:

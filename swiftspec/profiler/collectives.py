@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import ProcessException, spawn
 
 from swiftspec.engine.replay import GraphPool, Replay
+from swiftspec.profiler.ranks import answer_of_ranks
 from swiftspec.profiler.stopwatch import Stopwatch, Timing
 
 __all__ = ["BACKENDS", "all_reduce_times"]
@@ -32,13 +31,9 @@ def all_reduce_times(device: str, degree: int, message_bytes: Sequence[int]) -> 
         If a process fails.
     """
     with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
-        answers = get_context("spawn").SimpleQueue()
-        arguments = (degree, device, str(Path(folder) / "rendezvous"), tuple(message_bytes), answers)
-        try:
-            spawn(_rank, args=arguments, nprocs=degree)
-        except ProcessException as error:
-            raise RuntimeError(f"all-reduce among {degree} of {device} failed: {error}") from error
-        samples_s: dict[int, list[float]] = answers.get()
+        arguments = (degree, device, str(Path(folder) / "rendezvous"), tuple(message_bytes))
+        what = f"all-reduce among {degree} of {device}"
+        samples_s: dict[int, list[float]] = answer_of_ranks(what, _rank, arguments, num_ranks=degree)
     return {size: Timing.of(seconds) for size, seconds in samples_s.items()}
 
 

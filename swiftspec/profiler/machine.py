@@ -3,13 +3,9 @@
 import torch
 
 from swiftspec.documents import Origin
+from swiftspec.engine.devices import num_devices_here
 
-__all__ = ["num_gpus", "origin_on"]
-
-
-def num_gpus() -> int:
-    """GPUs that torch can use; none in a build without CUDA."""
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+__all__ = ["origin_on"]
 
 
 def origin_on(device: str) -> Origin:
@@ -17,4 +13,4 @@ def origin_on(device: str) -> Origin:
     origin = Origin.here()
     if device != "cuda":
         return origin
-    return origin.model_copy(update={"device": f"{torch.cuda.get_device_name()}, {num_gpus()} of them"})
+    return origin.model_copy(update={"device": f"{torch.cuda.get_device_name()}, {num_devices_here(device)} of them"})

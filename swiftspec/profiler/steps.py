@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.launcher import TREE_SLOTS, Launcher
-from swiftspec.engine.nursery import Nursery
+from swiftspec.engine.devices import TREE_SLOTS, Device
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.nursery import shared_nursery
 from swiftspec.engine.placement import LocalSite
 from swiftspec.engine.protocol import Setup
 from swiftspec.engine.sampling import Sampler
@@ -77,7 +77,7 @@ Progress = Callable[[int, int, str], None]
 class _Bench:
     """An engine to measure on, and the group sizes its spans speak for. silent: its ranks wait for nobody."""
 
-    device: Literal["cpu", "cuda"]
+    device: Device
     layout: Layout
     groups: dict[Role, tuple[int, ...]]
     ranks: dict[Role, int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Bench:
         kind = _SilentSite if self.silent else LocalSite
         with (
             tempfile.TemporaryDirectory(prefix="swiftspec-") as folder,
-            Nursery() as nursery,
+            shared_nursery() as nursery,
             Launcher(
                 target=target,
                 draft=draft,
@@ -124,10 +124,11 @@ class _SilentSite(LocalSite):
         return super().start(replace(setup, silent=True))
 
 
+@shared_nursery()  # every pass has new processes; what they are forked off is loaded once
 def measure_profile(
     *, target: ModelRef, draft: ModelRef, device: str, num_devices: int, progress: Progress, ranks: int = 1
 ) -> Profile:
-    """Measure every group size and split of `num_devices` cores; of GPUs, one for both models, and one for each.
+    """Measure every group size and split of `num_devices` cores or GPUs.
 
     ranks: on a CPU, compose the forwards of groups that so many processes divide, too.
 
@@ -142,7 +143,7 @@ def measure_profile(
     wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
     contexts = [context for context in wanted if context + max(rows) <= spec.max_position]
     max_context = min(spec.max_position, max(contexts, default=0) + _SLACK)
-    benches = list(_gpu_benches(num_devices) if device == "cuda" else _benches(num_devices, ranks))
+    benches = list(_benches("cuda" if device == "cuda" else "cpu", num_devices, ranks))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[Timeline] = []
     interrupted: list[Timeline] = []
@@ -230,11 +231,11 @@ def computed_spec(reference: ModelRef) -> ModelSpec:
     return Inflation.parse(reference.inflate).inflated(spec) if reference.inflate else spec
 
 
-def _benches(num_devices: int, ranks: int = 1) -> Iterator[_Bench]:
-    """Groups of every size, and splits; then those that can be divided by ranks, as shards and whole."""
+def _benches(device: Device, num_devices: int, ranks: int = 1) -> Iterator[_Bench]:
+    """Groups of every size, and splits; then, of cores, those that can be divided by ranks, as shards and whole."""
     if not 1 <= ranks <= num_devices:
         raise ValueError(f"ranks is {ranks}; expected 1 to {num_devices}, the number of devices")
-    undivided = list(_undivided(num_devices))
+    undivided = list(_undivided(device, num_devices))
     yield from undivided
     for bench in undivided:
         divided = {role: ranks for role, devices in bench.groups.items() if ranks > 1 and not len(devices) % ranks}
@@ -243,19 +244,13 @@ def _benches(num_devices: int, ranks: int = 1) -> Iterator[_Bench]:
             yield replace(bench, ranks=divided)
 
 
-def _undivided(num_devices: int) -> Iterator[_Bench]:
+def _undivided(device: Device, num_devices: int) -> Iterator[_Bench]:
+    """A group of cores is one process, a group of GPUs one for each."""
     for count in range(1, num_devices + 1):
-        yield _Bench(device="cpu", layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
+        yield _Bench(device=device, layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
     for count in range(1, num_devices):
         groups = {Role.TARGET: tuple(range(count)), Role.DRAFT: tuple(range(count, num_devices))}
-        yield _Bench(device="cpu", layout=Layout.DISAGGREGATED, groups=groups)
-
-
-def _gpu_benches(num_devices: int) -> Iterator[_Bench]:
-    """A process has one GPU: degrees above 1 have no engine yet, and GPUs beyond the second nothing to add."""
-    yield _Bench(device="cuda", layout=Layout.COLOCATED, groups={Role.TARGET: (0,)})
-    if num_devices > 1:
-        yield _Bench(device="cuda", layout=Layout.DISAGGREGATED, groups={Role.TARGET: (0,), Role.DRAFT: (1,)})
+        yield _Bench(device=device, layout=Layout.DISAGGREGATED, groups=groups)
 
 
 class _Measurement:

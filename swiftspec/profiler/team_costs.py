@@ -14,19 +14,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.spawn import ProcessException, spawn
 
 from swiftspec.engine.cached import DTYPES
 from swiftspec.engine.linear import Linear
 from swiftspec.engine.team import SilentTeam, Team
 from swiftspec.latency import Latency, Provenance
+from swiftspec.profiler.ranks import answer_of_ranks
 from swiftspec.profiler.stopwatch import cache_bytes, num_copies
 from swiftspec.registry import sharded
 from swiftspec.specs import ModelSpec
@@ -124,13 +123,9 @@ def team_samples(
     own = [available[number] for number in devices]
     cores = [own[first : first + share] for first in range(0, ranks * share, share)]
     with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
-        answers = get_context("spawn").SimpleQueue()
-        store = f"file://{Path(folder) / 'team'}"
-        try:
-            spawn(_rank, args=(cores, store, spec, DTYPES[dtype], tuple(rows), answers), nprocs=ranks)
-        except ProcessException as error:
-            raise RuntimeError(f"collectives among {ranks} ranks failed: {error}") from error
-        samples: Mapping[int, Samples] = answers.get()
+        arguments = (cores, f"file://{Path(folder) / 'team'}", spec, DTYPES[dtype], tuple(rows))
+        what = f"measuring collectives among {ranks} ranks"
+        samples: Mapping[int, Samples] = answer_of_ranks(what, _rank, arguments, num_ranks=ranks)
     return samples
 
 

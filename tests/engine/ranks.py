@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.team import Team
 from swiftspec.engine.weights import FORMATS
 from swiftspec.policies.effects import Role, Row
+from swiftspec.profiler.ranks import forkserver
 from swiftspec.specs import Inflation
 
 DEADLINE_S = 60.0
@@ -60,7 +60,7 @@ def joined_ranks(size: int, store: str | None = None) -> Iterator[Ranks]:
     """Processes that have joined one team, by a file unless there is a store."""
     with tempfile.TemporaryDirectory() as folder:
         address = store or f"file://{folder}/store"
-        context = get_context("spawn")
+        context = forkserver()
         processes = [ProcessPoolExecutor(1, mp_context=context) for _ in range(size)]
         try:
             joining = [process.submit(_join, address, rank, size) for rank, process in enumerate(processes)]

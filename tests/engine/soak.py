@@ -21,7 +21,7 @@ from pathlib import Path
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.nursery import Nursery
+from swiftspec.engine.nursery import shared_nursery
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
@@ -129,7 +129,7 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
     counts: Counter[str] = Counter()
     wrong, losses, before_s = [], 0, time.monotonic()
     with (
-        Nursery() as nursery,
+        shared_nursery() as nursery,
         (site := ProxiedSite(directory, nursery)).proxy,
         start_engine(
             pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=10 * num_prompts, site=site

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Hello, Knock, Message, Role, Stop, Subtree, Text, Verdict
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.recovery import RecoveringTarget
+from swiftspec.profiler.ranks import forkserver
 from tests.engine.pairs import VOCAB_SIZE, write_pair
 
 REQUEST = Request(prompt=(5, 9, 2, 33, 71, 8), max_new_tokens=120)
@@ -72,8 +73,8 @@ class Target:
         checkpoint, _ = write_pair(directory, architecture="llama")
         self.path = directory / "channel"
         self.address = f"ipc://{self.path}"
-        self._connection, theirs = get_context("spawn").Pipe()
-        self._process = get_context("spawn").Process(target=serve, args=(theirs, str(checkpoint), self.address))
+        self._connection, theirs = Pipe()
+        self._process = forkserver().Process(target=serve, args=(theirs, str(checkpoint), self.address))
         self._process.start()
         theirs.close()
         assert self._connection.poll(120)

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.devices import Device, usable_device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.placement import Seat, check_groups, cores_of, seats, usable_device
-from swiftspec.engine.protocol import Device, Setup
+from swiftspec.engine.placement import Seat, check_groups, cores_of, seats
+from swiftspec.engine.protocol import Setup
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.cached import AnyDecoder, CachedDecoder
+from swiftspec.engine.devices import TREE_SLOTS
 from swiftspec.engine.driver import Driver
 from swiftspec.engine.model import Decoder
-from swiftspec.engine.ops import KERNEL_TREE_SLOTS, reference_ops
+from swiftspec.engine.ops import reference_ops
 from swiftspec.engine.sampling import Sampler
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.weights import WeightFormat
@@ -248,7 +249,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> _Models:
 IN_ONE_PROCESS = tuple(
     policy
     for policy in map(make_policy, POLICIES)
-    if policy.layout is not Layout.DISAGGREGATED and max(policy.draft_rows, policy.target_rows) <= KERNEL_TREE_SLOTS
+    if policy.layout is not Layout.DISAGGREGATED and max(policy.draft_rows, policy.target_rows) <= TREE_SLOTS["cuda"]
 )
 SAMPLERS = {
     "greedy": Sampler(),

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
 from swiftspec.kernels.all_reduce import AllReduce, all_reduce, all_reduce_reference
 from swiftspec.kernels.exchange import MAX_POLLS, SENTINEL, Exchange
 from swiftspec.kernels.gemm_all_reduce import Workspace, gemm_all_reduce, gemm_all_reduce_reference
 from swiftspec.kernels.symmetric import PeerBuffers, map_peers, shared_buffers, symmetric_buffers
+from swiftspec.profiler.ranks import forkserver
 
 MAX_RANKS = 4
 EPS = 1e-5
@@ -157,7 +157,7 @@ def starting_ranks(device: str) -> Iterator[Ranks]:
 
 
 def _start(number: int) -> list[ProcessPoolExecutor]:
-    context = multiprocessing.get_context("spawn")
+    context = forkserver()
     return [ProcessPoolExecutor(1, mp_context=context) for _ in range(number)]
 
 

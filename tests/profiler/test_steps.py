@@ -3,7 +3,7 @@ import os
 import pytest
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.launcher import TREE_SLOTS
+from swiftspec.engine.devices import TREE_SLOTS
 from swiftspec.engine.staging import BUCKETS
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
@@ -139,10 +139,17 @@ def test_row_grids_cover_what_the_policies_ask_for() -> None:
     assert max(shape.target_rows for shape in shapes) <= max(steps.TARGET_ROWS)
 
 
-def test_gpus_are_measured_one_for_both_models_and_one_for_each() -> None:
-    assert [str(bench) for bench in steps._gpu_benches(1)] == ["co-located 1"]
-    assert [str(bench) for bench in steps._gpu_benches(8)] == ["co-located 1", "disaggregated 1+1"]
-    assert {bench.device for bench in steps._gpu_benches(8)} == {"cuda"}
+def test_gpus_are_measured_in_groups_and_splits_of_all_sizes() -> None:
+    assert [str(bench) for bench in steps._benches("cuda", 1)] == ["co-located 1"]
+    benches = list(steps._benches("cuda", 3))
+    assert [str(bench) for bench in benches] == [
+        "co-located 1",
+        "co-located 2",
+        "co-located 3",
+        "disaggregated 1+2",
+        "disaggregated 2+1",
+    ]
+    assert {bench.device for bench in benches} == {"cuda"}
 
 
 def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
@@ -153,7 +160,7 @@ def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
 
 
 def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:
-    for bench in steps._gpu_benches(2):
+    for bench in steps._benches("cuda", 2):
         shapes = bench.host_shapes()
         assert shapes
         assert max(max(shape.target_rows, shape.draft_rows) for shape in shapes) <= TREE_SLOTS["cuda"]

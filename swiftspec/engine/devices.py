@@ -1,0 +1,38 @@
+"""What there is to compute on. Torch, which takes seconds to load, only where somebody asks for more than cores."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["TREE_SLOTS", "Device", "num_devices_here", "usable_device"]
+
+Device = Literal["cpu", "cuda"]
+TREE_SLOTS: dict[Device, int] = {"cpu": 512, "cuda": 256}  # most tree rows any policy may hold; eight words of a kernel
+
+
+def num_devices_here(device: str) -> int:
+    """Cores that this process may use, or GPUs that torch can."""
+    if device == "cpu":
+        return len(os.sched_getaffinity(0))
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def usable_device(name: str) -> torch.device:
+    """`cpu`, `cuda` (the first GPU) or `cuda:N`. ValueError for any other, and for a GPU that is not there."""
+    import torch
+
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
+        raise ValueError(f"device is {name!r}; expected cpu, cuda or cuda:N")
+    if kind == "cpu":
+        return torch.device("cpu")
+    num_gpus = num_devices_here("cuda")
+    if int(number or 0) >= num_gpus:
+        raise ValueError(f"device is {name!r}, but torch finds {num_gpus} GPUs here")
+    return torch.device("cuda", int(number or 0))

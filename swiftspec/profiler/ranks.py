@@ -1,0 +1,32 @@
+"""Processes that measure something together, forked off one that has loaded torch: that takes seconds, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+from torch.multiprocessing.spawn import ProcessException, start_processes
+
+__all__ = ["answer_of_ranks", "forkserver"]
+
+
+def forkserver() -> ForkServerContext:
+    """Where this process's helpers are started; CUDA, which no fork survives, is theirs to initialise."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed"])
+    return context
+
+
+def answer_of_ranks(what: str, function: Callable[..., None], arguments: tuple[Any, ...], *, num_ranks: int) -> Any:
+    """What one of the ranks puts into a queue: each runs `function(rank, *arguments, queue)`.
+
+    RuntimeError, saying `what`, if one fails.
+    """
+    answers = forkserver().SimpleQueue()
+    try:
+        start_processes(function, args=(*arguments, answers), nprocs=num_ranks, start_method="forkserver")
+    except ProcessException as error:
+        raise RuntimeError(f"{what} failed: {error}") from error
+    return answers.get()
