@@ -11,6 +11,7 @@ import pytest
 from swiftspec.documents import ModelRef
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
+from tests.engine.processes import workers
 from tests.simulator.builders import machine_profile
 
 Fails = Callable[..., str]
@@ -54,11 +55,6 @@ def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def children() -> set[str]:
-    """Processes that this one has started and not ended."""
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
-
-
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_missing_model_directory(fails: Fails, models: Models, tmp_path: Path, role: str) -> None:
     named = dict(zip(("target", "draft"), models, strict=True)) | {role: tmp_path / "none"}
@@ -87,22 +83,22 @@ def test_corrupt_model_directory(
     fails: Fails, copies: Models, prompt_file: Path, tmp_path: Path, name: str, content: bytes, verb: str
 ) -> None:
     (copies[0] / name).write_bytes(content)
-    before, running = files_in(tmp_path), children()
+    before, running = files_in(tmp_path), workers(os.getpid())
     more = ["--prompts", prompt_file] if verb == "trace" else []
     sentence = fails(verb, *pair(copies), "--dtype", "fp32", *more, "--out", tmp_path / "out")
     assert str(copies[0]) in sentence
     assert files_in(tmp_path) == before
-    assert children() <= running
+    assert workers(os.getpid()) == running
 
 
 def test_corrupt_weights_at_run_leave_no_process(fails: Fails, copies: Models, plan_file: Path, tmp_path: Path) -> None:
     (copies[1] / "model.safetensors").write_bytes(b"not weights")
     target, draft = ({"model": str(directory), "dtype": "float32"} for directory in copies)
     edit(plan_file, target=target, draft=draft)
-    running = children()
+    running = workers(os.getpid())
     sentence = fails("run", "--plan", plan_file, "--policy", "serial_chain", "--prompt", "x")
     assert str(copies[1] / "model.safetensors") in sentence
-    assert children() <= running
+    assert workers(os.getpid()) == running
 
 
 def test_unsupported_architecture(fails: Fails, copies: Models, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from swiftspec.documents import ModelRef
 from tests.cli.samples import plan as sample_plan
 from tests.engine.conftest import two_cores
-from tests.engine.processes import gone_within
+from tests.engine.processes import gone_within, workers
 
 RUN = (sys.executable, "-m", "swiftspec.cli", "run")
 LONG = ("--prompt", "def add(a, b):", "--max-new-tokens", "200")
@@ -32,17 +32,6 @@ def make_plan(models: tuple[Path, Path], tmp_path: Path) -> PlanMaker:
         return tmp_path / "plan.json"
 
     return make
-
-
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return sorted(int(child) for task in tasks for child in task.read_text().split())
-
-
-def workers(pid: int) -> list[int]:
-    """The engine's, the target's first: children of the one process that forks them."""
-    (nursery,) = children(pid)
-    return children(nursery)
 
 
 @two_cores

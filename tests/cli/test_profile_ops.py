@@ -76,7 +76,7 @@ def test_noise_on_a_cpu_is_a_note(models: Models, tmp_path: Path, capsys: pytest
 def test_noise_on_a_gpu_is_refused_unless_accepted(
     fails: Fails, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swiftspec.profiler.machine.num_gpus", lambda: 1)
+    monkeypatch.setattr("swiftspec.commands.profile.num_devices_here", lambda _: 1)
     sentence = fails(*arguments(models, tmp_path, "--device", "cuda"))
     assert sentence == "expand: 8 rows in no time (1 more such point); nothing is saved, unless with --accept-noise"
     assert not (tmp_path / "profile.json").exists()
@@ -87,7 +87,7 @@ def test_noise_on_a_gpu_is_refused_unless_accepted(
 def test_more_gpus_than_there_are(
     fails: Fails, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swiftspec.profiler.machine.num_gpus", lambda: 2)
+    monkeypatch.setattr("swiftspec.commands.profile.num_devices_here", lambda _: 2)
     sentence = fails(*arguments(models, tmp_path, "--device", "cuda", "--devices", "3"))
     assert sentence == "--devices is 3; this machine offers 2"
 

@@ -71,12 +71,3 @@ def in_namespaces() -> Iterator[tuple[Host, Host]]:
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-
-def children(pid: int) -> list[int]:
-    """Processes that a process started and that still run."""
-    try:
-        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
-        return []
-    return [int(child) for child in listed]

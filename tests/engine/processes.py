@@ -3,7 +3,17 @@
 import time
 from pathlib import Path
 
-__all__ = ["gone_within", "is_running"]
+__all__ = ["children", "gone_within", "is_running", "workers"]
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return sorted(int(child) for task in tasks for child in task.read_text().split())
+
+
+def workers(pid: int) -> list[int]:
+    """The engine's, the target's first: children of the one process that forks them."""
+    return [worker for nursery in children(pid) for worker in children(nursery)]
 
 
 def is_running(pid: int) -> bool:

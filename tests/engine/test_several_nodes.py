@@ -22,9 +22,9 @@ from swiftspec.policies.effects import Role
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores
-from tests.engine.hosts import ROOT, Host, children, in_namespaces, on_loopback
+from tests.engine.hosts import ROOT, Host, in_namespaces, on_loopback
 from tests.engine.pairs import write_pair
-from tests.engine.processes import gone_within
+from tests.engine.processes import children, gone_within
 
 pytestmark = two_cores
 TEXTS = [f"def function_{number}(argument):" for number in range(24)]
