@@ -14,7 +14,7 @@ from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores
 from tests.engine.pairs import write_pair
 
-pytestmark = two_cores
+pytestmark = [pytest.mark.alone, two_cores]
 PROMPT = "def add(a, b):\n"
 
 

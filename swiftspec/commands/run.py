@@ -166,7 +166,8 @@ def _show(candidate: Candidate, metrics: Metrics | None, processes: Sequence["Pr
         )
     for process in processes:
         cores = ", ".join(map(str, process.cores))
-        console.note(f"{process.role} process {process.pid} on core{'s' * (len(process.cores) > 1)} {cores}")
+        node = f" of node {process.node}" if process.node else ""
+        console.note(f"{process.role} process {process.pid} on core{'s' * (len(process.cores) > 1)} {cores}{node}")
 
 
 def _save_timelines(outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], path: Path | None) -> None:
@@ -199,6 +200,7 @@ def _result(
                 "role": process.role.value,
                 "group": process.group,
                 "rank": process.rank,
+                "node": process.node,
                 "pid": process.pid,
                 "cores": list(process.cores),
             }

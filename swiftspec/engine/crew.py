@@ -19,12 +19,13 @@ __all__ = ["Crew", "ProcessInfo"]
 class ProcessInfo:
     """A process of the engine, the cores it may use, and what it computes on.
 
-    group: which of several target groups. rank: in the group's team.
+    group: which of several target groups. rank: in the group's team. node: where its id and its cores count.
     """
 
     role: Role
     group: int
     rank: int
+    node: int
     pid: int
     cores: tuple[int, ...]
     device: str
@@ -116,6 +117,7 @@ class Crew:
                 role=setup.role,
                 group=setup.group,
                 rank=setup.rank,
+                node=worker.node,
                 pid=report.pid,
                 cores=report.cores,
                 device=report.device,

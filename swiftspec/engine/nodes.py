@@ -100,6 +100,7 @@ class RemoteWorker:
 
     def __init__(self, peer: Peer, number: int, setup: Setup) -> None:
         self.setup = setup
+        self.node = peer.rank
         self._peer = peer
         self._number = number
         self._reports = peer.reports[number]

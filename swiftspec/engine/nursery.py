@@ -39,22 +39,21 @@ class Nursery:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._codes: dict[int, int] = {}  # of processes that have ended
+        self._has_gone = False
         self._lock = Lock()
 
     def start(self, connection: int) -> int:
         """Fork a worker, here, that holds the pipe with this descriptor; its process id. EngineError if impossible."""
         with self._lock:
             control = self._control or self._begin()
-            try:
+            with suppress(OSError):  # it has gone, as it will say below
                 socket.send_fds(control, [os.fsencode(os.getcwd())], [connection])
-                while True:
-                    pid: int
-                    ended, pid, code = _NEWS.unpack(control.recv(_NEWS.size))
-                    if not ended:
-                        return pid
-                    self._codes[pid] = code
-            except (OSError, struct.error):
-                raise EngineError("the process that starts the engine's others has gone") from None
+            while news := self._news():
+                ended, pid, code = news
+                if not ended:
+                    return pid
+                self._codes[pid] = code
+        raise EngineError("the process that starts the engine's others has gone")
 
     def exit_code(self, pid: int, *, within_s: float) -> int | None:
         """How a process ended, negative for a signal; None if it has not, or if nobody can say any more."""
@@ -63,17 +62,26 @@ class Nursery:
         with self._lock:
             while pid not in self._codes:
                 ready, _, _ = select.select([self._control], [], [], max(0.0, until_s - time.monotonic()))
-                news = self._control.recv(_NEWS.size) if ready else b""
-                if not news:
+                news = self._news() if ready else None
+                if news is None:
                     return None
-                _, ended, code = _NEWS.unpack(news)
+                _, ended, code = news
                 self._codes[ended] = code
             return self._codes[pid]
 
     @property
     def is_there(self) -> bool:
         """Whether it can start processes, as far as is known."""
-        return self._process is None or self._process.poll() is None
+        return not self._has_gone and (self._process is None or self._process.poll() is None)
+
+    def _news(self) -> tuple[bool, int, int] | None:
+        """What it says next, as `_NEWS` has it; None when it has gone."""
+        assert self._control is not None
+        news = b""
+        with suppress(ConnectionResetError):
+            news = self._control.recv(_NEWS.size)
+        self._has_gone = not news
+        return _NEWS.unpack(news) if news else None
 
     def close(self) -> None:
         """End it; its processes have ended before, or end with their pipes."""

@@ -19,9 +19,13 @@ _KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
 
 
 class Worker(Protocol):
-    """A started process."""
+    """A started process.
+
+    node: the machine that it is on, of several; 0 is the launcher's.
+    """
 
     setup: Setup
+    node: int
 
     def send(self, command: Command) -> None:
         """Tell it something; nothing happens if it is gone."""
@@ -44,6 +48,7 @@ class LocalWorker:
 
     def __init__(self, setup: Setup, nursery: Nursery) -> None:
         self.setup = setup
+        self.node = 0
         self._nursery = nursery
         self._connection, theirs = Pipe()
         with theirs:

@@ -16,6 +16,8 @@ from tests.cli.samples import plan as sample_plan
 from tests.engine.conftest import two_cores
 from tests.engine.processes import gone_within, workers
 
+pytestmark = pytest.mark.alone
+
 RUN = (sys.executable, "-m", "swiftspec.cli", "run")
 LONG = ("--prompt", "def add(a, b):", "--max-new-tokens", "200")
 PlanMaker = Callable[[str | None], Path]

@@ -25,6 +25,8 @@ from tests.cli import samples
 from tests.cli.conftest import TEXTS, Stage
 from tests.engine.conftest import two_cores
 
+pytestmark = pytest.mark.alone
+
 
 def read(path: Path) -> Any:
     return json.loads(path.read_text())
@@ -154,7 +156,7 @@ def test_result_of_run_has_exactly_its_keys(stage: Stage, tmp_path: Path) -> Non
         "tpot_s",
         "ttft_s",
     ]
-    assert sorted(result["processes"][0]) == ["cores", "group", "pid", "rank", "role"]
+    assert sorted(result["processes"][0]) == ["cores", "group", "node", "pid", "rank", "role"]
     assert result["policy"] == Plan.load(stage.plan).chosen.policy
 
 

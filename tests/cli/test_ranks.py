@@ -15,7 +15,7 @@ from swiftspec.report import Report
 from tests.cli.conftest import Stage
 from tests.engine.conftest import two_cores
 
-pytestmark = two_cores
+pytestmark = [pytest.mark.alone, two_cores]
 POLICIES = {"autoregressive", "serial_chain"}
 
 

@@ -108,6 +108,7 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
         yield engines
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != Autoregressive.name])
 @pytest.mark.parametrize("number", range(len(UNSEEN)))
 def test_output_is_the_autoregressive_one(engines: Engines, name: str, number: int) -> None:

@@ -22,7 +22,7 @@ from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import write_pair
 from tests.engine.processes import gone_within
 
-pytestmark = two_cores
+pytestmark = [pytest.mark.alone, two_cores]
 PATIENCE_S = 0.3
 LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=180)
 Fault = Callable[[Launcher], None]

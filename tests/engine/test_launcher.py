@@ -110,6 +110,7 @@ def test_roles_run_in_two_processes_on_disjoint_cores(disaggregated: Launcher) -
     assert os.sched_getaffinity(draft.pid) == set(draft.cores)
 
 
+@pytest.mark.alone
 @two_cores
 def test_tracks_do_not_overlap_and_tokens_add_up(disaggregated: Launcher) -> None:
     generation = generate(disaggregated, SwiftSpec(), PROMPTS[0])
@@ -191,12 +192,14 @@ def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:
 LONG_RUN = """
 import sys
 from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Request, make_policy
-from tests.engine.conftest import start_engine
-pair = [ModelRef(model=path, dtype="float32") for path in sys.argv[1:3]]
+from swiftspec.policies.effects import Role
+target, draft = [ModelRef(model=path, dtype="float32") for path in sys.argv[1:3]]
 layout, policy = Layout(sys.argv[3]), make_policy(sys.argv[4])
-with start_engine(pair, layout) as engine:
+groups = {Role.TARGET: (0,)} | ({Role.DRAFT: (1,)} if layout is Layout.DISAGGREGATED else {})
+with Launcher(target=target, draft=draft, groups=groups, layout=layout, max_context=256) as engine:
     print(*(process.pid for process in engine.processes), flush=True)
     while True:
         request = Request(prompt=(5, 6, 7), max_new_tokens=200)
@@ -216,6 +219,7 @@ def long_run(models: tuple[Path, Path], request: pytest.FixtureRequest) -> Itera
         process.kill()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("long_run", LAYOUTS, indirect=True)
 def test_ctrl_c_keeps_what_was_generated_and_ends_every_process(long_run: subprocess.Popen[str]) -> None:
     assert long_run.stdout
@@ -228,6 +232,7 @@ def test_ctrl_c_keeps_what_was_generated_and_ends_every_process(long_run: subpro
     assert long_run.wait() == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("long_run", LAYOUTS, indirect=True)
 def test_no_process_outlives_a_killed_launcher(long_run: subprocess.Popen[str]) -> None:
     assert long_run.stdout

@@ -26,7 +26,7 @@ from tests.engine.hosts import ROOT, Host, in_namespaces, on_loopback
 from tests.engine.pairs import write_pair
 from tests.engine.processes import children, gone_within
 
-pytestmark = two_cores
+pytestmark = [pytest.mark.alone, two_cores]
 TEXTS = [f"def function_{number}(argument):" for number in range(24)]
 Nodes = tuple[Host, Host]
 
@@ -112,7 +112,7 @@ def test_output_of_two_nodes_is_that_of_one_machine(plan: Path, hosts: Nodes, ex
         assert (code, ended(other, 10)[0]) == (0, 0), said
     assert outputs(result) == expected
     run = json.loads(result.read_text())
-    assert [process["role"] for process in run["processes"]] == ["target", "draft"]
+    assert [(process["role"], process["node"]) for process in run["processes"]] == [("target", 0), ("draft", 1)]
     assert run["tokens_per_round"] > 1.05  # the draft's tokens came over
     assert 0 < run["overlap_fraction"] <= 1  # and its times are in node 0's clock
 
@@ -156,7 +156,8 @@ def test_a_role_may_span_nodes(plan: Path, expected: list[list[int]]) -> None:
         code, said = ended(first, 120)
         assert code == 0, said
     assert outputs(result) == expected[:3]
-    assert [process["rank"] for process in json.loads(result.read_text())["processes"]] == [0, 1]
+    processes = json.loads(result.read_text())["processes"]
+    assert [(process["rank"], process["node"]) for process in processes] == [(0, 0), (1, 1)]
 
 
 @pytest.mark.parametrize(("num_processes", "code"), [(2, 0), (3, 1)])
