@@ -79,6 +79,7 @@ if [[ $device == cuda ]]; then
     stage profile-int4 45 "${swiftspec[@]}" profile "${pair[@]}" "${inflate[@]}" --device cuda --devices 1 \
         --dtype int4 --accept-noise --out "$out/profile-int4.json"
 fi
+check sharing 60 sharing "${inflate[@]}"
 stage timeline 20 "${swiftspec[@]}" run --plan "$plan" --prompt "def main():" --max-new-tokens 48 \
     --timeline "$out/timeline.json"
 

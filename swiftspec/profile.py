@@ -166,7 +166,8 @@ class Profile(Document):
     ) -> Latency:
         """Latency of one whole forward; `role` says whose prefill, and follows from any other phase.
 
-        Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last.
+        Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last;
+        on the GPUs of this machine, whose forwards are filled up to the next measured rows, as long as those.
         A table with a busy peer that was not measured is that of an idle one, and says `assumed` if peers interfere;
         a cold one that was not measured is the warm one.
 
@@ -211,10 +212,14 @@ class Profile(Document):
         for point in self.host:
             host.setdefault(point.phase, []).append(point)
         return Latencies(
-            steps={table: StepGrid(points) for table, points in steps.items()},
+            steps={table: StepGrid(points, in_buckets=self._in_buckets(table)) for table, points in steps.items()},
             host={phase: HostGrid(points) for phase, points in host.items()},
             peers_interfere=self.peers_interfere,
         )
+
+    def _in_buckets(self, table: StepTable) -> bool:
+        """Whether its forwards were measured on a GPU of this machine, which replays graphs of fixed rows."""
+        return self.device == "cuda" and table.phase is not Phase.PREFILL
 
 
 def _stretched(step: StepPoint, factor: float) -> StepPoint:

@@ -59,9 +59,13 @@ class _Column(NamedTuple):
 
 
 class StepGrid:
-    """Steps of one table: bilinear between its rows and contexts, flat in context and linear in rows beyond them."""
+    """Steps of one table: bilinear between its rows and contexts, flat in context and linear in rows beyond them.
 
-    def __init__(self, points: Iterable[_Step]) -> None:
+    in_buckets: rows between those that are known are not interpolated: they are filled up to the next known number.
+    """
+
+    def __init__(self, points: Iterable[_Step], *, in_buckets: bool = False) -> None:
+        self._in_buckets = in_buckets
         by_rows: dict[int, list[_Step]] = {}
         for point in sorted(points, key=lambda point: (point.rows, point.context)):
             by_rows.setdefault(point.rows, []).append(point)
@@ -94,6 +98,8 @@ class StepGrid:
 
     def at(self, rows: int, context: int) -> Latency:
         """Latency of a step."""
+        if self._in_buckets:
+            rows = next((bucket for bucket in self._rows if bucket >= rows), rows)
         values = self._at(rows, context)
         quantiles_s = tuple(np.maximum.accumulate(values[:NUM_QUANTILES]).tolist())
         if not self._is_composed:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from swiftspec.profiler.gpu_check import conclude, summary
+from tests.engine.conftest import two_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -76,18 +77,22 @@ def run(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
+@two_cores
 def test_a_dry_run_leaves_one_document_and_a_summary(tmp_path: Path) -> None:
-    done = run("--device", "cpu", "--quick", "--only", "kernels,forward,plan", folder=tmp_path)
+    done = run("--device", "cpu", "--quick", "--only", "kernels,forward,sharing,plan", folder=tmp_path)
     assert done.returncode == 1  # there is no profile to plan from, which stops nothing
     document = json.loads((tmp_path / "gpu-check.json").read_text())
     assert (document["schema"], document["version"], document["dry_run"]) == ("swiftspec.gpu-check", 1, True)
     codes = {stage["name"]: stage["exit_code"] for stage in document["stages"]}
-    assert codes == {"kernels": 0, "forward": 0, "plan": 2}
+    assert codes == {"kernels": 0, "forward": 0, "plan": 2, "sharing": 0}
     assert {found["kind"] for found in document["records"]} == {"copy", "product", "gate_up", "attention", "forward"}
     exact = document["criteria"][0]
     assert exact["holds"] is True
     assert 1e-4 < exact["found"] < 1e-2
     assert document["criteria"][-1]["holds"] is None
+    ways = [found["way"] for found in document["sharing"]]
+    assert ways == ["target alone", "in turn", "two processes", "two streams"]
+    assert all(found["tokens_per_s"] > 0 and not found["differing_outputs"] for found in document["sharing"])
     assert document["versions"].keys() == {"python", "swiftspec-llm", "torch", "triton", "numpy"}
     text = (tmp_path / "summary.txt").read_text()
     assert text == summary(document)

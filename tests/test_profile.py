@@ -43,9 +43,9 @@ def host(phase: Phase, rows: int, latency_s: float, provenance: Provenance = Pro
     return HostPoint(phase=phase, rows=rows, quantiles_s=quantiles(latency_s), num_samples=9, provenance=provenance)
 
 
-def profile(steps: Sequence[StepPoint], host: Sequence[HostPoint] = ()) -> Profile:
+def profile(steps: Sequence[StepPoint], host: Sequence[HostPoint] = (), *, device: str = "none") -> Profile:
     return Profile(
-        origin=ORIGIN, device="none", num_devices=2, target=MODEL, draft=MODEL, steps=tuple(steps), host=tuple(host)
+        origin=ORIGIN, device=device, num_devices=2, target=MODEL, draft=MODEL, steps=tuple(steps), host=tuple(host)
     )
 
 
@@ -149,6 +149,17 @@ def test_sum_is_as_weak_as_its_weakest_part() -> None:
     for index, provenance in enumerate(ranking):
         assert weakest(ranking[: index + 1]) is provenance
         assert weakest([provenance, Provenance.MEASURED]) is provenance
+
+
+def test_a_gpus_forward_takes_as_long_as_the_graph_that_it_fits_into() -> None:
+    prefills = [step(rows, 0, seconds, phase=Phase.PREFILL) for rows, seconds in ((1, 2.0), (5, 10.0))]
+    gpu = profile([*GRID.steps, *prefills], device="cuda")
+    assert at(gpu, 2, 100) == at(gpu, 5, 100) == at(GRID, 5, 100)
+    assert at(gpu, 2, 50).quantiles_s == at(GRID, 5, 50).quantiles_s  # contexts are interpolated
+    assert at(gpu, 1, 0) == at(GRID, 1, 0)
+    assert at(gpu, 6, 0) == at(GRID, 6, 0)  # beyond what was measured there is a guess
+    prefill = gpu.step(Phase.PREFILL, role=Role.TARGET, degree=1, peer_busy=False, rows=3, context=0)
+    assert prefill.quantiles_s == pytest.approx(quantiles(6.0))
 
 
 def test_weak_points_weaken_what_is_interpolated_but_not_what_was_measured() -> None:

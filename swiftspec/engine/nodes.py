@@ -205,7 +205,7 @@ class NodeSite:
         local = replace(setup, devices=tuple(device - self._first[rank] for device in setup.devices))
         if rank:
             return self._peers[rank].start(local)
-        return LocalWorker(replace(local, curve=self._curve), self._nursery)
+        return LocalWorker.start(replace(local, curve=self._curve), self._nursery)
 
     def _node_of(self, devices: tuple[int, ...]) -> NodeFacts:
         for node, owned in zip(self._nodes, self._owned, strict=True):
@@ -302,7 +302,7 @@ class _Agent:
             raise ValueError(
                 f"node 0 asks for {', '.join(map(str, wanted))} on devices {setup.devices}; not of the plan"
             )
-        self._workers[number] = LocalWorker(replace(setup, curve=self._curve), self._nursery)
+        self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._nursery)
 
     def _tell(self, number: int, message: Message) -> None:
         if isinstance(message, Close):

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from threading import Lock
@@ -29,6 +29,7 @@ __all__ = ["Nursery", "shared_nursery"]
 
 _NEWS = struct.Struct("<?ii")  # whether a process ended, its id, its exit code (negative: the signal)
 _MOST_BYTES = 2**16  # of a path
+_MOST_THREADS = 8
 _ENDS_WITHIN_S = 1.0
 
 
@@ -42,12 +43,15 @@ class Nursery:
         self._has_gone = False
         self._lock = Lock()
 
-    def start(self, connection: int) -> int:
-        """Fork a worker, here, that holds the pipe with this descriptor; its process id. EngineError if impossible."""
+    def start(self, connections: Sequence[int]) -> int:
+        """Fork a worker, here, that holds the pipes with these descriptors; its process id. EngineError if impossible.
+
+        It has a thread for each of several.
+        """
         with self._lock:
             control = self._control or self._begin()
             with suppress(OSError):  # it has gone, as it will say below
-                socket.send_fds(control, [os.fsencode(os.getcwd())], [connection])
+                socket.send_fds(control, [os.fsencode(os.getcwd())], connections)
             while news := self._news():
                 ended, pid, code = news
                 if not ended:
@@ -143,13 +147,14 @@ def main() -> None:
             os.read(woken, 512)
             _tell_ends(control)
         if control.fileno() in ready:
-            folder, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
+            folder, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, _MOST_THREADS)
             if not descriptors:
                 return
             pid = os.fork()
             if pid == 0:
-                _become_worker(descriptors[0], folder, (control.detach(), woken, wakes))
-            os.close(descriptors[0])
+                _become_worker(descriptors, folder, (control.detach(), woken, wakes))
+            for descriptor in descriptors:
+                os.close(descriptor)
             control.send(_NEWS.pack(False, pid, 0))
 
 
@@ -159,7 +164,7 @@ def _tell_ends(control: socket.socket) -> None:
             control.send(_NEWS.pack(True, ended[0], os.waitstatus_to_exitcode(ended[1])))
 
 
-def _become_worker(connection: int, folder: bytes, inherited: tuple[int, ...]) -> None:
+def _become_worker(connections: Sequence[int], folder: bytes, inherited: tuple[int, ...]) -> None:
     """Never returns: what the nursery was at is not this process's."""
     from swiftspec.engine import worker
 
@@ -170,7 +175,7 @@ def _become_worker(connection: int, folder: bytes, inherited: tuple[int, ...]) -
         for descriptor in inherited:
             os.close(descriptor)
         os.chdir(folder)
-        worker.serve(Connection(connection))
+        worker.serve(*map(Connection, connections))
         code = 0
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
         traceback.print_exc()

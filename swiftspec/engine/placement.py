@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from swiftspec.engine.devices import Device, num_devices_here
 from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.protocol import Setup
-from swiftspec.engine.workers import LocalWorker, Worker
+from swiftspec.engine.workers import LocalWorker, Worker, start_process
 from swiftspec.policies.effects import Role
 
-__all__ = ["LocalSite", "Seat", "Site", "check_groups", "cores_of", "ranks_of", "seats"]
+__all__ = ["LocalSite", "Seat", "Site", "ThreadSite", "check_groups", "cores_of", "ranks_of", "seats"]
 
 
 class Site(Protocol):
@@ -49,7 +51,31 @@ class LocalSite:
         return f"file://{self._folder / f'team-{name}'}"
 
     def start(self, setup: Setup) -> Worker:
-        return LocalWorker(setup, self._nursery)
+        return LocalWorker.start(setup, self._nursery)
+
+
+class ThreadSite(LocalSite):
+    """This machine, for roles that share a GPU: they share a process, too, and each is a thread with its own stream.
+
+    Two processes take turns on a GPU; two streams of one process run beside each other.
+
+    Parameters
+    ----------
+    sms : mapping of Role to int, optional
+        Multiprocessors that each role may use; all if not given.
+    """
+
+    def __init__(self, folder: Path, nursery: Nursery, *, sms: Mapping[Role, int] | None = None) -> None:
+        super().__init__(folder, nursery)
+        self._sms = sms or {}
+        self._free: list[tuple[int, Connection]] = []  # a thread of a process that has been started already
+
+    def start(self, setup: Setup) -> Worker:
+        if not self._free:
+            pid, connections = start_process(self._nursery, num_threads=2)
+            self._free = [(pid, connection) for connection in connections]
+        own = replace(setup, is_thread=True, num_sms=self._sms.get(setup.role, 0))
+        return LocalWorker(own, self._nursery, *self._free.pop())
 
 
 class Seat(NamedTuple):

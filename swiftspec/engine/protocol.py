@@ -42,6 +42,10 @@ class Setup:
         Who may connect to channels over a network; never leaves its node.
     silent : bool
         To be measured: the team's ranks neither sum nor gather, see `SilentTeam`.
+    is_thread : bool
+        It shares its process with another role, see `ThreadSite`.
+    num_sms : int
+        Of a thread on a GPU: how many multiprocessors it may use; 0 is all.
     """
 
     role: Role
@@ -57,6 +61,8 @@ class Setup:
     tree_slots: int
     curve: Curve | None = None
     silent: bool = False
+    is_thread: bool = False
+    num_sms: int = 0
 
     @property
     def num_threads(self) -> int:

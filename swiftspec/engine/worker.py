@@ -10,7 +10,7 @@ import select
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,6 +23,7 @@ from swiftspec.engine.driver import Driver, Model
 from swiftspec.engine.leading import Leading, follow
 from swiftspec.engine.placement import cores_of
 from swiftspec.engine.protocol import Committed, Failed, Finished, Generate, Ready, Setup
+from swiftspec.engine.streams import own_stream
 from swiftspec.engine.team import SilentTeam, Team
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
@@ -31,10 +32,23 @@ from swiftspec.policies.recovery import Recoverable, recoverable
 __all__ = ["serve"]
 
 _WARM_ROWS = 32  # more are rare, and merely slower the first time
+_loading = threading.Lock()  # of the threads of one process: kernels are compiled once, and memory peaks one by one
 
 
-def serve(connection: Connection) -> None:
-    """Obey the launcher until it hangs up."""
+def serve(*connections: Connection) -> None:
+    """Obey the launcher until it hangs up: a role, or several, each with a connection and a thread of its own."""
+    torch.set_num_interop_threads(1)
+    if len(connections) == 1:
+        _obey(*connections)
+        return
+    threads = [threading.Thread(target=_obey, args=(connection,)) for connection in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _obey(connection: Connection) -> None:
     try:
         setup: Setup = connection.recv()
     except (EOFError, ConnectionResetError):
@@ -81,18 +95,17 @@ def _end_with_launcher(connection: Connection) -> None:
 
 def _serve(connection: Connection, setup: Setup) -> None:
     torch.set_num_threads(setup.num_threads)
-    torch.set_num_interop_threads(1)
     device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
     if setup.device != "cpu":
         torch.cuda.set_device(device)
+    with own_stream(device, setup.num_sms) if setup.is_thread else nullcontext():
+        _run(connection, setup, device)
+
+
+def _run(connection: Connection, setup: Setup, device: str) -> None:
     team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device)
-    room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
-    models = {
-        role: CachedDecoder.load(reference, device=device, team=SilentTeam(team) if setup.silent else team, **room)
-        for role, reference in setup.models.items()
-    }
-    for model in models.values():
-        model.warm_up(_WARM_ROWS)
+    with _loading:
+        models = _loaded(setup, team, device)
     gc.disable()  # a collection in the middle of a round would be its longest part
     gc.freeze()
     ready = Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device)
@@ -107,6 +120,18 @@ def _serve(connection: Connection, setup: Setup) -> None:
         with torch.inference_mode():
             follow(models, team)
         connection.recv()  # the leader is gone; the launcher will find that out, and hang up
+
+
+def _loaded(setup: Setup, team: Team, device: str) -> Mapping[Role, CachedDecoder]:
+    """The models, having run once."""
+    room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
+    models = {
+        role: CachedDecoder.load(reference, device=device, team=SilentTeam(team) if setup.silent else team, **room)
+        for role, reference in setup.models.items()
+    }
+    for model in models.values():
+        model.warm_up(_WARM_ROWS)
+    return models
 
 
 def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], ready: Ready, *, vocab_size: int) -> None:

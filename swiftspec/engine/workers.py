@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Protocol
 
 from swiftspec.engine.nursery import Nursery
 from swiftspec.engine.protocol import Command, Failed, Report, Setup
 from swiftspec.errors import EngineError
 
-__all__ = ["LocalWorker", "Worker", "check_report"]
+__all__ = ["LocalWorker", "Worker", "check_report", "start_process"]
 
 _ENDS_WITHIN_S = 0.2
 _KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
@@ -43,17 +44,31 @@ class Worker(Protocol):
         """Hang up, and end the process if that does not."""
 
 
+def start_process(nursery: Nursery, num_threads: int) -> tuple[int, list[Connection]]:
+    """Its id, and a pipe to each of its threads."""
+    pipes = [Pipe() for _ in range(num_threads)]
+    with ExitStack() as stack:
+        theirs = [stack.enter_context(their_end).fileno() for _, their_end in pipes]
+        pid = nursery.start(theirs)
+    return pid, [ours for ours, _ in pipes]
+
+
 class LocalWorker:
     """A process of this machine, and the pipe to it that nobody else holds."""
 
-    def __init__(self, setup: Setup, nursery: Nursery) -> None:
+    def __init__(self, setup: Setup, nursery: Nursery, pid: int, connection: Connection) -> None:
         self.setup = setup
         self.node = 0
         self._nursery = nursery
-        self._connection, theirs = Pipe()
-        with theirs:
-            self._pid = nursery.start(theirs.fileno())
-        self._connection.send(setup)
+        self._pid = pid
+        self._connection = connection
+        connection.send(setup)
+
+    @classmethod
+    def start(cls, setup: Setup, nursery: Nursery) -> LocalWorker:
+        """A process of its own."""
+        pid, (connection,) = start_process(nursery, 1)
+        return cls(setup, nursery, pid, connection)
 
     def send(self, command: Command) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # `receive` will say so

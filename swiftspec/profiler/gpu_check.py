@@ -80,12 +80,13 @@ def gather(folder: Path, *, device: str, quick: bool) -> dict[str, Any]:
         "stages": [stage | {key: int(stage[key]) for key in ("limit_s", "seconds", "exit_code")} for stage in stages],
         "criteria": conclude(records, found.get("validation")),
         "records": records,
+        "sharing": found.get("sharing", []),
         "validation": found.get("validation"),
     }
 
 
 def summary(document: Record) -> str:
-    """Stages, criteria and records, for people."""
+    """Stages, criteria, records and ways to share a GPU, for people."""
     stages = [
         (stage["name"], f"{stage['seconds']} s of {stage['limit_s']}", _outcome(stage["exit_code"]))
         for stage in document["stages"]
@@ -113,18 +114,28 @@ def summary(document: Record) -> str:
         )
         for record in document["records"]
     ]
+    sharing = [
+        (
+            record["way"],
+            f"{record['tokens_per_s']:.0f} tokens/s",
+            f"round {record['round_s'] * 1e3:.3f} ms",
+            f"{record['differing_outputs']} outputs differ",
+        )
+        for record in document["sharing"]
+    ]
     head = f"{document['device']['name']}, {document['created_utc']}"
     head += "\nA dry run: its times, and what follows from them, say nothing." if document["dry_run"] else ""
-    return "\n\n".join([head, *(_table(rows) for rows in (stages, criteria, records) if rows)]) + "\n"
+    return "\n\n".join([head, *(_table(rows) for rows in (stages, criteria, records, sharing) if rows)]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """A stage of the check."""
     parser = argparse.ArgumentParser(prog="python -m swiftspec.profiler.gpu_check")
-    parser.add_argument("stage", choices=["kernels", "forward", "gather"])
+    parser.add_argument("stage", choices=["kernels", "forward", "sharing", "gather"])
     parser.add_argument("folder", type=Path, help="where stages leave their records")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", default="bfloat16", help="of a forward")
+    parser.add_argument("--inflate", help="of the bundled pair's target, which shares a device with its draft")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, few samples")
     parser.add_argument("--out", type=Path, help="of what is gathered")
     options = parser.parse_args(arguments)
@@ -132,6 +143,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = gather(options.folder, device=options.device, quick=options.quick)
         _write(options.out, document)
         sys.stdout.write(summary(document))
+        return 0
+    if options.stage == "sharing":
+        from swiftspec.documents import ModelRef
+        from swiftspec.profiler.sharing import sharing_records
+
+        dtype = "bfloat16" if options.device == "cuda" else "float32"
+        target = ModelRef(model="demo/target", dtype=dtype, inflate=options.inflate)
+        draft = ModelRef(model="demo/draft", dtype=dtype)
+        _write(options.folder / "sharing.json", sharing_records(options.device, target=target, draft=draft))
         return 0
     from swiftspec.profiler.rivals import forward_record, kernel_records, shape_32b
     from swiftspec.profiler.stopwatch import Stopwatch

@@ -18,7 +18,7 @@ def worker(nursery: Nursery) -> Iterator[int]:
     """The id of a process that waits to be told what it is."""
     ours, theirs = Pipe()
     with theirs:
-        pid = nursery.start(theirs.fileno())
+        pid = nursery.start([theirs.fileno()])
     with ours:
         yield pid
 
@@ -47,7 +47,7 @@ def test_one_that_was_killed_is_replaced_for_who_comes_next(monkeypatch: pytest.
         os.kill(nursery, signal.SIGKILL)
         assert killed.exit_code(pid, within_s=10.0) is None  # nobody can say
         with pytest.raises(EngineError, match="has gone"):
-            killed.start(1)
+            killed.start([1])
         with shared_nursery() as other, worker(other) as second:
             assert other is not killed
             assert parent(second) != nursery

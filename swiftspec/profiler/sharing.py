@@ -1,0 +1,113 @@
+"""Draft and target on one GPU: as two processes, as two streams of one, and with multiprocessors of their own.
+
+What they say is compared, what they take is recorded. On a CPU, two cores stand for the GPU: a dry run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.devices import Device
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.nursery import Nursery, shared_nursery
+from swiftspec.engine.placement import LocalSite, ThreadSite
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from swiftspec.policies.serial import SerialTree
+from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.specs import ModelSpec, model_directory
+from swiftspec.timeline import measure
+
+__all__ = ["sharing_records"]
+
+Record = dict[str, Any]
+OpenSite = Callable[[Path, Nursery], LocalSite]
+
+_PROMPTS, _PROMPT_TOKENS = 4, 64
+_SMS = {Role.TARGET: 96, Role.DRAFT: 32}  # of a Hopper GPU's 132, which come in eights
+_PATIENCE_S = 5.0
+
+
+def sharing_records(device: Device, *, target: ModelRef, draft: ModelRef, max_new_tokens: int = 64) -> list[Record]:
+    """One for each way to share: tokens/s, the median round, and how many outputs differ from the target's own.
+
+    Parameters
+    ----------
+    device : "cpu" or "cuda"
+    target, draft : ModelRef
+    max_new_tokens : int
+        Of each of a few random prompts.
+    """
+    both = {Role.TARGET: (0,), Role.DRAFT: (0,) if device == "cuda" else (1,)}
+    ways: dict[str, OpenSite] = {"two processes": LocalSite, "two streams": ThreadSite}
+    if device == "cuda":
+        shares = " and ".join(map(str, _SMS.values()))
+        ways[f"two streams, {shares} multiprocessors"] = lambda folder, nursery: ThreadSite(folder, nursery, sms=_SMS)
+    measured = _Measurement(device, target, draft, max_new_tokens=max_new_tokens)
+    alone, serial = measured.run(LocalSite, Layout.COLOCATED, {Role.TARGET: (0,)}, (Autoregressive(), SerialTree()))
+    records = [measured.record("target alone", *alone, alone[0]), measured.record("in turn", *serial, alone[0])]
+    for way, open_site in ways.items():
+        (shared,) = measured.run(open_site, Layout.DISAGGREGATED, both, (SwiftSpec(),))
+        records.append(measured.record(way, *shared, alone[0]))
+    return records
+
+
+Outputs = list[tuple[int, ...]]
+
+
+class _Measurement:
+    """The same random prompts on one engine after another."""
+
+    def __init__(self, device: Device, target: ModelRef, draft: ModelRef, *, max_new_tokens: int) -> None:
+        self._device = device
+        self._target, self._draft = target, draft
+        vocab_size = ModelSpec.from_directory(model_directory(target.model)).vocab_size
+        tokens = np.random.default_rng(0).integers(1, vocab_size, (_PROMPTS, _PROMPT_TOKENS))
+        self._requests = [Request(prompt=tuple(row), max_new_tokens=max_new_tokens) for row in tokens.tolist()]
+
+    def run(
+        self,
+        open_site: OpenSite,
+        layout: Layout,
+        groups: Mapping[Role, tuple[int, ...]],
+        policies: tuple[Policy, ...],
+    ) -> list[tuple[Outputs, float, float]]:
+        """Of each policy: outputs, tokens/s and seconds of the median round. The first prompt runs once before."""
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))
+            engine = stack.enter_context(
+                Launcher(
+                    target=self._target,
+                    draft=self._draft,
+                    groups=groups,
+                    layout=layout,
+                    max_context=_PROMPT_TOKENS + self._requests[0].max_new_tokens,
+                    device=self._device,
+                    patience_s=_PATIENCE_S,
+                    site=open_site(Path(folder), stack.enter_context(shared_nursery())),
+                )
+            )
+            return [self._measured(engine, policy) for policy in policies]
+
+    def _measured(self, engine: Launcher, policy: Policy) -> tuple[Outputs, float, float]:
+        requests = [self._requests[0], *self._requests]
+        generations = [
+            engine.generate(policy, request, request_id=str(number), sampler=Sampler())
+            for number, request in enumerate(requests)
+        ][1:]
+        figures = measure([generation.timeline for generation in generations]).figures
+        return [generation.tokens for generation in generations], figures.tokens_per_s, figures.round_s.median
+
+    @staticmethod
+    def record(way: str, outputs: Outputs, tokens_per_s: float, round_s: float, expected: Outputs) -> Record:
+        differing = sum(output != own for output, own in zip(outputs, expected, strict=True))
+        return {"way": way, "tokens_per_s": tokens_per_s, "round_s": round_s, "differing_outputs": differing}

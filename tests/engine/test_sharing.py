@@ -1,0 +1,134 @@
+"""Both roles in one process, a thread each, as they share a GPU; what needs one is told to one that is made up."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine import streams
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.nursery import shared_nursery
+from swiftspec.engine.placement import ThreadSite
+from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.streams import own_stream
+from swiftspec.errors import EngineError
+from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.pearl import Pearl
+from swiftspec.policies.swiftspec import SwiftSpec
+from tests.engine.conftest import start_engine, two_cores
+from tests.engine.processes import gone_within, workers
+
+PROMPT = tuple(range(1, 40))
+
+
+@contextmanager
+def threads(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
+    with tempfile.TemporaryDirectory() as folder, shared_nursery() as nursery:
+        site = ThreadSite(Path(folder), nursery)
+        with start_engine(pair, Layout.DISAGGREGATED, site=site, patience_s=5.0) as engine:
+            yield engine
+
+
+def output(engine: Launcher, policy: Policy, sampler: Sampler) -> tuple[int, ...]:
+    request = Request(prompt=PROMPT, max_new_tokens=60, eos_token_ids=frozenset({0}))
+    return engine.generate(policy, request, request_id="test", sampler=sampler).tokens
+
+
+@two_cores
+def test_roles_are_threads_of_one_process_and_say_what_the_target_says(
+    pair: tuple[ModelRef, ModelRef], colocated: Launcher
+) -> None:
+    with threads(pair) as engine:
+        target, draft = engine.processes
+        assert target.pid == draft.pid
+        assert not set(target.cores) & set(draft.cores)
+        for sampler in (Sampler(), Sampler(temperature=0.8, seed=3)):
+            expected = output(colocated, Autoregressive(), sampler)
+            for policy in (SwiftSpec(), Pearl()):
+                assert output(engine, policy, sampler) == expected
+    assert gone_within([target.pid], 2.0)
+
+
+@two_cores
+def test_its_end_is_that_of_both(models: tuple[Path, Path]) -> None:
+    target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
+    with threads((target, draft)) as engine:
+        os.kill(engine.processes[0].pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="the target process ended unexpectedly"):
+            output(engine, SwiftSpec(), Sampler())
+
+
+@two_cores
+def test_a_role_that_cannot_be_loaded_leaves_no_process(models: tuple[Path, Path]) -> None:
+    target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
+    (models[1] / "model.safetensors").write_bytes(b"not weights")
+    running = workers(os.getpid())
+    with pytest.raises(ValueError, match=str(models[1])), threads((target, draft)):
+        pass
+    assert workers(os.getpid()) == running
+
+
+def test_a_core_has_no_streams() -> None:
+    with own_stream("cpu", num_sms=8):
+        pass
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("num_sms", [-8, 133])
+def test_more_multiprocessors_than_there_are_is_one_sentence(num_sms: int) -> None:
+    with (
+        pytest.raises(ValueError, match=f"num_sms is {num_sms}; expected 1 to 132, which cuda:0 has"),
+        own_stream("cuda:0", num_sms),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_torch_without_streams_of_green_contexts_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "GreenContext", object)
+    with pytest.raises(ValueError, match=r"num_sms is 96, but torch .* has no streams"), own_stream("cuda:0", 96):
+        pass
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_share_of_multiprocessors_is_a_green_context_that_outlives_its_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[object] = []
+
+    class Context:
+        @classmethod
+        def create(cls, *, num_sms: int, device_id: int) -> "Context":
+            said.append((num_sms, device_id))
+            return cls()
+
+        def Stream(self) -> str:  # noqa: N802 - torch's name
+            return "its stream"
+
+        def __del__(self) -> None:
+            said.append("gone")
+
+    @contextmanager
+    def stream(used: object) -> Iterator[None]:
+        said.append(used)
+        yield
+        said.append("left")
+
+    monkeypatch.setattr(streams, "GreenContext", Context)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    with own_stream("cuda:1", 96):
+        said.append("used")
+    assert said == [(96, 1), "its stream", "used", "left", "gone"]
