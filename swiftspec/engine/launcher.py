@@ -107,6 +107,7 @@ class Launcher:
         if patience_s <= 0:
             raise ValueError(f"patience_s is {patience_s}; expected a positive time")
         self.layout = layout
+        self.device = device
         self.target_groups = target_groups
         self.max_context = max_context
         self.patience_s = patience_s

@@ -64,7 +64,7 @@ class DriftGauge:
         prompt = tuple(self._rng.integers(1, self._vocab_size, context).tolist())
         request = Request(prompt=prompt, max_new_tokens=1)
         for index, (engine, *_) in enumerate(self._engines):
-            policy = new_sweep(engine.layout, repeats=1)
+            policy = new_sweep(engine.layout, repeats=1, device=engine.device)
             generation = engine.generate(policy, request, request_id=str(context), sampler=Sampler())
             if generation.interrupted:
                 raise KeyboardInterrupt

@@ -48,6 +48,7 @@ CONTEXTS = (16, 64, 256, 640)
 # A GPU's forwards are made for these numbers of rows; the smallest that holds them runs those between.
 GPU_TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64)
 GPU_DRAFT_ROWS = (1, 2, 4, 8, 16, 32)
+GPU_HALVES_ROWS = (2, 4, 8, 16)
 GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
 # Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
 PASSES = 3
@@ -294,13 +295,12 @@ class _Measurement:
         return generation.timeline
 
 
-def new_sweep(layout: Layout, *, repeats: int, device: str = "cpu") -> Policy:
+def new_sweep(layout: Layout, *, repeats: int, device: Device) -> Policy:
     """A measuring program over every row count of every kind of forward."""
     sweep = OverlappedSweep if layout is Layout.DISAGGREGATED else AlternatingSweep
-    target_rows, draft_rows = (TARGET_ROWS, DRAFT_ROWS) if device == "cpu" else (GPU_TARGET_ROWS, GPU_DRAFT_ROWS)
-    return sweep(
-        target_rows_grid=target_rows, draft_rows_grid=draft_rows, halves_rows_grid=HALVES_ROWS, repeats=repeats
-    )
+    on_cores, on_gpu = (TARGET_ROWS, DRAFT_ROWS, HALVES_ROWS), (GPU_TARGET_ROWS, GPU_DRAFT_ROWS, GPU_HALVES_ROWS)
+    target, draft, halves = on_cores if device == "cpu" else on_gpu
+    return sweep(target_rows_grid=target, draft_rows_grid=draft, halves_rows_grid=halves, repeats=repeats)
 
 
 def step_points(
