@@ -78,11 +78,12 @@ def _latency(spans: Sequence[Span], candidate: Candidate, profile: Profile, *, c
     policy, model = candidate.build(), spans[0].model
     disaggregated = policy.layout is Layout.DISAGGREGATED
     groups = policy.target_groups if model is Role.TARGET else 1
-    devices = candidate.groups[model if disaggregated else Role.TARGET]
+    holder = model if disaggregated else Role.TARGET
     return profile.step(
         phase,
         role=model,
-        degree=len(devices) // groups,
+        degree=len(candidate.groups[holder]) // groups,
+        ranks=candidate.ranks.get(holder, 1),
         peer_busy=disaggregated,
         rows=max(1, rows),
         context=0 if phase is Phase.PREFILL else context,

@@ -1,13 +1,18 @@
+from pathlib import Path
+
 import pytest
 
 from swiftspec.html.rounds import BETWEEN, time_per_round
 from swiftspec.latency import Provenance
+from swiftspec.plan import Plan
 from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
 from swiftspec.timeline import Phase, Span, Timeline
 from tests.cli.samples import candidate, parallel_timeline, serial_timeline
 from tests.html.samples import composed_profile, rich_plan
 from tests.simulator.builders import constant_profile
 
+RANKS = Path(__file__).resolve().parents[2] / "swiftspec/profiles/demo-zen4-2-ranks"
 MEASURED = constant_profile(expand_s=0.05, verify_s=0.05)
 
 
@@ -44,6 +49,13 @@ def test_a_composed_forward_is_split_by_operation_in_proportion() -> None:
     assert forward["verify: gate_up"].seconds == pytest.approx(0.09 * 2.6 / 8.4)
     assert forward["verify: gate_up"].provenance is Provenance.PUBLISHED
     assert next(iter(forward)) == "verify: gate_up"
+
+
+def test_a_forward_of_several_ranks_is_split_into_what_they_do() -> None:
+    plan, profile = Plan.load(RANKS / "plan.json"), Profile.load(RANKS / "profile.json")
+    items = time_per_round(serial_timeline(num_rounds=4), plan.candidates["serial_chain"], profile)["target"]
+    assert {item.name for item in items if item.phase is Phase.VERIFY} >= {"verify: shard", "verify: all_reduce"}
+    assert sum(item.seconds for item in items if item.phase is Phase.VERIFY) == pytest.approx(0.05)
 
 
 def test_without_rounds_there_is_nothing() -> None:
