@@ -44,15 +44,21 @@ class Nursery:
         self._lock = Lock()
 
     def start(self, connections: Sequence[int]) -> int:
-        """Fork a worker, here, that holds the pipes with these descriptors; its process id. EngineError if impossible.
+        """Fork a worker, here, that holds the pipes with these descriptors; its process id.
 
-        It has a thread for each of several.
+        It has a thread for each of several. EngineError if there is nothing to fork it off, ValueError without a here.
         """
+        try:
+            folder = os.fsencode(os.getcwd())
+        except FileNotFoundError as error:
+            raise ValueError("the current folder has been removed; expected one to start processes in") from error
         with self._lock:
             control = self._control or self._begin()
-            with suppress(OSError):  # it has gone, as it will say below
-                socket.send_fds(control, [os.fsencode(os.getcwd())], connections)
-            while news := self._news():
+            try:
+                socket.send_fds(control, [folder], connections)
+            except OSError:
+                self._has_gone = True
+            while not self._has_gone and (news := self._news()):
                 ended, pid, code = news
                 if not ended:
                     return pid

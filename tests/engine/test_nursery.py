@@ -61,6 +61,13 @@ def test_a_process_that_is_told_nothing_ends_without_a_word(capfd: pytest.Captur
     assert capfd.readouterr().err == ""
 
 
+def test_a_folder_that_was_removed_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with shared_nursery() as nursery, pytest.raises(ValueError, match="the current folder has been removed"):
+        nursery.start([1])
+
+
 def test_processes_are_where_the_launcher_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with shared_nursery() as nursery, worker(nursery):
         monkeypatch.chdir(tmp_path)
