@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +76,11 @@ class Soaked:
         return not (self.wrong or self.orphans or grows)
 
 
+def _thaw(pid: int) -> None:
+    with suppress(ProcessLookupError):  # another fault has ended it meanwhile
+        os.kill(pid, signal.SIGCONT)
+
+
 class _Faults:
     """Each a method that does it, now."""
 
@@ -102,7 +108,7 @@ class _Faults:
     def freeze(self) -> None:
         if (pid := self.draft()) is not None:
             os.kill(pid, signal.SIGSTOP)
-            timer = threading.Timer(self._rng.uniform(0.05, 1.5), os.kill, (pid, signal.SIGCONT))
+            timer = threading.Timer(self._rng.uniform(0.05, 1.5), _thaw, (pid,))
             timer.start()
             self._timers.append(timer)
 
