@@ -9,7 +9,8 @@ from swiftspec.commands.basis import make_basis
 from swiftspec.commands.hardware import Machine, PlannedModel, planned_pair
 from swiftspec.commands.policies import check_policy
 from swiftspec.console import Progress
-from swiftspec.documents import ModelRef, write_atomically
+from swiftspec.documents import ModelRef
+from swiftspec.files.writing import locate, write_output
 from swiftspec.latency import Provenance
 from swiftspec.plan import Acceptance, Basis, Goal, Plan
 from swiftspec.policies.effects import Role
@@ -36,7 +37,7 @@ class Inputs:
 
     def save(self) -> None:
         for path, content in self.files.items():
-            write_atomically(path, content)
+            write_output(path, content)
 
 
 def _unheard(*_: object) -> None:

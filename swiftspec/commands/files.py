@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from swiftspec.documents import write_atomically
+from swiftspec.files.writing import write_output
 
 __all__ = ["check_outputs", "write_json"]
 
@@ -41,4 +41,4 @@ def _check(option: str, path: Path) -> None:
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
     """Machine-readable results, where they were asked for."""
     if path is not None:
-        write_atomically(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+        write_output(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")

@@ -8,6 +8,7 @@ import torch
 from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.documents import ModelRef, Origin
 from swiftspec.engine.cached import CachedDecoder
+from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.policies.effects import Role, Row
 from swiftspec.specs import ModelSpec, model_directory
 
@@ -35,18 +36,22 @@ def record_trace(
     Raises
     ------
     ValueError
-        If a model cannot be loaded, or a prompt with its output does not fit the context.
+        If a model cannot be loaded or its logits are no numbers, if a prompt with its output does not fit the
+        context, or if the trace would be larger than what is read of one.
     """
     torch.set_num_threads(num_threads)
     spec = ModelSpec.from_directory(model_directory(target.model))
+    _check_room(len(prompts), max_new_tokens, num_candidates)
+    longest = 0
     for prompt_id, prompt in prompts:
+        longest = max(longest, len(prompt))
         if len(prompt) + max_new_tokens > spec.max_position:
             raise ValueError(
                 f"prompt {prompt_id}: {len(prompt)} tokens with max_new_tokens {max_new_tokens} "
                 f"are over the target's context of {spec.max_position}"
             )
     models = {
-        role: CachedDecoder.load(reference, max_context=spec.max_position, tree_slots=_TREE_SLOTS)
+        role: CachedDecoder.load(reference, max_context=longest + max_new_tokens, tree_slots=_TREE_SLOTS)
         for role, reference in ((Role.TARGET, target), (Role.DRAFT, draft))
     }
     traced = []
@@ -56,6 +61,23 @@ def record_trace(
         traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
     progress(len(prompts), len(prompts), "done")
     return AcceptanceTrace(origin=Origin.here(), source="recorded", target=target, draft=draft, prompts=tuple(traced))
+
+
+def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int) -> None:
+    """ValueError if the trace could become larger than what `AcceptanceTrace.load` reads."""
+    few = min(_FEW_CANDIDATES, num_candidates)
+    token_bytes = 4 + 4 + 8 * (num_candidates + 2 * few)  # token and rank; tokens and log-probs of three guessers
+    most = MOST_ARCHIVE_BYTES // token_bytes
+    if num_prompts * max_new_tokens > most:
+        raise ValueError(
+            f"--max-new-tokens is {max_new_tokens} for {num_prompts} prompts; a trace has room for {most} output "
+            "tokens: expected fewer, or a --limit"
+        )
+
+
+def _require_numbers(logits: torch.Tensor, model: str, prompt_id: str) -> None:
+    if logits.isnan().any():
+        raise ValueError(f"{model}: its logits are NaN on prompt {prompt_id}; is the checkpoint damaged?")
 
 
 def _traced(
