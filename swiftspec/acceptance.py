@@ -214,7 +214,9 @@ def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
     for name, least in (("lengths", 0), ("prompt_lengths", 1)):
         counts = arrays[name]
         if counts.shape != (num_prompts,) or counts.dtype.kind not in "iu" or counts.min() < least:
-            raise ValueError(f"{name} is {shown(counts.tolist())}; expected {num_prompts} token counts of {least} or more")
+            raise ValueError(
+                f"{name} is {shown(counts.tolist())}; expected {num_prompts} token counts of {least} or more"
+            )
         if counts.max() > MOST_ARCHIVE_BYTES:  # so that no sum of them overflows
             raise ValueError(f"{name} holds {counts.max()}; expected no more tokens than fit into a trace")
     num_outputs = int(arrays["lengths"].sum())

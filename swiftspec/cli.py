@@ -32,6 +32,10 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; the exit code."""
+    console.begin()
+    if sys.stdout is None:
+        console.error("stdout is closed; expected it open, or redirected to /dev/null")
+        return 2
     try:
         code = app(args=arguments, prog_name="swiftspec", standalone_mode=False)
     except typer.TyperException as error:
@@ -42,9 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, EngineError) as error:
         if os.environ.get(_TRACEBACK):
             raise
-        console.error(error)
+        console.error(_sentence(error))
         return 3 if isinstance(error, EngineError) else 2
     return _interrupted() if code == 130 else code or 0
+
+
+def _sentence(error: Exception) -> object:
+    """What went wrong, and with which file or stream."""
+    if not isinstance(error, OSError):
+        return error
+    if (problem := console.stdout_problem()) is not None:
+        return f"stdout: cannot be written ({problem})"
+    return f"{error.filename}: {error.strerror}" if error.filename else error
 
 
 def _interrupted() -> int:

@@ -84,7 +84,9 @@ class PromptFile(Sequence[Prompt]):
                 prompt = _parsed(self._path, number, line)
                 if prompt.prompt_id in line_of:
                     known = line_of[prompt.prompt_id]
-                    raise ValueError(f"{self._path}, line {number}: id is {shown(prompt.prompt_id)}, as in line {known}")
+                    raise ValueError(
+                        f"{self._path}, line {number}: id is {shown(prompt.prompt_id)}, as in line {known}"
+                    )
                 line_of[prompt.prompt_id] = number
                 if len(line_of) > _MOST_PROMPTS:
                     raise ValueError(f"{self._path}, line {number}: more than {_MOST_PROMPTS:,} prompts in one file")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from swiftspec.files.reading import read_json, shown
 
-__all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "model_directory"]
+__all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "is_model_directory", "model_directory"]
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 _ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
@@ -35,12 +35,21 @@ def dtype_bytes(dtype: str) -> int:
 
 def model_directory(name: str | Path) -> Path:
     """The directory that `name` stands for: `demo/NAME` is a model shipped with the package, anything else a path."""
-    parts = Path(name).parts
-    bundled = len(parts) == 2 and parts[0] == "demo"
-    directory = Path(__file__).parent / "demo" / parts[1] if bundled else Path(name)
+    directory = _directory(name)
     if not directory.is_dir():
         raise ValueError(f"model {str(name)!r}: there is no directory {directory}")
     return directory
+
+
+def is_model_directory(name: str | Path) -> bool:
+    """Whether there is a directory that `name` stands for."""
+    return _directory(name).is_dir()
+
+
+def _directory(name: str | Path) -> Path:
+    parts = Path(name).parts
+    bundled = len(parts) == 2 and parts[0] == "demo"
+    return Path(__file__).parent / "demo" / parts[1] if bundled else Path(name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +151,11 @@ class Inflation:
             value = getattr(self, field.name)
             if value is not None and value < 1:
                 raise ValueError(f"inflation: {field.name} is {value}; expected a positive integer")
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return ",".join(f"{name}={value}" for name, value in given.items() if value is not None)
 
     @classmethod
     def parse(cls, text: str) -> Inflation:

@@ -129,9 +129,7 @@ class Tasks(Sequence[Task]):
         return Task(prompt_id=prompt_id, request=request)
 
 
-def make_tasks(
-    plan: Plan, candidates: Iterable[Candidate], prompts: Sequence[Prompt], *, max_new_tokens: int
-) -> Tasks:
+def make_tasks(plan: Plan, candidates: Iterable[Candidate], prompts: Sequence[Prompt], *, max_new_tokens: int) -> Tasks:
     """Requests for every prompt. ValueError for one that does not fit the models' context with its output and tree."""
     encoded = EncodedPrompts.of(prompts, model=plan.target.model)
     spec = encoded.spec

@@ -72,7 +72,9 @@ Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: 
 ReportPage = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write the plan as a page: one HTML file.")
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results; - is stdout.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt at most; else the plan's.")]
 ProfileFile = Annotated[Path, typer.Option(metavar="FILE", help="A profile of this pair.")]

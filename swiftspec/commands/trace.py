@@ -5,7 +5,7 @@ from pathlib import Path
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.commands.execution import EncodedPrompts
-from swiftspec.commands.files import check_outputs, write_json
+from swiftspec.commands.files import check_outputs, saved, write_json
 from swiftspec.commands.models import resolve_pair
 from swiftspec.commands.wording import percent
 from swiftspec.engine.devices import num_devices_here
@@ -31,7 +31,8 @@ def trace(
     json_path: Path | None = None,
 ) -> AcceptanceTrace:
     """Record, print and save."""
-    check_outputs(out=out, plot=plot, json=json_path)
+    inputs = {"--target": target, "--draft": draft, "--prompts": prompts}
+    check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
     texts = spread(read_prompts(prompts), limit)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
     from swiftspec.profiler.acceptance import record_trace
@@ -48,7 +49,7 @@ def trace(
         )
     recorded.save(out)
     show_trace(recorded)
-    console.say(f"\nSaved as {out}")
+    console.say(f"\n{saved(out)}")
     if plot is not None:
         from swiftspec.plotting import acceptance_by_rank, save_figure
 

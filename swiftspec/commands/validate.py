@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.commands.basis import read_profile, read_trace
+from swiftspec.commands.basis import files_of, read_profile, read_trace
 from swiftspec.commands.execution import (
     Tasks,
     check_devices,
@@ -50,8 +50,9 @@ def validate(
     json_path: Path | None = None,
 ) -> Report:
     """Measure, print and save. On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt."""
-    check_outputs(plot=plot, json=json_path)
+    check_outputs(inputs={"--plan": plan, "--prompts": prompts}, plot=plot, json=json_path)
     made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), plot=plot, json=json_path)
     report, interrupted = measure_plan(
         made,
         plan_sha256=file_sha256(plan),

@@ -40,20 +40,20 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
             with zipfile.ZipFile(file) as archive:
                 _check_sizes(archive)
                 return {info.filename.removesuffix(".npy"): _array(archive, info) for info in archive.infolist()}
-    except _TooLarge as error:
+    except _TooLargeError as error:
         raise ValueError(f"{path}: {error}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     # What numpy and zipfile raise for bytes that are no archive; an unknown compression is a kind of RuntimeError.
-    except (TypeError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, _Malformed) as error:
+    except (TypeError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, _MalformedError) as error:
         raise ValueError(f"{path}: not {kind} (.npz)") from error
 
 
-class _TooLarge(Exception):
+class _TooLargeError(Exception):
     """An archive that is honest, perhaps, and larger than what is read."""
 
 
-class _Malformed(Exception):
+class _MalformedError(Exception):
     """An array that is not as its header says."""
 
 
@@ -61,24 +61,24 @@ def _check_directory(file: IO[bytes]) -> None:
     """Refuse a directory of millions of entries before it is read."""
     size = os.fstat(file.fileno()).st_size
     if size > MOST_ARCHIVE_BYTES:
-        raise _TooLarge(f"has {size >> 20} MiB; at most {MOST_ARCHIVE_BYTES >> 20} MiB are read of an archive")
+        raise _TooLargeError(f"has {size >> 20} MiB; at most {MOST_ARCHIVE_BYTES >> 20} MiB are read of an archive")
     entries, tail = 0, b""
     while block := file.read(1 << 20):
         entries += (tail + block).count(_ENTRY)
         tail = block[-len(_ENTRY) + 1 :]
     if entries > _MOST_ARRAYS:
-        raise _TooLarge(f"holds {entries} arrays or more; at most {_MOST_ARRAYS} are read of an archive")
+        raise _TooLargeError(f"holds {entries} arrays or more; at most {_MOST_ARRAYS} are read of an archive")
     file.seek(0)
 
 
 def _check_sizes(archive: zipfile.ZipFile) -> None:
     total = sum(info.file_size for info in archive.infolist())
     if total > MOST_ARCHIVE_BYTES:
-        raise _TooLarge(
+        raise _TooLargeError(
             f"holds {total >> 20} MiB of arrays; at most {MOST_ARCHIVE_BYTES >> 20} MiB are read of an archive"
         )
     if any(info.compress_type not in _COMPRESSIONS for info in archive.infolist()):
-        raise _Malformed
+        raise _MalformedError
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -90,7 +90,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
             member.read(1)  # the end, where the checksum is looked at
             return array
     except (ValueError, OverflowError, MemoryError) as error:
-        raise _Malformed from error
+        raise _MalformedError from error
 
 
 def _check_header(member: IO[bytes], size: int) -> None:

@@ -11,7 +11,16 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
-__all__ = ["MOST_JSON_BYTES", "open_input", "parse_json", "read_input", "read_json", "read_lines", "read_prefix", "shown"]
+__all__ = [
+    "MOST_JSON_BYTES",
+    "open_input",
+    "parse_json",
+    "read_input",
+    "read_json",
+    "read_lines",
+    "read_prefix",
+    "shown",
+]
 
 MOST_JSON_BYTES = 24 << 20  # a profile of 16 GPUs has 3 MB
 _MOST_JSON_VALUES = 1_000_000  # and 130,000 values; an empty object takes twenty times its text
@@ -120,9 +129,8 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError("not a JSON document (nested too deeply)") from None
     except ValueError as error:
         raise ValueError(f"not a JSON document ({error})") from error
-    if has_long_numbers:
-        where, number = _find(value, lambda item: isinstance(item, _LongNumber))
-        raise ValueError(f"{where} is {shown(str(number))}; expected a number of at most {_MOST_DIGITS} digits")
+    if has_long_numbers and (long := _find(value, lambda item: isinstance(item, _LongNumber))) is not None:
+        raise ValueError(f"{long[0]} is {shown(str(long[1]))}; expected a number of at most {_MOST_DIGITS} digits")
     if b"\\ud" in text.lower() and (odd := _find(value, _is_half_a_character)) is not None:
         raise ValueError(f"{odd[0]} is {shown(odd[1])}; expected Unicode text, without halves of surrogate pairs")
     return value

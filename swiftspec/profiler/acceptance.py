@@ -1,6 +1,7 @@
 """Records an AcceptanceTrace: the target decodes greedily; at every position the draft says what it would have."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -57,8 +58,10 @@ def record_trace(
     traced = []
     for number, (prompt_id, prompt) in enumerate(prompts):
         progress(number, len(prompts), f"prompt {prompt_id}")
-        output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
-        traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
+        with _blamed(target, prompt_id):
+            output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
+        with _blamed(draft, prompt_id):
+            traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
     progress(len(prompts), len(prompts), "done")
     return AcceptanceTrace(origin=Origin.here(), source="recorded", target=target, draft=draft, prompts=tuple(traced))
 
@@ -75,9 +78,25 @@ def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int) -> N
         )
 
 
-def _require_numbers(logits: torch.Tensor, model: str, prompt_id: str) -> None:
-    if logits.isnan().any():
-        raise ValueError(f"{model}: its logits are NaN on prompt {prompt_id}; is the checkpoint damaged?")
+class _NotANumberError(Exception):
+    """Logits that are NaN, or so large that their log-probs are."""
+
+
+@contextmanager
+def _blamed(model: ModelRef, prompt_id: str) -> Iterator[None]:
+    try:
+        yield
+    except _NotANumberError:
+        raise ValueError(
+            f"{model.model}: its logits are not finite for prompt {prompt_id}; is its checkpoint damaged?"
+        ) from None
+
+
+def _numbers(logits: torch.Tensor) -> torch.Tensor:
+    # The largest is NaN where any is; where it is infinite, so are log-probs.
+    if not logits.max().isfinite():
+        raise _NotANumberError
+    return logits
 
 
 def _traced(
@@ -105,10 +124,10 @@ def _traced(
 
 def _greedy(model: CachedDecoder, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
     model.reset()
-    output = [int(model.prefill(prompt).argmax())]
+    output = [int(_numbers(model.prefill(prompt)).argmax())]
     while len(output) < max_new_tokens and output[-1] not in ends:
         row = Row(output[-1], len(prompt) + len(output) - 1, 0)
-        output.append(int(model.forward((row,))[0].argmax()))
+        output.append(int(_numbers(model.forward((row,))[0]).argmax()))
         model.keep((0,), 1)
     return output
 
@@ -144,7 +163,7 @@ def _guesses(
     for start in range(0, len(context), rows):
         chunk = context[start : start + rows]
         chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
-        logits = ask(model, chain)
+        logits = _numbers(ask(model, chain))
         model.keep(tuple(range(len(chain))), len(chain))
         best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
         wanted = logits.gather(1, torch.tensor(output[start : start + rows])[:, None])
