@@ -81,6 +81,7 @@ def _root(
     """Plan, run and validate low-latency LLM decoding.
 
     profile -> trace -> plan -> run -> validate. Each writes a file for the next; every number says what it rests on.
+    Where a file is written, - is stdout; what is for people then goes to stderr.
 
     \b
     Example:
@@ -173,7 +174,7 @@ def plan(
     *,
     target: Annotated[str, typer.Option(metavar="M", help="Target: a directory, or with --device a name.")],
     draft: Annotated[str, typer.Option(metavar="M", help="Draft: a directory, or with --device a name.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the plan.")],
+    out: options.PlanOut,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
     device: options.DeviceName = None,
@@ -258,8 +259,9 @@ def simulate(
     """Replay a plan on its traced prompts in simulated time.
 
     \b
-    Example:
+    Examples:
       swiftspec simulate --plan plan.json --timeline simulated.json
+      swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
     """
     from swiftspec.commands.simulate import simulate as replay
 

@@ -41,11 +41,12 @@ def files_of(plan: Plan, plan_path: Path) -> dict[str, Path | str]:
     """What a plan rests on, by what to call it: files and model directories, which no output may overwrite."""
     names = {"the plan's target": plan.target.model, "the plan's draft": plan.draft.model}
     folder = plan_path.resolve().parent
-    return {
+    files: dict[str, Path | str] = {
         "--plan": plan_path,
         "the plan's profile": folder / plan.profile.path,
         "the plan's trace": folder / plan.trace.path,
-    } | {role: model_directory(name) for role, name in names.items() if is_model_directory(name)}
+    }
+    return files | {role: model_directory(name) for role, name in names.items() if is_model_directory(name)}
 
 
 def candidate_of(plan: Plan, policy: str | None) -> Candidate:

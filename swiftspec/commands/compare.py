@@ -60,7 +60,7 @@ def compare(
         "--draft": draft,
         "--profile": profile,
         "--trace": trace,
-        "--prompts": measuring and measuring.prompts,
+        "--prompts": measuring.prompts if measuring else None,
     }
     check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
     names = _names(policies)

@@ -1,4 +1,4 @@
-"""Files that verbs write: outputs are tried before the long work, and none takes the place of another or of an input."""
+"""Files that verbs write: tried before the long work, and never in the place of an input or of each other."""
 
 import json
 import os

@@ -28,6 +28,7 @@ __all__ = [
     "ObjectiveName",
     "OpTables",
     "PlanFile",
+    "PlanOut",
     "Plot",
     "Price",
     "ProfileDtype",
@@ -61,6 +62,14 @@ Dtype = Annotated[
     ),
 ]
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
+PlanOut = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        help="Where to write the plan; with --device, profile and trace are written beside X.json as X.profile.json "
+        "and X.trace.npz.",
+    ),
+]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
 PromptFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Many: JSON lines with `prompt`, or Spec-Bench `turns`.")

@@ -50,7 +50,7 @@ def plan(
         "--draft": draft,
         "--profile": profile,
         "--trace": trace,
-        "--op-tables": machine and machine.op_tables,
+        "--op-tables": machine.op_tables if machine else None,
     }
     beside = {} if machine is None else side_files(out, with_trace=trace is None)
     check_outputs(inputs=inputs, beside=beside, out=out, report=report, json=json_path)

@@ -60,7 +60,11 @@ def run(
 
     On several nodes this is node 0's part; the others compute for it until it ends.
     """
-    named: dict[str, Path | str | None] = {"--plan": plan, "--prompts": prompts, "--secret": nodes and nodes.secret}
+    named: dict[str, Path | str | None] = {
+        "--plan": plan,
+        "--prompts": prompts,
+        "--secret": nodes.secret if nodes else None,
+    }
     check_outputs(inputs=named, timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)

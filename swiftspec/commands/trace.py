@@ -31,7 +31,7 @@ def trace(
     json_path: Path | None = None,
 ) -> AcceptanceTrace:
     """Record, print and save."""
-    inputs = {"--target": target, "--draft": draft, "--prompts": prompts}
+    inputs: dict[str, Path | str | None] = {"--target": target, "--draft": draft, "--prompts": prompts}
     check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
     texts = spread(read_prompts(prompts), limit)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
