@@ -4,6 +4,7 @@ Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 3 where a
 Ctrl-C, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a traceback.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from swiftspec.errors import EngineError
 __all__ = ["app", "main"]
 
 _TRACEBACK = "SWIFTSPEC_TRACEBACK"
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
     name="swiftspec",
@@ -55,8 +57,10 @@ def _sentence(error: Exception) -> object:
     """What went wrong, and with which file or stream."""
     if not isinstance(error, OSError):
         return error
-    if (problem := console.stdout_problem()) is not None:
-        return f"stdout: cannot be written ({problem})"
+    if error.filename is None and error.errno in _WRITING:
+        # Whatever else is written names itself; the parser's help does not.
+        console.abandon_stdout()
+        return f"stdout: cannot be written ({error.strerror})"
     return f"{error.filename}: {error.strerror}" if error.filename else error
 
 

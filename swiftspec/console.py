@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Progress",
+    "abandon_stdout",
     "begin",
     "error",
     "heading",
@@ -24,7 +25,6 @@ __all__ = [
     "note",
     "progress",
     "say",
-    "stdout_problem",
     "stream",
     "table",
 ]
@@ -58,16 +58,9 @@ def keep_stdout_for_data() -> None:
     _STATE.stdout_is_data = True
 
 
-def stdout_problem() -> str | None:
-    """Why stdout cannot be written, as far as an attempt says; None if it can."""
-    if sys.stdout is None:
-        return "closed"
-    try:
-        sys.stdout.flush()
-    except OSError as problem:
-        _abandon(sys.stdout)
-        return problem.strerror
-    return None
+def abandon_stdout() -> None:
+    """Forget what stdout still holds, after it could not be written."""
+    _abandon(sys.stdout)
 
 
 class Progress(Protocol):
