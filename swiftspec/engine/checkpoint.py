@@ -118,7 +118,7 @@ def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is
             if _is_redundant(name, is_tied=is_tied):
                 continue
             if name not in shapes:
-                raise ValueError(f"{path}: unexpected tensor {shown(name)}; config.json does not describe it")
+                raise ValueError(f"{path}: unexpected tensor {shown(name)[1:-1]}; config.json does not describe it")
             stored = file.get_slice(name)
             shape = tuple(stored.get_shape())
             if shape != shapes[name]:
@@ -146,6 +146,6 @@ def _weight_files(directory: Path) -> list[Path]:
     if not isinstance(weight_map, Mapping) or not weight_map:
         raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
     for tensor, name in weight_map.items():
-        if not isinstance(name, str) or not name or Path(name).name != name:
+        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
             raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file beside it")
     return [directory / name for name in sorted(set(weight_map.values()))]
