@@ -232,7 +232,8 @@ WRITES = "import sys; from pathlib import Path; from swiftspec.files.writing imp
 def test_stdout_by_any_name_keeps_the_order_of_what_is_written(tmp_path: Path, name: str) -> None:
     code = WRITES.format(f"sys.stdout.write('a'); write_output(Path({name!r}), b'b'); sys.stdout.write('c')")
     with (tmp_path / "out").open("wb") as out:
-        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, cwd=tmp_path)
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, cwd=tmp_path, env=environment)
     assert (tmp_path / "out").read_bytes() == b"abc"
     assert os.listdir(tmp_path) == ["out"]
 
