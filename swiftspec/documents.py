@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 
 from swiftspec.files.reading import open_input, read_json, shown
 from swiftspec.files.writing import write_output
@@ -28,10 +29,27 @@ __all__ = [
 ]
 
 
+def _fail_fast(schema: Any) -> None:
+    """Let every list of a schema stop at the first error: a million of them take gigabytes."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "tuple"):
+            schema["fail_fast"] = True
+        schema = list(schema.values())
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _fail_fast(part)
+
+
 class Facts(BaseModel):
-    """Frozen values; unknown fields, NaN and infinities are errors."""
+    """Frozen values; unknown fields, NaN and infinities are errors. Of a list, the first item that is wrong is one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
 
 class Origin(Facts):

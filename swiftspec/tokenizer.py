@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as FileTokenizer
 
-from swiftspec.files.reading import read_input
+from swiftspec.files.reading import brief, read_input
 
 __all__ = ["TextStream", "Tokenizer", "check_same_vocabulary", "surely_over"]
 
@@ -27,7 +27,7 @@ class Tokenizer:
         try:
             self._tokenizer = FileTokenizer.from_buffer(content)
         except Exception as error:  # tokenizers raises bare Exception for whatever does not parse
-            raise ValueError(f"{path}: not a tokenizer ({error})") from error
+            raise ValueError(f"{path}: not a tokenizer ({brief(error)})") from error
 
     @property
     def vocabulary(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from swiftspec.engine.cutting import EMBEDDING, HEAD, cut
-from swiftspec.files.reading import read_json, read_prefix, shown
+from swiftspec.files.reading import brief, read_json, read_prefix, shown
 from swiftspec.registry.sharding import Shard, shard_of
 from swiftspec.specs import ModelSpec
 
@@ -106,8 +106,8 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
             yield file
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a readable safetensors file: {error}") from None
+    except (SafetensorError, OSError, MemoryError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file: {brief(error)}") from None
 
 
 def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is_tied: bool) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
             array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
             member.read(1)  # the end, where the checksum is looked at
             return array
-    except (ValueError, OverflowError, MemoryError) as error:
+    except (ValueError, OverflowError, MemoryError, SyntaxError, TokenError) as error:
         raise _MalformedError from error
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 __all__ = [
     "MOST_JSON_BYTES",
+    "brief",
     "open_input",
     "parse_json",
     "read_input",
@@ -24,14 +25,22 @@ __all__ = [
 
 MOST_JSON_BYTES = 24 << 20  # a profile of 16 GPUs has 3 MB
 _MOST_JSON_VALUES = 1_000_000  # and 130,000 values; an empty object takes twenty times its text
+_MOST_KEYS = 10_000  # of one object: a large model has 1,200 tensors
 _MOST_DIGITS = 18  # of a whole number, so that 64 bits hold it
 _SHOWN_CHARACTERS = 60
+_BRIEF_CHARACTERS = 200
 
 
 def shown(value: object) -> str:
     """A value as an error message quotes it: short however large or deep it is."""
     text = _SHORT.repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def brief(error: BaseException) -> str:
+    """What an error of a library says, which may quote a whole file."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= _BRIEF_CHARACTERS else text[: _BRIEF_CHARACTERS - 3] + "..."
 
 
 _SHORT = Repr()
@@ -53,8 +62,8 @@ def open_input(path: Path, *, pipes: bool = False) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if pipes else os.O_NONBLOCK))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:  # a path with a zero byte
-        raise ValueError(f"{shown(str(path))}: cannot be read ({error})") from error
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r}: cannot be read ({error})") from error  # a zero byte, which repr shows
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode) or (pipes and not stat.S_ISDIR(mode)):
         return descriptor
@@ -116,6 +125,11 @@ def parse_json(content: bytes | str) -> Any:
         )
     has_long_numbers = False
 
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(pairs) > _MOST_KEYS:
+            raise ValueError(f"an object of {len(pairs)} fields; no file of this program has more than {_MOST_KEYS}")
+        return dict(pairs)
+
     def integer(digits: str) -> int | _LongNumber:
         nonlocal has_long_numbers
         if len(digits) <= _MOST_DIGITS:
@@ -124,7 +138,7 @@ def parse_json(content: bytes | str) -> Any:
         return _LongNumber(digits)
 
     try:
-        value = json.loads(content, parse_int=integer)
+        value = json.loads(content, parse_int=integer, object_pairs_hook=mapping)
     except RecursionError:
         raise ValueError("not a JSON document (nested too deeply)") from None
     except ValueError as error:

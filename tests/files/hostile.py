@@ -70,7 +70,7 @@ JSON: Mapping[str, Make] = {
     "null": text("null"),
     "many empty lists": text("[" + "[]," * 7_000_000 + "[]]"),
     "many objects": text("[" + '{"":{}},' * (MANY // 3) + "{}]"),
-    "many keys": text("{" + ",".join(f'"{number}":0' for number in range(MANY)) + "}"),
+    "many fields": text("{" + ",".join(f'"{number}":0' for number in range(MANY // 10)) + "}"),
     "a long text": text('"' + "x" * (20 << 20) + '"'),
     "a long text of wide characters": text('"\U0001f600' + "x" * (20 << 20) + '"'),
     "half a character": text('{"schema": "\\ud800"}'),
@@ -87,20 +87,20 @@ def altered(valid: Any) -> Iterator[tuple[str, Make]]:
         "NaN": "NaN",
         "null": "null",
         "deep": "[" * 950 + "]" * 950,
-        "many": "[" + "{}," * (MANY // 3) + "{}]",
+        "many": "[" + "{}," * (MANY // 10) + "{}]",
         "half": '"\\udfff"',
     }
-    for path in _paths(valid):
+    for path, found in _paths(valid):
         where = "".join(f"[{part}]" for part in path)
         for name, value in values.items():
-            if name not in ("deep", "many") or len(path) < 2:
+            if name != "many" or isinstance(found, list):
                 yield f"{name} at {where}", text(json.dumps(_replaced(valid, path)).replace('"%here%"', value))
 
 
-def _paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Of every field, and of what is in the first item of every list."""
+def _paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Path and value of every field, and of what is in the first item of every list."""
     if path:
-        yield path
+        yield path, value
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _paths(item, (*path, key))
@@ -208,7 +208,7 @@ INDEXES: Mapping[str, Make] = {
     "a zero byte": text('{"weight_map": {"a": "x\\u0000.safetensors"}}'),
     "itself": text('{"weight_map": {"a": "model.safetensors.index.json"}}'),
     "no texts": text('{"weight_map": {"a": [1]}}'),
-    "many": text(json.dumps({"weight_map": {str(number): "x.safetensors" for number in range(MANY // 2)}})),
+    "many": text(json.dumps({"weight_map": {str(number): "x.safetensors" for number in range(MANY // 10)}})),
 }
 PROMPTS: Mapping[str, Make] = {
     "nested": text('{"prompt": ' + "[" * DEEP + "}"),
@@ -222,7 +222,6 @@ CSV_HEADER = "name,count,seconds\n"
 TABLES: Mapping[str, Make] = {
     "a long number": text(f"{CSV_HEADER}x,{HUGE_INTEGER * 2},1\n"),
     "a large number": text(f"{CSV_HEADER}x,1,1e999\n"),
-    "a zero byte": text(f"{CSV_HEADER}x\0,1,1\n"),
     "a long line": text(CSV_HEADER + "x" * (2 << 20)),
     "a long field": text(CSV_HEADER + '"' + "x" * 200_000 + '",1,1\n'),
     "an open quote": text(CSV_HEADER + '"x\n' * 100_000),

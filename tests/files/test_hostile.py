@@ -25,7 +25,7 @@ from tests.test_report import MEASURED, PREDICTED, policy_report, report
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"trace": "f.npz", "op tables": "f.npz", "config": "config.json", "tokenizer": "tokenizer.json"}
-JSON_READERS = ("plan", "profile", "report", "config", "prompts", "tokenizer")
+JSON_READERS = ("plan", "config", "prompts", "tokenizer")  # a profile is read as a plan is
 
 Attempt = Callable[[str, Path], Outcome]
 
@@ -162,7 +162,7 @@ def test_a_document_with_one_thing_wrong(
     path = tmp_path / "file.json"
     for name, make in hostile.altered(document):
         make(path)
-        outcome = attempt_elsewhere(reader, path)
+        outcome = (attempt_elsewhere if name.startswith("many") else attempt)(reader, path)
         check_sentence(outcome, path)
         if name.startswith(("long number", "infinite", "NaN", "deep", "half")):
             assert outcome.kind == "refused", name
