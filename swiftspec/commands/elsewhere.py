@@ -147,15 +147,13 @@ def prepare(
     profile = machine.profile(target, draft, max_context=longest)
     profile_path = out.with_suffix(_PROFILE_SUFFIX)
     files[profile_path] = profile.to_bytes()
-    if not beside:
-        files = {}
     return Inputs(
         profile=profile,
         profile_basis=make_basis(profile_path, plan_path=out, content=files[profile_path]),
         trace=recorded,
         trace_basis=trace_basis,
         acceptance=acceptance,
-        files=files,
+        files=files if beside else {},
     )
 
 

@@ -80,6 +80,8 @@ def plan(
             )
     made.save(out)
     show_plan(made)
+    if machine is not None and not beside:
+        console.note("The profile and trace of this plan are not saved: --out is no file that they could lie beside")
     if report is not None:
         write_page(report, made, profile=read_profile(made, out), trace=read_trace(made, out))
     console.say(f"\n{saved(out)}" + (f"; the report is {report}" if report else ""))

@@ -102,7 +102,8 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """A valid file for every reader."""
     folder = tmp_path_factory.mktemp("valid")
     samples.plan().save(folder / "plan.json")
-    machine_profile().save(folder / "profile.json")
+    whole = machine_profile()
+    whole.model_copy(update={"steps": whole.steps[:4], "host": whole.host[:2]}).save(folder / "profile.json")
     report(policy_report(PREDICTED, MEASURED)).save(folder / "report.json")
     samples.trace().save(folder / "trace.npz")
     _op_tables().save(folder / "ops.npz")
