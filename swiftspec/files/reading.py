@@ -90,9 +90,9 @@ def read_prefix(path: Path, num_bytes: int) -> bytes:
         return file.read(num_bytes)
 
 
-def read_lines(path: Path, *, most_bytes: int, pipes: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of every line, one at a time, none longer than `most_bytes`."""
-    with os.fdopen(open_input(path, pipes=pipes), "rb") as file:
+def read_lines(path: Path, *, most_bytes: int, descriptor: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line, one at a time, none longer than `most_bytes`; `descriptor` if it is open."""
+    with os.fdopen(open_input(path) if descriptor is None else os.dup(descriptor), "rb") as file:
         number = 0
         try:
             while line := file.readline(most_bytes + 1):

@@ -125,7 +125,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path, monkeypatch: 
     ("inflation", "message"),
     [
         (Inflation(layers=10**9), "the model of layers=1000000000 needs .* GB of memory; this machine has"),
-        (Inflation(hidden=10**7), "the model of hidden=10000000 needs .* GB of memory; this machine has"),
+        (Inflation(hidden=4_800_000), "the model of hidden=4800000 needs .* GB of memory; this machine has"),
     ],
 )
 def test_a_model_beyond_memory_is_refused_before_it_is_made(tmp_path: Path, inflation: Inflation, message: str) -> None:

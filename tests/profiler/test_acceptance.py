@@ -84,7 +84,5 @@ def test_the_cache_is_as_long_as_the_prompts_ask_for(models: tuple[Path, Path], 
 
 
 def test_a_trace_that_could_not_be_read_again_is_not_begun(models: tuple[Path, Path]) -> None:
-    with pytest.raises(
-        ValueError, match=r"--max-new-tokens is 100000000 for 3 prompts; a trace has room for"
-    ):
+    with pytest.raises(ValueError, match=r"--max-new-tokens is 100000000 for 3 prompts; a trace has room for"):
         record(models, 10**8)
