@@ -132,7 +132,7 @@ def parse_json(content: bytes | str) -> Any:
 
     def integer(digits: str) -> int | _LongNumber:
         nonlocal has_long_numbers
-        if len(digits) <= _MOST_DIGITS:
+        if len(digits.lstrip("-")) <= _MOST_DIGITS:
             return int(digits)
         has_long_numbers = True
         return _LongNumber(digits)
