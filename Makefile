@@ -25,7 +25,7 @@ demo: $(INSTALLED)
 	$(BIN)/swiftspec demo
 
 test: $(INSTALLED)
-	$(BIN)/python scripts/run_tests.py $(PYTEST_ARGS)
+	$(BIN)/python -m tests.run $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check

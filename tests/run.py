@@ -1,6 +1,6 @@
 """Run every test: what times nothing on all cores, then what times processes alone. One line counts both parts.
 
-    python scripts/run_tests.py [arguments of pytest]
+    python -m tests.run [arguments of pytest]
 
 The second part runs whatever became of the first. Exit code 0 if every test passed, pytest's own otherwise; 5 if the
 arguments chose no test at all.
