@@ -25,7 +25,7 @@ CONTRACTS = frozenset(
 ALLOWED: Mapping[str, frozenset[str]] = {
     "root": frozenset({"contracts", "session"}),
     "files": frozenset({"files", "numpy"}),
-    "contracts": frozenset({"contracts", "files", "numpy", "scipy", "pydantic"}),
+    "contracts": frozenset({"contracts", "files", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "kernels": frozenset({"kernels", "files", "torch", "triton"}),
     "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
     "engine": frozenset(
