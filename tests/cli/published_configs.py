@@ -7,9 +7,9 @@ __all__ = ["write_config"]
 
 _CONFIGS: dict[str, dict[str, object]] = {
     # meta-llama/Llama-3.1-405B
-    "llama-3.1-405b": {"model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126, "num_attention_heads": 128,
-                       "num_key_value_heads": 8, "intermediate_size": 53248, "vocab_size": 128256,
-                       "max_position_embeddings": 131072},
+    "llama-3.1-405b": {"model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126,
+                       "num_attention_heads": 128, "num_key_value_heads": 8, "intermediate_size": 53248,
+                       "vocab_size": 128256, "max_position_embeddings": 131072},
     # meta-llama/Llama-3.1-8B
     "llama-3.1-8b": {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
                      "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
