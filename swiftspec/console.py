@@ -1,6 +1,7 @@
 """What the user sees: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
 progress, notes and errors to stderr."""
 
+import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-__all__ = ["Progress", "error", "heading", "note", "progress", "say", "stream", "table"]
+__all__ = ["Progress", "error", "heading", "note", "progress", "say", "stream", "table", "warnings_shown"]
 
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
@@ -42,6 +43,23 @@ def note(text: str) -> None:
 def error(message: object) -> None:
     """One sentence on what went wrong."""
     note(f"swiftspec: error: {' '.join(str(message).split())}")
+
+
+@contextmanager
+def warnings_shown(logger: str) -> Iterator[None]:
+    """Within it, a warning of that logger, or worse, is a line beside the result."""
+    handler = _Notes(logging.WARNING)
+    log = logging.getLogger(logger)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"swiftspec: {' '.join(record.getMessage().split())}")
 
 
 def heading(text: str) -> None:

@@ -1,12 +1,14 @@
 """Simulates options, here or over cores. An outcome depends on option, prompts and seeds, never on where it ran."""
 
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Thread
 
 import joblib
+from joblib.externals.loky.backend import resource_tracker
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace
@@ -128,6 +130,10 @@ def warm_up(num_jobs: int) -> Thread:
 
 def _start(num_jobs: int) -> None:
     if num_jobs != 1:
+        # Ctrl-C in a terminal goes to its processes, too, and is the planner's to handle: they are started by a thread
+        # that holds such signals back, and inherit that. The tracker comes first, because its start lets go of them.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         count = joblib.cpu_count() if num_jobs == -1 else num_jobs
         joblib.Parallel(n_jobs=count)(joblib.delayed(_ready)() for _ in range(count))
 
