@@ -1,4 +1,4 @@
-"""The program `swiftspec`, also as `python -m swiftspec`: the command line, with signals looked after from the start."""
+"""The program `swiftspec`, also as `python -m swiftspec`: the command line, and its signals from the start."""
 
 import sys
 

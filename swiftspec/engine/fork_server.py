@@ -106,9 +106,7 @@ def _tell_ends(control: socket.socket, numbers: dict[int, int]) -> None:
             control.send(NEWS.pack(News.ENDED, number, os.waitstatus_to_exitcode(ended[1])))
 
 
-def _become_worker(
-    connections: Sequence[int], folder: bytes, launcher: int | None, inherited: tuple[int, ...]
-) -> None:
+def _become_worker(connections: Sequence[int], folder: bytes, launcher: int | None, inherited: tuple[int, ...]) -> None:
     """Never returns: what the fork server was at is not this process's."""
     from swiftspec.engine import worker
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from threading import Event, current_thread, main_thread
 from types import FrameType
 
-__all__ = ["ending_signals_raised", "exit_code", "interrupts_noted", "signals_held"]
+__all__ = ["ending_signals_raised", "exit_code", "interrupts_noted", "signals_held", "was_interrupted"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDS_WITHIN_S = 5.0  # what the first signal has begun; a later one ends the program at once
@@ -46,6 +46,11 @@ class _Ending:
 
 
 _ending = _Ending()
+
+
+def was_interrupted() -> bool:
+    """Whether a signal has ended this program, within `ending_signals_raised`."""
+    return _ending.number is not None
 
 
 def exit_code() -> int:
