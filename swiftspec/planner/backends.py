@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -85,15 +85,15 @@ def _start_trackers() -> None:
     interrupted, joblib tells it twice that a file is gone, and the second time it prints a traceback.
     """
     resource_tracker.ensure_running()
-    stderr = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
+    with suppress(OSError):  # where stderr has been closed there is nothing to keep quiet
+        stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 2)
-        loky_tracker.ensure_running()
-    finally:
-        os.dup2(stderr, 2)
-        os.close(nowhere)
-        os.close(stderr)
+        try:
+            loky_tracker.ensure_running()
+        finally:
+            os.dup2(stderr, 2)
+            os.close(nowhere)
+            os.close(stderr)
 
 
 def end_workers() -> None:
