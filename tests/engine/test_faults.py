@@ -1,10 +1,14 @@
 """Processes that really die, freeze and come back. The target's output is the same in every case that it survives."""
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +24,7 @@ from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.timeline import Phase
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import write_pair
-from tests.engine.processes import gone_within
+from tests.engine.processes import gone_within, workers
 
 pytestmark = [pytest.mark.alone, two_cores]
 PATIENCE_S = 0.3
@@ -146,6 +150,187 @@ def test_a_draft_that_keeps_dying_is_given_up(pair: tuple[ModelRef, ModelRef], e
         for _ in range(2):
             assert generate(engine, SwiftSpec()).tokens == expected
         assert [process.role for process in engine.processes] == [Role.TARGET]
+
+
+def test_a_draft_whose_restarts_fail_is_given_up_with_a_word(
+    tmp_path: Path, expected: tuple[int, ...], pair: tuple[ModelRef, ModelRef], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its model has gone: the sentence that it would have been refused with at the start is not lost."""
+    target, draft = pair
+    shutil.copytree(draft.model, tmp_path / "draft")
+    moved = (target, draft.model_copy(update={"model": str(tmp_path / "draft")}))
+    with start_engine(moved, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=2) as engine:
+        os.kill(pid_of(engine, Role.DRAFT), signal.SIGKILL)
+        shutil.rmtree(tmp_path / "draft")
+        deadline_s = time.monotonic() + 60.0
+        while not caplog.records and time.monotonic() < deadline_s:
+            assert generate(engine, SwiftSpec()).tokens == expected
+        assert generate(engine, SwiftSpec()).tokens == expected
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "the draft has died 3 times within an hour; the target decodes alone" in warning
+    assert str(tmp_path / "draft") in warning
+
+
+def longest_gap_s(engine: Launcher, at: Callable[[int], None]) -> tuple[Generation, float]:
+    """A request, and the longest time without a token of it."""
+    times_s = [time.monotonic()]
+
+    def note(num_tokens: int) -> None:
+        times_s.append(time.monotonic())
+        at(num_tokens)
+
+    generation = generate(engine, SwiftSpec(), note)
+    return generation, max(after - before for before, after in pairwise([*times_s, time.monotonic()]))
+
+
+def fork_server_of(engine: Launcher) -> int:
+    return parent(pid_of(engine, Role.DRAFT))
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.fixture
+def engine_of_its_own(pair: tuple[ModelRef, ModelRef], monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+    """With a fork server of its own, too."""
+    monkeypatch.setattr("swiftspec.engine.nursery._shared", [])
+    with start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=100) as engine:
+        yield engine
+
+
+def test_a_fork_server_that_dies_with_the_draft_costs_a_restart_of_both(
+    engine_of_its_own: Launcher, expected: tuple[int, ...]
+) -> None:
+    engine = engine_of_its_own
+    both = fork_server_of(engine), pid_of(engine, Role.DRAFT)
+
+    def kill() -> None:
+        for pid in both:
+            os.kill(pid, signal.SIGKILL)
+
+    generation, gap_s = longest_gap_s(engine, once(20, kill))
+    assert generation.tokens == expected
+    assert gap_s < 2.0
+    wait_until_ready(engine)
+    assert fork_server_of(engine) not in both
+    after = generate(engine, SwiftSpec())
+    assert (after.tokens, after.losses) == (expected, 0)
+    assert after.timeline.of(Role.DRAFT)
+
+
+def test_a_frozen_fork_server_is_not_waited_for_and_is_replaced(
+    engine_of_its_own: Launcher, expected: tuple[int, ...]
+) -> None:
+    engine = engine_of_its_own
+    frozen, draft = fork_server_of(engine), pid_of(engine, Role.DRAFT)
+
+    def freeze_and_kill() -> None:
+        os.kill(frozen, signal.SIGSTOP)
+        os.kill(draft, signal.SIGKILL)
+
+    generation, gap_s = longest_gap_s(engine, once(20, freeze_and_kill))
+    assert generation.tokens == expected
+    assert gap_s < 2.0
+    wait_until_ready(engine)
+    assert fork_server_of(engine) != frozen
+    assert gone_within([frozen], 5.0)
+    assert generate(engine, SwiftSpec()).tokens == expected
+
+
+def test_ctrl_c_works_while_the_fork_server_is_frozen(engine_of_its_own: Launcher) -> None:
+    engine = engine_of_its_own
+    frozen, draft = fork_server_of(engine), pid_of(engine, Role.DRAFT)
+    struck_s = []
+
+    def strike() -> None:
+        os.kill(frozen, signal.SIGSTOP)
+        os.kill(draft, signal.SIGKILL)
+        threading.Timer(0.2, interrupt).start()
+
+    def interrupt() -> None:
+        struck_s.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    generation = generate(engine, SwiftSpec(), once(1, strike))
+    assert time.monotonic() - struck_s[0] < 2.0
+    assert generation.interrupted
+
+
+def test_a_draft_restarted_after_its_socket_was_removed_costs_no_later_losses(
+    engine: Launcher, expected: tuple[int, ...]
+) -> None:
+    removed = [path for path in Path(tempfile.gettempdir()).glob("swiftspec-*/channel-0") if is_held(engine, path)]
+    assert removed
+    for path in removed:
+        path.unlink()
+    os.kill(pid_of(engine, Role.DRAFT), signal.SIGKILL)
+    for _ in range(3):  # the first may see it die, and may see it come back
+        wait_until_ready(engine)
+        generation = generate(engine, SwiftSpec())
+        assert generation.tokens == expected
+    assert generation.losses == 0
+    assert generation.timeline.of(Role.DRAFT)
+
+
+def is_held(engine: Launcher, path: Path) -> bool:
+    """Whether the target listens there."""
+    inodes = [line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if str(path) in line]
+    files = [file.readlink() for file in Path(f"/proc/{pid_of(engine, Role.TARGET)}/fd").iterdir()]
+    return any(f"socket:[{inode}]" == str(file) for inode in inodes for file in files)
+
+
+def test_a_frozen_target_is_waited_for_with_a_word(
+    engine: Launcher, expected: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    target = pid_of(engine, Role.TARGET)
+
+    def freeze() -> None:
+        os.kill(target, signal.SIGSTOP)
+        threading.Thread(target=thaw).start()
+
+    def thaw() -> None:
+        deadline_s = time.monotonic() + 20.0
+        while not caplog.records and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        os.kill(target, signal.SIGCONT)
+
+    assert generate(engine, SwiftSpec(), once(20, freeze)).tokens == expected
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"no token from the target for 3 s: process {target} is stopped" in warning
+
+
+def strike_at_start_up(role: int, pair: tuple[ModelRef, ModelRef], number: signal.Signals) -> Launcher:
+    """An engine of which a process is struck while it loads: 0 the target, 1 the draft."""
+    struck: list[int] = []
+    before = set(workers(os.getpid()))  # of other engines
+
+    def strike() -> None:
+        deadline_s = time.monotonic() + 60.0
+        while not struck and time.monotonic() < deadline_s:
+            new = sorted(set(workers(os.getpid())) - before)
+            struck.extend(new[role : role + 1])
+        os.kill(struck[0], number)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        return start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S)
+    finally:
+        thread.join()
+
+
+def test_a_draft_killed_while_it_loads_is_started_again(
+    pair: tuple[ModelRef, ModelRef], expected: tuple[int, ...]
+) -> None:
+    with strike_at_start_up(1, pair, signal.SIGKILL) as engine:
+        assert engine.num_restarts == 1
+        assert generate(engine, SwiftSpec()).tokens == expected
+
+
+def test_a_target_killed_while_it_loads_is_one_sentence(pair: tuple[ModelRef, ModelRef]) -> None:
+    with pytest.raises(EngineError, match="the target process ended unexpectedly: it was killed"):
+        strike_at_start_up(0, pair, signal.SIGKILL)
 
 
 def test_a_frozen_draft_is_taken_back_within_a_second_when_it_thaws(

@@ -77,11 +77,11 @@ def test_folders_in_use_and_folders_of_others_are_left_alone(base: Path, monkeyp
     shutil.copytree(base / "another", base / "swiftspec-foreign")
     (base / "swiftspec-foreign" / "owner.lock").touch()
     (base / "swiftspec-link").symlink_to(base / "another")
-    monkeypatch.setattr(module.os, "getuid", lambda: 12345)
+    monkeypatch.setattr("os.getuid", lambda: 12345)
     with run_folder() as first:
         monkeypatch.undo()
         monkeypatch.setattr(tempfile, "tempdir", str(base))
-        shutil.rmtree(base / "swiftspec-foreign")
+        shutil.rmtree(base / "swiftspec-foreign")  # which is there, since it was another's
         with run_folder() as second:
             assert first.exists()
             assert second.exists()
