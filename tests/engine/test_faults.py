@@ -7,37 +7,30 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.sampling import Sampler
 from swiftspec.errors import EngineError
-from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies import Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.timeline import Phase
 from tests.engine.conftest import start_engine, two_cores
-from tests.engine.pairs import write_pair
-from tests.engine.processes import gone_within, workers
+from tests.engine.processes import gone_within
+from tests.engine.victims import PATIENCE_S, generate, once, pid_of, slow_pair, wait_until_ready
 
 pytestmark = [pytest.mark.alone, two_cores]
-PATIENCE_S = 0.3
-LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=180)
 Fault = Callable[[Launcher], None]
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
-    """Of a target whose forward takes a while, so that faults fall into the middle of a request."""
-    target, draft = write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
-    slow = ModelRef(model=str(target), dtype="float32", inflate="layers=32,hidden=192")
-    return slow, ModelRef(model=str(draft), dtype="float32")
+    return slow_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
@@ -59,32 +52,6 @@ def engine(shared: Launcher) -> Launcher:
     return shared
 
 
-def generate(engine: Launcher, policy: Policy, on_commit: Callable[[int], None] = lambda _: None) -> Generation:
-    num_tokens = 0
-
-    def count(tokens: tuple[int, ...]) -> None:
-        nonlocal num_tokens
-        num_tokens += len(tokens)
-        on_commit(num_tokens)
-
-    return engine.generate(policy, LONG, request_id="test", sampler=Sampler(), on_commit=count)
-
-
-def pid_of(engine: Launcher, role: Role, rank: int = 0) -> int:
-    return next(process.pid for process in engine.processes if (process.role, process.rank) == (role, rank))
-
-
-def once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
-    """Act when so many tokens have been committed."""
-    pending = [act]
-
-    def on_commit(num_tokens: int) -> None:
-        if num_tokens >= after and pending:
-            pending.pop()()
-
-    return on_commit
-
-
 def longest_wait_s(generation: Generation) -> float:
     waits = [span for span in generation.timeline.of(Role.TARGET) if span.phase is Phase.WAIT]
     return max(span.end_s - span.start_s for span in waits)
@@ -103,14 +70,6 @@ def test_a_draft_killed_in_the_middle_costs_one_patience_and_is_started_again(
     after = generate(engine, SwiftSpec())
     assert (after.tokens, engine.num_restarts) == (expected, num_restarts + 1)
     assert after.timeline.of(Role.DRAFT)
-
-
-def wait_until_ready(engine: Launcher, seconds: float = 30.0) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not any(process.role is Role.DRAFT for process in engine.processes):
-        engine.attend()
-        time.sleep(0.02)
-        assert time.monotonic() < deadline_s, "the draft does not come back"
 
 
 def test_a_draft_that_comes_back_in_the_middle_joins_in_within_a_second(
@@ -171,92 +130,6 @@ def test_a_draft_whose_restarts_fail_is_given_up_with_a_word(
     assert str(tmp_path / "draft") in warning
 
 
-def longest_gap_s(engine: Launcher, at: Callable[[int], None]) -> tuple[Generation, float]:
-    """A request, and the longest time without a token of it."""
-    times_s = [time.monotonic()]
-
-    def note(num_tokens: int) -> None:
-        times_s.append(time.monotonic())
-        at(num_tokens)
-
-    generation = generate(engine, SwiftSpec(), note)
-    return generation, max(after - before for before, after in pairwise([*times_s, time.monotonic()]))
-
-
-def fork_server_of(engine: Launcher) -> int:
-    return parent(pid_of(engine, Role.DRAFT))
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-@pytest.fixture
-def engine_of_its_own(pair: tuple[ModelRef, ModelRef], monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
-    """With a fork server of its own, too."""
-    monkeypatch.setattr("swiftspec.engine.nursery._shared", [])
-    with start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=100) as engine:
-        yield engine
-
-
-def test_a_fork_server_that_dies_with_the_draft_costs_a_restart_of_both(
-    engine_of_its_own: Launcher, expected: tuple[int, ...]
-) -> None:
-    engine = engine_of_its_own
-    both = fork_server_of(engine), pid_of(engine, Role.DRAFT)
-
-    def kill() -> None:
-        for pid in both:
-            os.kill(pid, signal.SIGKILL)
-
-    generation, gap_s = longest_gap_s(engine, once(20, kill))
-    assert generation.tokens == expected
-    assert gap_s < 2.0
-    wait_until_ready(engine)
-    assert fork_server_of(engine) not in both
-    after = generate(engine, SwiftSpec())
-    assert (after.tokens, after.losses) == (expected, 0)
-    assert after.timeline.of(Role.DRAFT)
-
-
-def test_a_frozen_fork_server_is_not_waited_for_and_is_replaced(
-    engine_of_its_own: Launcher, expected: tuple[int, ...]
-) -> None:
-    engine = engine_of_its_own
-    frozen, draft = fork_server_of(engine), pid_of(engine, Role.DRAFT)
-
-    def freeze_and_kill() -> None:
-        os.kill(frozen, signal.SIGSTOP)
-        os.kill(draft, signal.SIGKILL)
-
-    generation, gap_s = longest_gap_s(engine, once(20, freeze_and_kill))
-    assert generation.tokens == expected
-    assert gap_s < 2.0
-    wait_until_ready(engine)
-    assert fork_server_of(engine) != frozen
-    assert gone_within([frozen], 5.0)
-    assert generate(engine, SwiftSpec()).tokens == expected
-
-
-def test_ctrl_c_works_while_the_fork_server_is_frozen(engine_of_its_own: Launcher) -> None:
-    engine = engine_of_its_own
-    frozen, draft = fork_server_of(engine), pid_of(engine, Role.DRAFT)
-    struck_s = []
-
-    def strike() -> None:
-        os.kill(frozen, signal.SIGSTOP)
-        os.kill(draft, signal.SIGKILL)
-        threading.Timer(0.2, interrupt).start()
-
-    def interrupt() -> None:
-        struck_s.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    generation = generate(engine, SwiftSpec(), once(1, strike))
-    assert time.monotonic() - struck_s[0] < 2.0
-    assert generation.interrupted
-
-
 def test_a_draft_restarted_after_its_socket_was_removed_costs_no_later_losses(
     engine: Launcher, expected: tuple[int, ...]
 ) -> None:
@@ -298,39 +171,6 @@ def test_a_frozen_target_is_waited_for_with_a_word(
     assert generate(engine, SwiftSpec(), once(20, freeze)).tokens == expected
     (warning,) = [record.getMessage() for record in caplog.records]
     assert f"no token from the target for 3 s: process {target} is stopped" in warning
-
-
-def strike_at_start_up(role: int, pair: tuple[ModelRef, ModelRef], number: signal.Signals) -> Launcher:
-    """An engine of which a process is struck while it loads: 0 the target, 1 the draft."""
-    struck: list[int] = []
-    before = set(workers(os.getpid()))  # of other engines
-
-    def strike() -> None:
-        deadline_s = time.monotonic() + 60.0
-        while not struck and time.monotonic() < deadline_s:
-            new = sorted(set(workers(os.getpid())) - before)
-            struck.extend(new[role : role + 1])
-        os.kill(struck[0], number)
-
-    thread = threading.Thread(target=strike)
-    thread.start()
-    try:
-        return start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S)
-    finally:
-        thread.join()
-
-
-def test_a_draft_killed_while_it_loads_is_started_again(
-    pair: tuple[ModelRef, ModelRef], expected: tuple[int, ...]
-) -> None:
-    with strike_at_start_up(1, pair, signal.SIGKILL) as engine:
-        assert engine.num_restarts == 1
-        assert generate(engine, SwiftSpec()).tokens == expected
-
-
-def test_a_target_killed_while_it_loads_is_one_sentence(pair: tuple[ModelRef, ModelRef]) -> None:
-    with pytest.raises(EngineError, match="the target process ended unexpectedly: it was killed"):
-        strike_at_start_up(0, pair, signal.SIGKILL)
 
 
 def test_a_frozen_draft_is_taken_back_within_a_second_when_it_thaws(
