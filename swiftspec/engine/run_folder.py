@@ -15,7 +15,7 @@ from pathlib import Path
 
 __all__ = ["run_folder"]
 
-_PREFIX = "swiftspec-"
+_PREFIX = "swiftspec-run-"
 _OWNER_FILE = "owner.lock"  # locked as long as the folder's launcher lives: the kernel lets go of it, however that ends
 _MAX_SOCKET_BYTES = 107  # of a Unix socket's path, sockaddr_un of Linux
 _LONGEST_NAME = "channel-999"
@@ -41,8 +41,17 @@ def run_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the lock last: one who is killed meanwhile leaves a folder that is locked by nobody, or empty."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.name != _OWNER_FILE:
+                path.unlink()  # sockets and files: there are no folders in it
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _made(bases: Sequence[str]) -> tuple[Path, int]:
@@ -104,9 +113,13 @@ def _remove_if_left(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         return
-    lock = os.open(folder / _OWNER_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        lock = os.open(folder / _OWNER_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        folder.rmdir()  # if it is empty; who is just making it makes another
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError while it is in use
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     finally:
         os.close(lock)

@@ -71,21 +71,28 @@ def test_what_a_killed_launcher_left_is_swept_by_the_next(base: Path) -> None:
         assert folder.exists()
 
 
+def test_a_launcher_killed_before_it_had_locked_its_folder_leaves_none_either(base: Path) -> None:
+    (base / "swiftspec-run-12345678").mkdir()
+    with run_folder() as folder:
+        assert list(base.iterdir()) == [folder]
+
+
 def test_folders_in_use_and_folders_of_others_are_left_alone(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (base / "swiftspec-no-lock").mkdir()
+    (base / "swiftspec-run-no-lock").mkdir()
+    (base / "swiftspec-run-no-lock" / "file").touch()
     (base / "another").mkdir()
-    shutil.copytree(base / "another", base / "swiftspec-foreign")
-    (base / "swiftspec-foreign" / "owner.lock").touch()
-    (base / "swiftspec-link").symlink_to(base / "another")
+    shutil.copytree(base / "another", base / "swiftspec-run-foreign")
+    (base / "swiftspec-run-foreign" / "owner.lock").touch()
+    (base / "swiftspec-run-link").symlink_to(base / "another")
     monkeypatch.setattr("os.getuid", lambda: 12345)
     with run_folder() as first:
         monkeypatch.undo()
         monkeypatch.setattr(tempfile, "tempdir", str(base))
-        shutil.rmtree(base / "swiftspec-foreign")  # which is there, since it was another's
+        shutil.rmtree(base / "swiftspec-run-foreign")  # which is there, since it was another's
         with run_folder() as second:
             assert first.exists()
             assert second.exists()
-    assert {path.name for path in base.iterdir()} == {"swiftspec-no-lock", "another", "swiftspec-link"}
+    assert {path.name for path in base.iterdir()} == {"swiftspec-run-no-lock", "another", "swiftspec-run-link"}
 
 
 @pytest.mark.skipif(not can_mount(), reason="a file system without inodes needs the right to mount one")
