@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/.installed
 # The demo and the tests read nothing but what the repository holds.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test check bench soak clean
+.PHONY: help demo test check bench soak campaign clean
 
 help:
 	@echo "make demo    profile, trace, plan, run and validate the bundled pair"
@@ -19,6 +19,7 @@ help:
 	@echo "make check   ruff and mypy"
 	@echo "make bench   measure: tests/benchmarks"
 	@echo "make soak    two hundred prompts, a fault in each: tests/engine/soak.py"
+	@echo "make campaign    three hundred faults of every kind and process: tests/engine/campaign.py"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
 demo: $(INSTALLED)
@@ -37,6 +38,9 @@ bench: $(INSTALLED)
 
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.engine.soak --prompts 200
+
+campaign: $(INSTALLED)
+	$(BIN)/python -m tests.engine.campaign --faults 300 --out campaign.json
 
 clean:
 	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,8 @@
 """The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
 
 Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 3 where a process of the engine died, 130 for
-Ctrl-C, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a traceback.
+Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a
+traceback.
 """
 
 import errno
@@ -15,7 +16,9 @@ import typer
 
 from swiftspec import __version__, console
 from swiftspec.commands import options, verbs
+from swiftspec.commands.program import run_program
 from swiftspec.commands.usage import usage_sentence
+from swiftspec.engine.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
 
 __all__ = ["app", "main"]
@@ -33,11 +36,16 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit code."""
+    """Run one verb; the exit code. Meanwhile SIGTERM and SIGHUP end it as Ctrl-C does."""
     console.begin()
     if sys.stdout is None:
         console.error("stdout is closed; expected it open, or redirected to /dev/null")
         return 2
+    with ending_signals_raised(), console.warnings_shown("swiftspec"):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(args=arguments, prog_name="swiftspec", standalone_mode=False)
     except typer.TyperException as error:
@@ -66,7 +74,7 @@ def _sentence(error: Exception) -> object:
 
 def _interrupted() -> int:
     console.note("swiftspec: interrupted")
-    return 130
+    return exit_code()
 
 
 def _print_version(wanted: bool) -> None:
@@ -365,4 +373,4 @@ verbs.register(app)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

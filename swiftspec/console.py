@@ -2,6 +2,7 @@
 progress, notes and errors to stderr."""
 
 import io
+import logging
 import os
 import sys
 import time
@@ -27,6 +28,7 @@ __all__ = [
     "say",
     "stream",
     "table",
+    "warnings_shown",
 ]
 
 _SHOWN_AFTER_S = 1.0
@@ -89,6 +91,23 @@ def note(text: str) -> None:
 def error(message: object) -> None:
     """One sentence on what went wrong."""
     note(f"swiftspec: error: {' '.join(str(message).split())}")
+
+
+@contextmanager
+def warnings_shown(logger: str) -> Iterator[None]:
+    """Within it, a warning of that logger, or worse, is a line beside the result."""
+    handler = _Notes(logging.WARNING)
+    log = logging.getLogger(logger)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"swiftspec: {' '.join(record.getMessage().split())}")
 
 
 def heading(text: str) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -81,7 +82,10 @@ class Engine:
     max_context : int, optional
         Prompt and output tokens of the longest request; what the model knows, but 4096 at most, if not given.
     max_restarts : int
-        How often a draft that died is started again.
+        How often within an hour a draft that died is started again. When it may not be, the target decodes alone,
+        and a warning of the logger `swiftspec` says so.
+    cancelled : threading.Event, optional
+        Set by another thread, it ends the start.
 
     Raises
     ------
@@ -89,6 +93,8 @@ class Engine:
         If the plan has no such policy, is for another machine, or its models cannot be loaded.
     EngineError
         If a process ends while it loads.
+    InterruptedError
+        If the start was cancelled.
 
     Examples
     --------
@@ -104,6 +110,7 @@ class Engine:
         policy: str | None = None,
         max_context: int | None = None,
         max_restarts: int = 3,
+        cancelled: Event | None = None,
     ) -> None:
         made = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
         check_here(made, source="plan" if isinstance(plan, Plan) else str(plan))
@@ -126,7 +133,7 @@ class Engine:
         from swiftspec.engine.launcher import Launcher
 
         self._launcher = Launcher.for_candidate(
-            made, candidate, max_context=self.max_context, max_restarts=max_restarts
+            made, candidate, max_context=self.max_context, max_restarts=max_restarts, cancelled=cancelled
         )
 
     def __enter__(self) -> Self:
@@ -240,15 +247,30 @@ class AsyncEngine:
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
-        self._engine = await self._call(self._start)
+        cancelled = Event()
+        started = asyncio.ensure_future(self._call(partial(self._start, cancelled=cancelled)))
+        try:
+            self._engine = await asyncio.shield(started)
+        except asyncio.CancelledError:
+            # Nobody would ever close what is on its way.
+            cancelled.set()
+            started.add_done_callback(self._close_unwanted)
+            with suppress(Exception):
+                await asyncio.shield(started)
+            raise
         return self
+
+    def _close_unwanted(self, started: asyncio.Future[Engine]) -> None:
+        if not started.cancelled() and started.exception() is None:
+            self._thread.submit(started.result().close)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine, self._engine = self._running, None
-        await self._call(engine.close)
-        self._thread.shutdown()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.shield(self._call(engine.close))
+        self._thread.shutdown(wait=False)
 
     async def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncIterator[Chunk]:
         """As `Engine.generate`; a task that is cancelled ends its request."""

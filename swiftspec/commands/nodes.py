@@ -1,7 +1,6 @@
 """`swiftspec run` on several nodes: who this one is, and its part."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -73,17 +72,18 @@ def _joined(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, source: 
     from swiftspec.engine.curve import Curve
     from swiftspec.engine.nodes import free_ports
     from swiftspec.engine.rendezvous import NodeFacts, meet
+    from swiftspec.engine.run_folder import run_folder
 
     secret = options.read_secret()
     meeting = meet(rendezvous, secret)
-    with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
+    with run_folder() as folder:
         own = NodeFacts(
             rank=rendezvous.rank,
             num_nodes=rendezvous.num_nodes,
             version=__version__,
             plan_sha256=file_sha256(source),
             address=meeting.own_address,
-            folder=folder,
+            folder=str(folder),
             host=rendezvous.host_rank,
             num_devices=num_devices_here(plan.device),
             ports=free_ports(meeting.own_address, _NUM_PORTS),

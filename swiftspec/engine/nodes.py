@@ -132,6 +132,15 @@ class RemoteWorker:
         if self._peer.reports.pop(self._number, None) is not None:
             self._send(Close())
 
+    def kill(self) -> None:
+        """Let it end; its node sees to it."""
+        self.hang_up()
+
+    @property
+    def has_ended(self) -> bool:
+        """True: nothing here waits for another node's process."""
+        return True
+
     def close(self) -> None:
         """Let it end; its node sees to it."""
         self.hang_up()
