@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -67,7 +67,7 @@ class Stats:
 class _Past:
     """Sums over the finished requests. Replaced as a whole, since another thread may read it."""
 
-    totals: Totals = Totals()
+    totals: Totals = field(default_factory=Totals)
     prompt_tokens: int = 0
     losses: int = 0
 
