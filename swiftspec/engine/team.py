@@ -18,7 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import FileStore, TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
+from torch.distributed.rendezvous import FileStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
+
+from swiftspec.engine.curve import Curve
+from swiftspec.engine.store import NodeStore
 
 __all__ = ["SilentTeam", "Team"]
 
@@ -51,16 +54,18 @@ class Team:
         self._told: list[tuple[dist.Work, Tensor]] = []
 
     @classmethod
-    def join(cls, store: str, *, rank: int, size: int, device: torch.device | str) -> Team:
+    def join(cls, store: str, *, rank: int, size: int, device: torch.device | str, curve: Curve | None = None) -> Team:
         """Meet the other ranks; returns when all are there.
 
         Parameters
         ----------
         store : str
             Where they meet: `file:///path`, of a file that is not there yet, on one machine; `tcp://host:port/prefix`
-            of a running `TCPStore`, where every team has a prefix of its own, across machines.
+            of a running `StoreServer`, where every team has a prefix of its own, across machines.
         device : torch.device or str
             What this rank computes on.
+        curve : Curve, optional
+            Keys of a `StoreServer`, which lets in nobody without them.
 
         Raises
         ------
@@ -72,7 +77,7 @@ class Team:
         team = cls()
         if size == 1:
             return team
-        place, interface = _meeting_place(store, size)
+        place, interface = _meeting_place(store, size, curve)
         is_cuda = torch.device(device).type == "cuda"
         # Read when the group is made; the process has one group.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -213,13 +218,13 @@ def _wait(work: dist.Work | None) -> None:
         raise ConnectionError(f"a rank of this team is gone: {error}") from None
 
 
-def _meeting_place(store: str, size: int) -> tuple[Store, str]:
+def _meeting_place(store: str, size: int, curve: Curve | None) -> tuple[Store, str]:
     """The store at an address, and the network interface by which its ranks see each other."""
     address = urlsplit(store)
     if address.scheme == "file" and address.path and not address.netloc:
         return FileStore(address.path, size), "lo"
-    if address.scheme == "tcp" and address.hostname and address.port and address.path.strip("/"):
-        served = TCPStore(address.hostname, address.port, is_master=False, wait_for_workers=False)
+    if curve and address.scheme == "tcp" and address.hostname and address.port and address.path.strip("/"):
+        served = NodeStore(address.hostname, address.port, curve)
         return PrefixStore(address.path.strip("/"), served), _interface_towards(address.hostname)
     raise ValueError(f"store is {store!r}; expected file:///path or tcp://host:port/prefix")
 

@@ -1,9 +1,10 @@
 """What the system says of processes."""
 
+import os
 import time
 from pathlib import Path
 
-__all__ = ["children", "gone_within", "is_running", "workers"]
+__all__ = ["children", "gone_within", "is_running", "resident_bytes", "workers"]
 
 
 def children(pid: int) -> list[int]:
@@ -19,6 +20,10 @@ def workers(pid: int) -> list[int]:
 def is_running(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def gone_within(pids: list[int], seconds: float) -> bool:
