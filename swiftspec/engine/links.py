@@ -94,7 +94,6 @@ class Link:
                 raise ValueError(f"{self.address}: the connection was refused; expected the same secret on both nodes")
             self._take_peer()
         if self._bound:
-            self._socket.unbind(self.address)  # there is nobody else to come
             self._put(Frame(0, Join()))
 
     def _take_peer(self) -> None:
