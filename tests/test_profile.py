@@ -165,10 +165,11 @@ def test_a_gpus_forward_takes_as_long_as_the_graph_that_it_fits_into() -> None:
 
 def test_a_prompt_on_a_cpu_takes_as_long_as_the_rows_that_its_last_chunk_is_padded_to() -> None:
     prefills = [step(rows, 0, seconds, phase=Phase.PREFILL) for rows, seconds in ((1, 1.0), (201, 201.0))]
-    asked = {"phase": Phase.PREFILL, "role": Role.TARGET, "degree": 1, "peer_busy": False, "context": 0}
 
     def mean_s(device: str, rows: int) -> float:
-        return profile([*GRID.steps, *prefills], device=device).step(rows=rows, **asked).mean_s
+        held = profile([*GRID.steps, *prefills], device=device)
+        step = held.step(Phase.PREFILL, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=0)
+        return step.mean_s
 
     assert [mean_s("cpu", rows) / mean_s("cpu", 1) for rows in (20, 33, 48, 129, 170)] == pytest.approx(
         [20, 48, 48, 129, 176]

@@ -242,7 +242,7 @@ def meet(rendezvous: Rendezvous, curve: Curve) -> Meeting:
         if rendezvous.rank == 0:
             server = stack.enter_context(_listen(rendezvous, own_address, curve))
         if rendezvous.has_store:
-            address, port = _announced(rendezvous, server and (own_address, server.port))
+            address, port = _announced(rendezvous, (own_address, server.port) if server else None)
         elif server:
             address, port = own_address, server.port
         stack.pop_all()

@@ -14,7 +14,7 @@ from threading import Lock, Thread
 from typing import Any
 
 import zmq
-from torch.distributed import Store
+from torch.distributed.distributed_c10d import Store
 from zmq.utils.monitor import recv_monitor_message
 
 from swiftspec.engine.curve import Curve, secure
