@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-__all__ = ["children", "gone_within", "is_running", "resident_bytes", "workers"]
+__all__ = ["children", "gone_within", "is_running", "num_files", "resident_bytes", "workers"]
 
 
 def children(pid: int) -> list[int]:
@@ -24,6 +24,11 @@ def is_running(pid: int) -> bool:
 
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def num_files(pid: int) -> int:
+    """Open file descriptors."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def gone_within(pids: list[int], seconds: float) -> bool:
