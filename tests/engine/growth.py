@@ -24,7 +24,7 @@ __all__ = ["MOST_GROWTH_BYTES", "Grown", "grow"]
 
 MAX_CONTEXT = 512
 WARM_PROMPTS = 20  # until then buffers are made, and Python's own caches filled
-# Of a process, after the warm prompts: an allocator keeps some back, in huge pages of 2 MB each. A prefill that compiled
+# Of a process, after the warm prompts: an allocator keeps some back, in huge pages of 2 MB each. Prefills that compiled
 # for every new length took a role 96 to 100 MB in 60 prompts, an engine that kept its requests 22 MB in 500.
 MOST_GROWTH_BYTES = 20 << 20
 _EVERY = 50
