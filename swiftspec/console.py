@@ -1,9 +1,14 @@
 """What the user sees: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
-progress, notes and errors to stderr."""
+progress, notes and errors to stderr.
+
+Much of it was written by others: models, prompts, files, other nodes. So no control character reaches a terminal, see
+`harmless`. A result in a pipe is exact to the byte.
+"""
 
 import io
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +26,7 @@ __all__ = [
     "abandon_stdout",
     "begin",
     "error",
+    "harmless",
     "heading",
     "keep_stdout_for_data",
     "note",
@@ -33,6 +39,9 @@ __all__ = [
 
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
+# Control characters (C0 but tab and line feed, delete, C1), separators that some take for line ends, what reorders the
+# text around it (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(slots=True)
@@ -71,26 +80,35 @@ class Progress(Protocol):
     def __call__(self, done: int, total: int, what: str, /) -> None: ...
 
 
+def harmless(text: str) -> str:
+    """Text for a terminal: what could steer it (escape sequences, for one) is spelt out, as in `\\x1b[31m`."""
+    return _HARMFUL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
+
+
+def _in_one_line(text: str) -> str:
+    return harmless(" ".join(text.split()))
+
+
 def say(text: str = "") -> None:
     """A line of the result."""
     stream(f"{text}\n")
 
 
 def stream(text: str) -> None:
-    """A piece of the result, as it comes."""
+    """A piece of the result, as it comes; exact in a pipe."""
     with _results() as file:
-        file.write(text)
+        file.write(harmless(text) if file.isatty() else text)
         file.flush()
 
 
 def note(text: str) -> None:
     """A line beside the result."""
-    _write(sys.stderr, f"{text}\n")
+    _write(sys.stderr, f"{harmless(text)}\n")
 
 
 def error(message: object) -> None:
     """One sentence on what went wrong."""
-    note(f"swiftspec: error: {' '.join(str(message).split())}")
+    note(f"swiftspec: error: {_in_one_line(str(message))}")
 
 
 @contextmanager
@@ -111,7 +129,8 @@ class _Notes(logging.Handler):
 
 
 def heading(text: str) -> None:
-    """A title over what follows."""
+    """A title over what follows, in one line."""
+    text = _in_one_line(text)
     with _results() as file:
         if file.isatty():
             _rich(file).print(f"\n{text}", style="bold")
@@ -129,6 +148,7 @@ def table(
     last_is_text: bool = False,
 ) -> None:
     """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right."""
+    title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
     text_columns = {*range(num_text_columns), *([len(columns) - 1] if last_is_text else [])}
     with _results() as file:
         if file.isatty():
@@ -166,7 +186,8 @@ class _PlainProgress:
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _PLAIN_EVERY_S
-            _write(self._file, f"{self._verb}: {done}/{total} {what} ({now_s - self._start_s:.0f} s)\n")
+            seconds = now_s - self._start_s
+            _write(self._file, f"{self._verb}: {done}/{total} {_in_one_line(what)} ({seconds:.0f} s)\n")
 
 
 class _BarProgress:
@@ -175,7 +196,7 @@ class _BarProgress:
         self._task = task
 
     def __call__(self, done: int, total: int, what: str, /) -> None:
-        self._bar.update(self._task, completed=done, total=total, description=what)
+        self._bar.update(self._task, completed=done, total=total, description=_in_one_line(what))
 
 
 def _write(file: TextIO | None, text: str) -> None:

@@ -215,7 +215,10 @@ class Profile(Document):
         for point in self.host:
             host.setdefault(point.phase, []).append(point)
         return Latencies(
-            steps={table: StepGrid(points, in_buckets=self._in_buckets(table)) for table, points in steps.items()},
+            steps={
+                table: StepGrid(points, in_buckets=self._in_buckets(table), in_chunks=self._in_chunks(table))
+                for table, points in steps.items()
+            },
             host={phase: HostGrid(points) for phase, points in host.items()},
             peers_interfere=self.peers_interfere,
         )
@@ -223,6 +226,10 @@ class Profile(Document):
     def _in_buckets(self, table: StepTable) -> bool:
         """Whether its forwards were measured on a GPU of this machine, which replays graphs of fixed rows."""
         return self.device == "cuda" and table.phase is not Phase.PREFILL
+
+    def _in_chunks(self, table: StepTable) -> bool:
+        """Whether its forwards are prefills by this package's decoder for CPUs, which pads them."""
+        return self.device == "cpu" and table.phase is Phase.PREFILL
 
 
 def _stretched(step: StepPoint, factor: float) -> StepPoint:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -20,7 +20,7 @@ from swiftspec.plan import Plan
 from swiftspec.policies import Request
 from swiftspec.registry import DEVICES
 from swiftspec.specs import ModelSpec, model_directory
-from swiftspec.timeline import Timeline, measure
+from swiftspec.timeline import Totals
 from swiftspec.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -62,6 +62,22 @@ class Stats:
     tokens_per_round: float
     losses: int
     restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past:
+    """Sums over the finished requests. Replaced as a whole, since another thread may read it."""
+
+    totals: Totals = field(default_factory=Totals)
+    prompt_tokens: int = 0
+    losses: int = 0
+
+    def plus(self, generation: Generation, *, prompt_tokens: int) -> _Past:
+        return _Past(
+            totals=self.totals.plus(generation.timeline),
+            prompt_tokens=self.prompt_tokens + prompt_tokens,
+            losses=self.losses + generation.losses,
+        )
 
 
 def check_here(plan: Plan, *, source: str) -> None:
@@ -127,8 +143,8 @@ class Engine:
         if max_context is not None and not 0 < max_context <= longest:
             raise ValueError(f"max_context is {max_context}; expected 1 to {longest}, which {made.target.model} allows")
         self.max_context = max_context or min(longest, _MAX_CONTEXT)
-        self._timelines: list[Timeline] = []
-        self._prompt_tokens = self._losses = 0
+        self._past = _Past()
+        self._num_begun = 0
         self._is_busy = False
         from swiftspec.engine.launcher import Launcher
 
@@ -193,15 +209,14 @@ class Engine:
         self._is_busy = True
         try:
             generation = yield from self._commits(request, sampler)
-            self._timelines.append(generation.timeline)
-            self._prompt_tokens += len(request.prompt)
-            self._losses += generation.losses
+            self._past = self._past.plus(generation, prompt_tokens=len(request.prompt))
         finally:
             self._is_busy = False
 
     def _commits(self, request: Request, sampler: Sampler) -> Generator[Chunk, None, Generation]:
         text = self._tokenizer.stream()
-        request_id = str(len(self._timelines))
+        request_id = str(self._num_begun)
+        self._num_begun += 1
         with closing(self._launcher.stream(self._policy, request, request_id=request_id, sampler=sampler)) as stream:
             while True:
                 try:
@@ -214,15 +229,15 @@ class Engine:
                 yield Chunk(tokens, text.push(tokens))
 
     def stats(self) -> Stats:
-        """Figures of the requests that were finished."""
-        metrics = measure(self._timelines) if self._timelines else None
+        """Figures of the requests that were finished: from sums, at once, however many there were."""
+        past = self._past
         return Stats(
-            requests=len(self._timelines),
-            prompt_tokens=self._prompt_tokens,
-            tokens=metrics.num_tokens if metrics else 0,
-            tokens_per_s=metrics.figures.tokens_per_s if metrics else 0.0,
-            tokens_per_round=metrics.figures.tokens_per_round if metrics else 0.0,
-            losses=self._losses,
+            requests=past.totals.requests,
+            prompt_tokens=past.prompt_tokens,
+            tokens=past.totals.tokens,
+            tokens_per_s=past.totals.tokens_per_s,
+            tokens_per_round=past.totals.tokens_per_round,
+            losses=past.losses,
             restarts=self._launcher.num_restarts,
         )
 

@@ -1,18 +1,22 @@
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import swiftspec
 from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Generation
 from swiftspec.plan import Plan
+from swiftspec.timeline import Timeline, measure
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores
@@ -61,6 +65,40 @@ def test_prompts_in_turn_run_on_the_same_processes_and_are_counted(engine: swift
     assert after.prompt_tokens > before.prompt_tokens + 3
     assert after.tokens_per_s > 0
     assert after.restarts == 0
+
+
+def test_figures_are_those_that_measure_finds_in_the_same_timelines(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations: list[Generation] = []
+    with swiftspec.Engine(plan) as engine:
+        stream = engine._launcher.stream
+
+        def noted(*arguments: Any, **options: Any) -> Generator[tuple[int, ...], None, Generation]:
+            generation = yield from stream(*arguments, **options)
+            generations.append(generation)
+            return generation
+
+        monkeypatch.setattr(engine._launcher, "stream", noted)
+        assert (engine.stats().requests, engine.stats().tokens_per_s, engine.stats().tokens_per_round) == (0, 0.0, 0.0)
+        for max_new_tokens in (1, 9, 30):
+            list(engine.generate(PROMPT, max_new_tokens=max_new_tokens))
+        stats, metrics = engine.stats(), measure([generation.timeline for generation in generations])
+    assert (stats.requests, stats.tokens) == (3, metrics.num_tokens)
+    assert stats.tokens_per_s == pytest.approx(metrics.figures.tokens_per_s)
+    assert stats.tokens_per_round == pytest.approx(metrics.figures.tokens_per_round)
+
+
+def test_requests_that_are_over_are_not_kept(engine: swiftspec.Engine) -> None:
+    before = num_timelines()
+    for _ in range(3):
+        list(engine.generate(PROMPT, max_new_tokens=9))
+    assert num_timelines() <= before
+
+
+def num_timelines() -> int:
+    gc.collect()
+    return sum(type(kept) is Timeline for kept in gc.get_objects())
 
 
 def test_a_request_that_is_left_makes_way_for_the_next(engine: swiftspec.Engine, expected: str) -> None:

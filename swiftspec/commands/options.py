@@ -149,6 +149,9 @@ Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where they meet: an address and a free port of node 0.")
 ]
 Secret = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="What only they know, as `swiftspec secret` wrote it.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Keeps strangers out, and is needed with --nnodes: a file that `swiftspec secret` wrote."
+    ),
 ]
 RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Longest wait for each other, in seconds.")]

@@ -112,7 +112,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
 
 
 def _run(connection: Connection, setup: Setup, device: str) -> None:
-    team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device)
+    team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
     with _loading:
         models = _loaded(setup, team, device)
     gc.disable()  # a collection in the middle of a round would be its longest part

@@ -1,9 +1,10 @@
 """What the system says of processes."""
 
+import os
 import time
 from pathlib import Path
 
-__all__ = ["children", "engine_processes", "gone_within", "is_running", "num_files", "workers"]
+__all__ = ["children", "engine_processes", "gone_within", "is_running", "num_files", "resident_bytes", "workers"]
 
 _FORK_SERVER = "swiftspec.engine.fork_server"
 
@@ -42,6 +43,10 @@ def is_running(pid: int) -> bool:
 def num_files(pid: int) -> int:
     """Open descriptors."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def gone_within(pids: list[int], seconds: float) -> bool:
