@@ -75,6 +75,11 @@ class Outcome:
         """Over all prompts and seeds."""
         return float(self.tpot_s.mean())
 
+    @property
+    def mean_ttft_s(self) -> float:
+        """Over all prompts and seeds."""
+        return float((self.request_s - self.tpot_s * np.maximum(self.tokens - 1, 0)).mean())
+
     def merit(self, goal: Goal) -> float:
         """For what was asked, the higher the better."""
         tokens = np.broadcast_to(self.tokens, self.request_s.shape)

@@ -19,7 +19,7 @@ from swiftspec.planner.option import Key, Option, Split
 from swiftspec.planner.surface import Surface
 from swiftspec.planner.trials import Finals, Standing, Trials, by_policy
 
-__all__ = ["quickly_found"]
+__all__ = ["UNTRIED", "quickly_found"]
 
 # Prompts, and output tokens of each.
 _SCOUTING = (4, 28)
@@ -29,7 +29,7 @@ _OTHERS = 3  # prompts of policies out of the running, their outputs whole
 # A policy is scouted on so many splits, the plausible best, and on the plausible best for every number of devices.
 _SCOUTED_SPLITS = 4
 _MOST_CONTENDING = 3  # policies
-_UNTRIED = "less plausible by closed forms than what was simulated"
+UNTRIED = "less plausible by closed forms than what was simulated"
 
 
 class _Tier(NamedTuple):
@@ -65,13 +65,13 @@ def quickly_found(
         outcomes = trials.run(refined, trials.sample(*_REFINING), what, ahead=3 * len(refined))
         race.add(outcomes, weight=_REFINING_WEIGHT)
     tried = trials.simulated
-    rejected.update(f"{option.policy.name}: {_UNTRIED}" for option in options if option.key not in tried)
+    rejected.update(f"{option.policy.name}: {UNTRIED}" for option in options if option.key not in tried)
     contending = race.contending
     contenders = [
         option for number, name in enumerate(contending) for option in race.finalists(name, 1 if number else 3)
     ]
-    if trials.goal.max_tpot_s is not None:  # whatever else keeps to it, this does if anything can
-        contenders += [option for option in race.fastest(policy) if option not in contenders]
+    if trials.goal.is_limited:  # whatever else keeps to the limits, these do if anything can
+        contenders += [option for option in race.nearest(policy) if option not in contenders]
     whole_length = {option.policy.name for option in contenders}
     others = [option for name in race.policies if name not in whole_length for option in race.finalists(name, 1)]
     whole = trials.sample(len(trials.trace.prompts), trials.longest, explain=True)
@@ -81,7 +81,8 @@ def quickly_found(
 
 def _plausibility(trials: Trials, option: Option, speed: float) -> tuple[bool, float]:
     """To sort by, as outcomes are."""
-    return trials.scored(merit_of_speed(trials.goal, speed, option.num_devices), 1 / speed)
+    merit = merit_of_speed(trials.goal, speed, option.num_devices)
+    return trials.scored(Standing(option, tokens_per_s=speed, tpot_s=1 / speed, ttft_s=0.0, merit=merit))
 
 
 def _scouts(ranked: Iterable[Option]) -> list[Option]:
@@ -161,10 +162,10 @@ class _Race:
             self._expected[name] = sorted(self._surfaces[name].expected(there), key=self._score, reverse=True)
         return self._expected[name]
 
-    def fastest(self, policy: str | None) -> list[Option]:
-        """The option of the lowest TPOT to expect; of `policy`, if that is given."""
+    def nearest(self, policy: str | None) -> list[Option]:
+        """The option that is expected to keep best to the goal's limits; of `policy`, if that is given."""
         expected = [standing for name in self.policies if policy in (None, name) for standing in self.expected(name)]
-        return [min(expected, key=lambda standing: standing.tpot_s).option]
+        return [max(expected, key=lambda standing: standing.reach(self._trials.goal)).option]
 
     def tier(self, name: str) -> _Tier:
         promise = self.promise(name)
@@ -209,8 +210,12 @@ class _Race:
 
     def _middle_score(self, outcome: Outcome) -> tuple[bool, float]:
         expected = self.forecast(outcome.option)
-        merit, tpot_s = outcome.merit(self._trials.goal), outcome.mean_tpot_s
-        return self._trials.scored(math.sqrt(expected.merit * merit), math.sqrt(expected.tpot_s * tpot_s))
+        own = Standing.of(outcome, self._trials.goal)
+        middle = {
+            name: math.sqrt(getattr(expected, name) * getattr(own, name))
+            for name in ("tokens_per_s", "tpot_s", "ttft_s", "merit")
+        }
+        return self._trials.scored(own._replace(**middle))
 
     def _score(self, standing: Standing) -> tuple[bool, float]:
-        return self._trials.scored(standing.merit, standing.tpot_s)
+        return self._trials.scored(standing)
