@@ -9,7 +9,6 @@ from swiftspec.commands.models import model_name
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.registry import (
-    DEVICES,
     QUANTISATIONS,
     ClusterSpec,
     DeviceSpec,
@@ -56,13 +55,14 @@ class PlannedModel:
         ValueError
             With the closest names where it is neither.
         """
-        if (known := registered_name(name)) is not None:
+        is_path = name.startswith((".", "/", "demo/")) or Path(name).is_dir()
+        if not is_path and (known := registered_name(name, field=f"--{role}")) is not None:
             found = known_model(known)
             return cls(name=known, spec=found.spec, vocabulary=found.vocabulary, directory=None)
         if name.startswith((".", "/")) and not Path(name).is_dir():
             raise ValueError(f"--{role} is {name!r}; there is no such directory")
-        if not Path(name).is_dir() and not name.startswith("demo/"):
-            raise unknown(f"--{role}", name, model_names())
+        if not is_path:
+            raise unknown(f"--{role}", name, model_names(), listed_by="swiftspec models")
         directory = model_directory(name)
         return cls(
             name=model_name(name), spec=ModelSpec.from_directory(directory), vocabulary=None, directory=directory
@@ -116,7 +116,7 @@ class Machine:
     Parameters
     ----------
     device : str
-        A name of the registry.
+        A name of the registry, or one that `named_device` understands; kept as the registry has it.
     num_devices : int
         On two nodes at most, since a forward is divided within a node only.
     quant, draft_quant : str
@@ -179,8 +179,7 @@ class Machine:
         )
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise unknown("--device", self.device, DEVICES)
+        object.__setattr__(self, "device", named_device(self.device, field="--device").name)
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise ValueError(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swiftspec.registry.names import unknown
+from swiftspec.registry.names import resolve, unknown
 
 __all__ = ["DEVICES", "ClusterSpec", "DeviceSpec", "named_device"]
 
@@ -138,8 +138,9 @@ DEVICES: dict[str, DeviceSpec] = {
 }
 
 
-def named_device(name: str) -> DeviceSpec:
-    """ValueError with the closest names if there is none of this one."""
-    if name not in DEVICES:
-        raise unknown("device", name, DEVICES)
-    return DEVICES[name]
+def named_device(name: str, *, field: str = "device") -> DeviceSpec:
+    """The device that a user names, as `h100`. ValueError with the closest names if there is none or are several."""
+    found = resolve(field, name, dict.fromkeys(DEVICES, ()))
+    if found is None:
+        raise unknown(field, name, DEVICES)
+    return DEVICES[found]
