@@ -297,6 +297,14 @@ class Plan(Document):
         return {cells[0].num_devices: max(cells, key=lambda cell: cell.tokens_per_s) for cells in of_count}
 
     @property
+    def cost_per_million_tokens(self) -> float | None:
+        """Price of the devices in use while a million tokens come; None where the goal names no price."""
+        if self.goal.price_per_hour is None:
+            return None
+        per_s = self.goal.price_per_hour * len(self.chosen.devices) / 3600
+        return 1e6 * per_s / self.chosen.prediction.metrics.figures.tokens_per_s
+
+    @property
     def rejections(self) -> list[Rejection]:
         """What was rejected by reason, most options first: policies that share a reason are together."""
         reasons: dict[str, Counter[str]] = {}

@@ -29,6 +29,7 @@ __all__ = ["ENGINES", "Machine", "PlannedModel", "planned_pair"]
 
 ENGINES = ("auto", "swiftspec", "vllm-int4", "vllm", "sglang", "trtllm")
 MOST_NODES = 2
+MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
 _SERVING = ("vllm", "sglang", "trtllm")  # of `ENGINES`, those whose op tables and host time are known
 _INT4 = ("swiftspec", "vllm-int4")  # and those of which whole forwards in int4 are published
 _QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
@@ -125,6 +126,8 @@ class Machine:
         One of `ENGINES`: whose kernels forwards are composed of.
     context : int
         Tokens of a prompt.
+    output_tokens : int, optional
+        Of each request; 256 if not given.
     op_tables : Path, optional
         As `swiftspec import` writes them; those that come with the package if not given.
     """
@@ -135,6 +138,7 @@ class Machine:
     draft_quant: str = _QUANT
     engine: str = _ENGINE
     context: int = _CONTEXT
+    output_tokens: int | None = None
     op_tables: Path | None = None
 
     @classmethod
@@ -148,6 +152,7 @@ class Machine:
         engine: str | None,
         context: int | None,
         op_tables: Path | None,
+        output_tokens: int | None = None,
     ) -> "Machine | None":
         """The machine that flags name, None if they name none; the draft is quantised as the target unless they say.
 
@@ -162,6 +167,7 @@ class Machine:
                 "--draft-quant": draft_quant,
                 "--engine": engine,
                 "--context": context,
+                "--output-tokens": output_tokens,
                 "--op-tables": op_tables,
             }
             for flag, value in flags.items():
@@ -175,6 +181,7 @@ class Machine:
             draft_quant=draft_quant or quant or _QUANT,
             engine=engine or _ENGINE,
             context=context or _CONTEXT,
+            output_tokens=output_tokens,
             op_tables=op_tables,
         )
 
@@ -185,6 +192,8 @@ class Machine:
             raise ValueError(
                 f"--devices is {self.num_devices}; expected 1 to {most}, which are {MOST_NODES} nodes of {self.device}"
             )
+        if self.output_tokens is not None and not 1 <= self.output_tokens <= MOST_OUTPUT_TOKENS:
+            raise ValueError(f"--output-tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
         for flag, quant in (("--quant", self.quant), ("--draft-quant", self.draft_quant)):
             if quant not in QUANTISATIONS:
                 raise unknown(flag, quant, QUANTISATIONS)

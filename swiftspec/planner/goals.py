@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.plan import Goal, Objective
+from swiftspec.plan import Candidate, Goal, Objective
 
-__all__ = ["Limit", "limits", "merit", "merit_of_speed", "reach"]
+__all__ = ["Limit", "limits", "merit", "merit_of_speed", "preference", "reach"]
 
 _Array = npt.NDArray[np.float64]
 _SECONDS_PER_HOUR = 3600
@@ -54,6 +54,20 @@ def merit_of_speed(goal: Goal, tokens_per_s: float, num_devices: int) -> float:
         assert goal.price_per_hour is not None, "a goal checks itself"
         return tokens_per_s * _SECONDS_PER_HOUR / (goal.price_per_hour * num_devices)
     return tokens_per_s
+
+
+def preference(goal: Goal, candidate: Candidate) -> tuple[float, float]:
+    """To sort plans by that were made for one goal, the best one last: merit, or the devices saved, and then the speed.
+
+    A prediction tells the median TPOT only, which serves for the objective `tpot-p95`, too.
+    """
+    metrics, num_devices = candidate.prediction.metrics, len(candidate.devices)
+    tokens_per_s = metrics.figures.tokens_per_s
+    if goal.objective is Objective.DEVICES:
+        return -num_devices, tokens_per_s
+    if goal.objective in (Objective.TPOT, Objective.TPOT_P95):
+        return -metrics.tpot_s, tokens_per_s
+    return merit_of_speed(goal, tokens_per_s, num_devices), tokens_per_s
 
 
 class Limit(NamedTuple):
