@@ -28,6 +28,7 @@ __all__ = [
     "Prediction",
     "Rejection",
     "Sensitivity",
+    "cost_per_million",
     "described",
     "named_group",
     "named_split",
@@ -175,6 +176,11 @@ def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
     return f"{policy} {split}" + (f" ({listed})" if listed else "")
 
 
+def cost_per_million(price_per_hour: float, num_devices: int, tokens_per_s: float) -> float:
+    """What a million tokens of one user cost, on devices of this price each."""
+    return 1e6 * price_per_hour * num_devices / (3600 * tokens_per_s)
+
+
 class Acceptance(Facts):
     """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known."""
 
@@ -301,8 +307,8 @@ class Plan(Document):
         """Price of the devices in use while a million tokens come; None where the goal names no price."""
         if self.goal.price_per_hour is None:
             return None
-        per_s = self.goal.price_per_hour * len(self.chosen.devices) / 3600
-        return 1e6 * per_s / self.chosen.prediction.metrics.figures.tokens_per_s
+        tokens_per_s = self.chosen.prediction.metrics.figures.tokens_per_s
+        return cost_per_million(self.goal.price_per_hour, len(self.chosen.devices), tokens_per_s)
 
     @property
     def rejections(self) -> list[Rejection]:

@@ -5,7 +5,17 @@ from collections.abc import Mapping
 from swiftspec.latency import Provenance
 from swiftspec.plan import Goal
 
-__all__ = ["count", "gigabytes", "milliseconds", "objective", "percent", "provenance_shares", "signed_percent", "speed"]
+__all__ = [
+    "count",
+    "gigabytes",
+    "milliseconds",
+    "money",
+    "objective",
+    "percent",
+    "provenance_shares",
+    "signed_percent",
+    "speed",
+]
 
 
 def milliseconds(seconds: float) -> str:
@@ -36,13 +46,24 @@ def count(number: int, singular: str) -> str:
     return f"{number} {singular}{'' if number == 1 else 's'}"
 
 
+def money(amount: float) -> str:
+    """Two decimals, or three significant figures where that is more."""
+    return f"{amount:.2f}" if amount >= 1 else f"{amount:.3g}"
+
+
 def objective(goal: Goal) -> str:
     """`cost, at most 4.00 ms per token, 2 per device and hour`."""
     limits = []
+    if goal.min_tokens_per_s is not None:
+        limits.append(f"at least {goal.min_tokens_per_s:g} tokens/s")
     if goal.max_tpot_s is not None:
         limits.append(f"at most {milliseconds(goal.max_tpot_s)} ms per token")
+    if goal.max_ttft_s is not None:
+        limits.append(f"at most {milliseconds(goal.max_ttft_s)} ms to the first")
     if goal.max_devices is not None:
         limits.append(f"at most {count(goal.max_devices, 'device')}")
+    if goal.splits:
+        limits.append(f"split {' or '.join(goal.splits)}")
     if goal.price_per_hour is not None:
         limits.append(f"{goal.price_per_hour:g} per device and hour")
     return ", ".join([goal.objective, *limits])

@@ -112,9 +112,9 @@ def show_drafts(drafts: Drafts) -> None:
     rows = [_row(name, made[name]) for name in ordered]
     console.table(
         "Drafts",
-        ("draft", "tokens/s", "devices", "split", "policy", "acceptance"),
+        ("draft", "policy", "split", "acceptance", "devices", "tokens/s"),
         rows,
-        text_columns=(0, 3, 4, 5),
+        num_text_columns=4,
         remarks=[made[name].acceptance.basis if made[name].acceptance else "" for name in ordered],
     )
     for name, found in drafts.items():
@@ -127,9 +127,9 @@ def _row(name: str, made: Plan) -> tuple[str, ...]:
     chosen = made.chosen
     return (
         name,
-        speed(chosen.prediction.metrics.figures.tokens_per_s),
-        str(len(chosen.devices)),
-        chosen.split,
         chosen.policy,
+        chosen.split,
         made.acceptance.provenance if made.acceptance else "",
+        str(len(chosen.devices)),
+        speed(chosen.prediction.metrics.figures.tokens_per_s),
     )

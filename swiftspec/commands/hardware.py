@@ -15,6 +15,7 @@ from swiftspec.registry import (
     known_model,
     model_names,
     named_device,
+    registered_device,
     registered_name,
 )
 from swiftspec.registry.names import unknown
@@ -117,7 +118,7 @@ class Machine:
     Parameters
     ----------
     device : str
-        A name of the registry, or one that `named_device` understands; kept as the registry has it.
+        A name of the registry, or one that `registered_device` understands; kept as the registry has it.
     num_devices : int
         On two nodes at most, since a forward is divided within a node only.
     quant, draft_quant : str
@@ -186,7 +187,7 @@ class Machine:
         )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", named_device(self.device, field="--device").name)
+        object.__setattr__(self, "device", registered_device(self.device, field="--device"))
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise ValueError(

@@ -1,6 +1,6 @@
 """Facts about models and devices that need not be at hand: what a plan for another machine starts from."""
 
-from swiftspec.registry.devices import DEVICES, ClusterSpec, DeviceSpec, named_device
+from swiftspec.registry.devices import DEVICES, ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.registry.models import NamedModel, known_model, model_names, registered_name
 from swiftspec.registry.sharding import Shard, shard_of, sharded
 from swiftspec.registry.weights import QUANTISATIONS, Quantisation, weight_bytes
@@ -16,6 +16,7 @@ __all__ = [
     "known_model",
     "model_names",
     "named_device",
+    "registered_device",
     "registered_name",
     "shard_of",
     "sharded",

@@ -29,9 +29,13 @@ def best_by_devices() -> dict[int, float]:
 
 if __name__ == "__main__":
     import time
-    t=time.time(); print(best_by_devices(), time.time()-t)
-    for policy in ("swiftspec","serial_chain", "serial_tree"):
-        POLICY=policy; best_by_devices.cache_clear()
+
+    t = time.time()
+    print(best_by_devices(), time.time() - t)
+    for policy in ("swiftspec", "serial_chain", "serial_tree"):
+        POLICY = policy
+        best_by_devices.cache_clear()
         options, _ = feasible_options(PROFILE, TRACE, num_devices=NUM_DEVICES, memory=MEMORY)
-        print(policy, sum(o.policy.name==policy for o in options))
-        t=time.time(); print(best_by_devices(), time.time()-t)
+        print(policy, sum(o.policy.name == policy for o in options))
+        t = time.time()
+        print(best_by_devices(), time.time() - t)

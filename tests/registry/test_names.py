@@ -2,7 +2,7 @@
 
 import pytest
 
-from swiftspec.registry import model_names, named_device, registered_name
+from swiftspec.registry import model_names, registered_device, registered_name
 from swiftspec.registry.names import unknown
 
 
@@ -35,13 +35,13 @@ def test_a_models_own_name_is_its_own(name: str) -> None:
     [("h100", "h100-sxm"), ("H100", "h100-sxm"), ("a100", "a100-sxm"), ("H200", "h200-sxm"), ("NVIDIA L40S", "l40s")],
 )
 def test_a_device_is_known_as_people_write_it(written: str, taken: str) -> None:
-    assert named_device(written).name == taken
+    assert registered_device(written) == taken
 
 
 @pytest.mark.parametrize("written", ["l40", "h20", "a10", "h100-pcie", "b100", "", "-"])
 def test_another_device_is_not_taken_for_one_of_the_table(written: str) -> None:
     with pytest.raises(ValueError, match="device is "):
-        named_device(written)
+        registered_device(written)
 
 
 @pytest.mark.parametrize(
