@@ -115,7 +115,7 @@ def show_drafts(drafts: Drafts) -> None:
         ("draft", "policy", "split", "acceptance", "devices", "tokens/s"),
         rows,
         num_text_columns=4,
-        remarks=[made[name].acceptance.basis if made[name].acceptance else "" for name in ordered],
+        remarks=[_basis(made[name]) for name in ordered],
     )
     for name, found in drafts.items():
         if isinstance(found, ValueError):
@@ -133,3 +133,7 @@ def _row(name: str, made: Plan) -> tuple[str, ...]:
         str(len(chosen.devices)),
         speed(chosen.prediction.metrics.figures.tokens_per_s),
     )
+
+
+def _basis(made: Plan) -> str:
+    return made.acceptance.basis if made.acceptance else ""

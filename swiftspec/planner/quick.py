@@ -211,11 +211,13 @@ class _Race:
     def _middle_score(self, outcome: Outcome) -> tuple[bool, float]:
         expected = self.forecast(outcome.option)
         own = Standing.of(outcome, self._trials.goal)
-        middle = {
-            name: math.sqrt(getattr(expected, name) * getattr(own, name))
-            for name in ("tokens_per_s", "tpot_s", "ttft_s", "merit")
-        }
-        return self._trials.scored(own._replace(**middle))
+        middle = own._replace(
+            tokens_per_s=math.sqrt(expected.tokens_per_s * own.tokens_per_s),
+            tpot_s=math.sqrt(expected.tpot_s * own.tpot_s),
+            ttft_s=math.sqrt(expected.ttft_s * own.ttft_s),
+            merit=math.sqrt(expected.merit * own.merit),
+        )
+        return self._trials.scored(middle)
 
     def _score(self, standing: Standing) -> tuple[bool, float]:
         return self._trials.scored(standing)
