@@ -128,22 +128,19 @@ def _show_machine(made: Plan) -> None:
 
 
 def _show_sensitivities(made: Plan) -> None:
-    if made.sensitivities:
-        console.table(
-            "What would change the choice",
-            ("if", "tokens/s", "the choice's", "best is"),
-            [
-                (
-                    row.change,
-                    speed(row.best_tokens_per_s),
-                    speed(row.tokens_per_s) if row.tokens_per_s else "does not fit",
-                    row.best if row.changes_choice else "still the choice",
-                )
-                for row in made.sensitivities
-            ],
-            last_is_text=True,
-        )
-        console.say()
+    """A row for each changed assumption; the shape of another choice below it."""
+    if not made.sensitivities:
+        return
+    rows, shapes = [], []
+    for row in made.sensitivities:
+        name, _, shape = row.best.partition(" (")
+        own = speed(row.tokens_per_s) if row.tokens_per_s else "does not fit"
+        best = name if row.changes_choice else "still the choice"
+        rows.append((row.change, speed(row.best_tokens_per_s), own, best))
+        shapes.append(shape.removesuffix(")") if row.changes_choice else "")
+    columns = ("if", "tokens/s", "the choice's", "best is")
+    console.table("What would change the choice", columns, rows, last_is_text=True, remarks=shapes)
+    console.say()
 
 
 def _show_rejections(made: Plan) -> None:

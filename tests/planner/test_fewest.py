@@ -31,7 +31,7 @@ def fastest_by_devices() -> dict[int, float]:
 @pytest.mark.parametrize(
     ("devices", "share", "needed"),
     # Reached by a little, and missed by a little more than the search may be off by.
-    [(1, 0.98, 1), (1, 1.01, 2), (2, 0.98, 2), (2, 1.01, 3), (3, 0.98, 3)],
+    [(1, 0.98, 1), (1, 1.01, 2), (2, 1.01, 3)],
 )
 def test_as_few_devices_as_all_splits_simulated_say(devices: int, share: float, needed: int) -> None:
     wanted = share * fastest_by_devices()[devices]
@@ -46,32 +46,32 @@ def test_as_few_devices_as_all_splits_simulated_say(devices: int, share: float, 
 
 def test_a_speed_that_no_number_of_devices_reaches_brings_the_highest() -> None:
     with pytest.raises(ValueError, match=r"min_tokens_per_s is 1e\+04; the highest that was found is \d"):
-        plan(goal=Goal(objective=Objective.DEVICES, min_tokens_per_s=1e4))
+        plan(num_devices=1, goal=Goal(objective=Objective.DEVICES, min_tokens_per_s=1e4))
 
 
-def test_a_least_speed_holds_for_another_objective_too() -> None:
-    cheapest = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU)).chosen
-    wanted = 1.2 * cheapest.prediction.metrics.figures.tokens_per_s
-    made = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU, min_tokens_per_s=wanted)).chosen
-    assert len(made.devices) > len(cheapest.devices)
-    assert made.prediction.metrics.figures.tokens_per_s >= wanted
+def test_limits_hold_for_another_objective_too() -> None:
+    loose = plan(num_devices=2, goal=Goal(objective=Objective.TOKENS_PER_GPU)).chosen
+    assert len(loose.devices) == 1
+    least = 1.2 * loose.prediction.metrics.figures.tokens_per_s
+    fast = plan(num_devices=2, goal=Goal(objective=Objective.TOKENS_PER_GPU, min_tokens_per_s=least)).chosen
+    assert len(fast.devices) == 2
+    assert fast.prediction.metrics.figures.tokens_per_s >= least
+    most_s = 0.7 * loose.prediction.metrics.ttft_s
+    quick = plan(num_devices=2, goal=Goal(objective=Objective.TOKENS_PER_GPU, max_ttft_s=most_s)).chosen
+    assert len(quick.devices) == 2
+    assert quick.prediction.metrics.ttft_s <= 1.01 * most_s  # a median, where the limit is on the mean
 
 
-def test_a_longest_ttft_is_kept_to() -> None:
-    loose = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU)).chosen
-    limit_s = 0.7 * loose.prediction.metrics.ttft_s
-    kept = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU, max_ttft_s=limit_s)).chosen
-    assert kept.prediction.metrics.ttft_s <= 1.01 * limit_s
-    assert len(kept.devices) > len(loose.devices)
+def test_a_ttft_out_of_reach_brings_the_lowest() -> None:
     with pytest.raises(ValueError, match=r"max_ttft_ms is 0\.01; the lowest that was found is \d"):
-        plan(goal=Goal(max_ttft_s=1e-5))
+        plan(num_devices=1, goal=Goal(max_ttft_s=1e-5))
 
 
 def test_a_plan_is_restricted_to_splits() -> None:
-    made = plan(goal=Goal(splits=("2+1", "1+2")))
-    assert {candidate.split for candidate in made.candidates.values()} <= {"2+1", "1+2"}
-    assert {cell.split for cell in made.explored} == {"2+1", "1+2"}
+    made = plan(num_devices=2, goal=Goal(splits=("1+1",)))
+    assert {candidate.split for candidate in made.candidates.values()} == {"1+1"}
+    assert {cell.split for cell in made.explored} == {"1+1"}
     assert "swiftspec" in made.candidates
     assert "autoregressive" not in made.candidates
     with pytest.raises(ValueError, match="nothing of it is feasible: placed otherwise than was asked for"):
-        plan(goal=Goal(splits=("9",)))
+        plan(num_devices=2, goal=Goal(splits=("2+1",)))
