@@ -99,10 +99,10 @@ class Document(Facts):
         return json.dumps(head | self.model_dump(mode="json"), indent=1, allow_nan=False)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path | str) -> Self:
         """ValueError, one sentence naming file, field and value, for anything that is not such a document."""
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(Path(path).read_bytes())
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
         except ValueError as error:

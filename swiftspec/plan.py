@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
+from html import escape
 from typing import ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -289,6 +290,36 @@ class Plan(Document):
         if len(self.candidates) <= len(self.alternatives):
             raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
         return self
+
+    def __repr__(self) -> str:
+        return f"Plan({self.summary}; {len(self.alternatives)} alternatives)"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the summary, and the best of every policy. `swiftspec report` writes the whole page."""
+        rows = (
+            (
+                candidate.policy,
+                candidate.split,
+                f"{candidate.prediction.metrics.figures.tokens_per_s:.1f}",
+                candidate.describe().partition(" (")[2].removesuffix(")"),
+            )
+            for candidate in self.candidates.values()
+        )
+        head = "".join(f"<th>{title}</th>" for title in ("policy", "split", "tokens/s", "shape"))
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<div><p>{escape(self.summary)}</p>{table}</div>"
+
+    @property
+    def summary(self) -> str:
+        """`llama-3-70b with llama-3.2-1b on 8 h100-sxm: swiftspec 4+1 (verify_rows=16), 243.8 tokens/s predicted`."""
+        speed = self.chosen.prediction.metrics.figures.tokens_per_s
+        return (
+            f"{self.target.model} with {self.draft.model} on {self.num_devices} {self.device}: "
+            f"{self.chosen.describe()}, {speed:.1f} tokens/s predicted"
+        )
 
     @property
     def candidates(self) -> Mapping[str, Candidate]:
