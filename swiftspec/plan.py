@@ -77,8 +77,9 @@ class Basis(Facts):
 class Prediction(Facts):
     """What the simulator expects of a candidate.
 
-    tokens_per_s_low, tokens_per_s_high: 95 % confidence interval of the mean over prompts. provenance: share of the
-    predicted time that rests on latencies of each provenance.
+    Where forwards have known errors all figures are averages over these. tokens_per_s_low, tokens_per_s_high: 95 %
+    interval of the mean over prompts, known errors included. provenance: share of the predicted time that rests on
+    latencies of each provenance.
     """
 
     metrics: Metrics
@@ -234,7 +235,8 @@ class Plan(Document):
     """The chosen candidate, and the best one of every other policy, best first.
 
     ties: candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was
-    chosen for. acceptance, quantisation (of each model's weights, by role) and memory (of the chosen candidate, by
+    chosen for. known_errors: relative standard deviations of what predictions rest on, which their intervals include;
+    None for one that nobody knows, which no interval includes. acceptance, quantisation (of each model's weights, by role) and memory (of the chosen candidate, by
     group): where a plan is for a machine that is not at hand. collectives: the all-reduce of each role of the chosen
     candidate, where its steps are composed. explored, sensitivities: what else was simulated.
     """
@@ -256,6 +258,7 @@ class Plan(Document):
     rejected: dict[str, int]
     goal: Goal = Goal()
     acceptance: Acceptance | None = None
+    known_errors: dict[str, float | None] = Field(default_factory=dict)
     quantisation: dict[Role, str] = Field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     memory: tuple[GroupMemory, ...] = ()

@@ -11,6 +11,7 @@ from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.decision import decide
 from swiftspec.planner.evaluation import Evaluator
 from swiftspec.planner.halving import halved
+from swiftspec.planner.known_errors import known_errors
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.quick import quickly_found
@@ -25,7 +26,7 @@ from swiftspec.profile import Collective, Profile
 __all__ = ["Search", "make_plan"]
 
 _ANY_GOAL = Goal()
-_SENSITIVITY = (2, 96)  # prompts, and output tokens of each
+_SENSITIVITY = (8, 96)  # prompts, and output tokens of each
 
 
 class Search(StrEnum):
@@ -92,14 +93,15 @@ def make_plan(
     options, rejected = feasible_options(profile, trace, num_devices=num_used, memory=memory, ranks=ranks)
     if not any(policy in (None, option.policy.name) for option in options):
         raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
+    errors = known_errors(profile, acceptance)
     with parallel_backend(backend):
-        evaluator = Evaluator(profile, trace, num_jobs=num_jobs)
+        evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
         trials = Trials(evaluator=evaluator, trace=trace, goal=goal, seed=seed, report=progress)
         if search is Search.FULL:
             finals = halved(trials, options, profile, rejected)
         else:
             finals = quickly_found(trials, options, ClosedForms(profile, trace), rejected, policy=policy)
-        decision = decide(trials, finals, policy)
+        decision = decide(trials, finals, policy, errors)
         standings = trials.standings([decision.chosen, *decision.others], finals.expected)
         chosen = Standing.of(decision.chosen, goal)
         rows = sensitivities(
@@ -111,6 +113,7 @@ def make_plan(
             others=[standing for standing in standings if standing.option.key != chosen.option.key],
             effort=trials.sample(*_SENSITIVITY),
             num_jobs=num_jobs,
+            errors=errors.forwards,
             changes=changes,
             num_devices=num_used,
         )
@@ -130,6 +133,7 @@ def make_plan(
         rejected=dict(rejected),
         goal=goal,
         acceptance=acceptance,
+        known_errors=errors.by_name,
         quantisation=dict(memory.quantisation) if memory else {},
         collectives=_collectives(profile, chosen.option),
         memory=memory.groups(chosen.option, context=longest_context(trace)) if memory else (),

@@ -17,6 +17,7 @@ from swiftspec.planner.trials import Standing
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
+from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.steps import Latencies
 from swiftspec.timeline import Phase
 
@@ -80,6 +81,7 @@ def sensitivities(
     num_jobs: int,
     changes: Changes | None,
     num_devices: int,
+    errors: ForwardErrors = EXACT,
 ) -> tuple[Sensitivity, ...]:
     """Rows of the table: acceptance, all-reduce, draft, context, another device; what a file cannot say is left out.
 
@@ -93,25 +95,27 @@ def sensitivities(
         What is simulated of each, under common random numbers.
     num_devices : int
         That the plan is for.
+    errors : ForwardErrors, optional
+        Those that the plan's own figures are averages over, as these are.
     """
     if changes is None:
         return ()
     rivals = sorted(others, key=lambda standing: -standing.merit)[:_MOST_RIVALS]
     entries = [_Entry(standing.option, standing) for standing in (chosen, *rivals)]
     planned = _Scenario(change="", latencies=profile.latencies, trace=trace, entries=entries)
-    before = {outcome.option.key: outcome for outcome in _simulated(planned, effort, num_jobs)}
+    before = {outcome.option.key: outcome for outcome in _simulated(planned, effort, num_jobs, errors)}
     rows = []
     for scenario in _scenarios(planned, changes, memory, num_devices):
         forecasts = [
             _forecast(outcome, before[entry.planned.option.key], entry.planned, goal)
-            for entry, outcome in zip(scenario.entries, _simulated(scenario, effort, num_jobs), strict=True)
+            for entry, outcome in zip(scenario.entries, _simulated(scenario, effort, num_jobs, errors), strict=True)
         ]
         rows.append(_row(scenario.change, chosen, forecasts))
     return tuple(rows)
 
 
-def _simulated(scenario: _Scenario, effort: Effort, num_jobs: int) -> list[Outcome]:
-    evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs)
+def _simulated(scenario: _Scenario, effort: Effort, num_jobs: int, errors: ForwardErrors) -> list[Outcome]:
+    evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs, errors=errors)
     return evaluator.run([entry.option for entry in scenario.entries], effort, done=_unheard)
 
 

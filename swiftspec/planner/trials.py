@@ -89,6 +89,7 @@ class Trials:
             max_new_tokens=min(self.longest, max(least_tokens, math.ceil(tokens * self.longest))),
             seeds=tuple(range(self.seed, self.seed + num_seeds)),
             explain=explain,
+            paired=explain,
         )
 
     def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Effort:
@@ -109,6 +110,7 @@ class Trials:
             seeds=(self.seed,),
             explain=explain,
             by_rounds=True,
+            paired=explain,
         )
 
     @property
