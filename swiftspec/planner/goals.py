@@ -5,7 +5,9 @@ import numpy.typing as npt
 
 from swiftspec.plan import Goal, Objective
 
-__all__ = ["merit", "merit_of_speed"]
+__all__ = ["PER_DEVICE", "merit", "merit_of_speed"]
+
+PER_DEVICE = (Objective.TOKENS_PER_GPU, Objective.COST)  # objectives for which fewer devices may be better
 
 _Array = npt.NDArray[np.float64]
 _SECONDS_PER_HOUR = 3600

@@ -9,6 +9,7 @@ from swiftspec.plan import Acceptance, Basis, Goal, Plan
 from swiftspec.planner.backends import parallel_backend
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.decision import decide
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.evaluation import Evaluator
 from swiftspec.planner.halving import halved
 from swiftspec.planner.known_errors import known_errors
@@ -54,6 +55,8 @@ def make_plan(
     acceptance: Acceptance | None = None,
     backend: str | None = None,
     ranks: int | None = None,
+    degrees: AllowedDegrees = ANY_DEGREES,
+    engine: str | None = None,
 ) -> Plan:
     """The best policy, shape and placement for one user of `num_devices` devices, by simulation.
 
@@ -62,7 +65,8 @@ def make_plan(
     profile_basis, trace_basis : Basis
         The files that profile and trace were read from.
     policy : str or None
-        Choose among this policy's options only; the alternatives are the other policies' best all the same.
+        Search this policy alone. Autoregressive decoding is then the one alternative, to say what speculation brings;
+        no other policy is simulated, and none appears in the sensitivities.
     seed : int
         The same seed and files give the same plan, whatever `num_jobs`.
     num_jobs : int
@@ -81,6 +85,10 @@ def make_plan(
         Of `BACKENDS`, where the simulations run.
     ranks : int, optional
         Choose only among options with so many ranks in every group that they can divide.
+    degrees : AllowedDegrees, optional
+        Which numbers of devices may divide a model.
+    engine : str, optional
+        Whose forwards the profile's are, where they are composed; for the plan's readers.
 
     Raises
     ------
@@ -90,7 +98,15 @@ def make_plan(
     """
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
     num_used = min(num_devices, goal.max_devices or num_devices)
-    options, rejected = feasible_options(profile, trace, num_devices=num_used, memory=memory, ranks=ranks)
+    options, rejected = feasible_options(
+        profile,
+        trace,
+        num_devices=num_used,
+        memory=memory,
+        ranks=ranks,
+        degrees=degrees,
+        policies=None if policy is None else {policy, Autoregressive.name},
+    )
     if not any(policy in (None, option.policy.name) for option in options):
         raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
     errors = known_errors(profile, acceptance)
@@ -110,16 +126,18 @@ def make_plan(
             memory=memory,
             goal=goal,
             chosen=chosen,
-            others=[standing for standing in standings if standing.option.key != chosen.option.key],
+            others=[standing for standing in standings if _is_rival(standing.option, chosen.option, policy)],
             effort=trials.sample(*_SENSITIVITY),
             num_jobs=num_jobs,
             errors=errors.forwards,
+            degrees=degrees,
             changes=changes,
             num_devices=num_used,
         )
     return Plan(
         origin=Origin.here(),
         device=profile.device,
+        engine=engine,
         num_devices=num_devices,
         target=profile.target,
         draft=profile.draft,
@@ -140,6 +158,11 @@ def make_plan(
         explored=tuple(standing.cell for standing in standings),
         sensitivities=rows,
     )
+
+
+def _is_rival(option: Option, chosen: Option, policy: str | None) -> bool:
+    """Whether an option that is not the chosen one may be chosen."""
+    return option.key != chosen.key and policy in (None, option.policy.name)
 
 
 def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from swiftspec.acceptance import AcceptanceTrace, Guesses, TracedPrompt
 from swiftspec.plan import Goal, Sensitivity
 from swiftspec.planner.choice import MOST_GIVEN_UP
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
@@ -82,6 +83,7 @@ def sensitivities(
     changes: Changes | None,
     num_devices: int,
     errors: ForwardErrors = EXACT,
+    degrees: AllowedDegrees = ANY_DEGREES,
 ) -> tuple[Sensitivity, ...]:
     """Rows of the table: acceptance, all-reduce, draft, context, another device; what a file cannot say is left out.
 
@@ -97,6 +99,8 @@ def sensitivities(
         That the plan is for.
     errors : ForwardErrors, optional
         Those that the plan's own figures are averages over, as these are.
+    degrees : AllowedDegrees, optional
+        Which groups another device may make.
     """
     if changes is None:
         return ()
@@ -105,7 +109,7 @@ def sensitivities(
     planned = _Scenario(change="", latencies=profile.latencies, trace=trace, entries=entries)
     before = {outcome.option.key: outcome for outcome in _simulated(planned, effort, num_jobs, errors)}
     rows = []
-    for scenario in _scenarios(planned, changes, memory, num_devices):
+    for scenario in _scenarios(planned, changes, memory, num_devices, degrees):
         forecasts = [
             _forecast(outcome, before[entry.planned.option.key], entry.planned, goal)
             for entry, outcome in zip(scenario.entries, _simulated(scenario, effort, num_jobs, errors), strict=True)
@@ -147,7 +151,7 @@ def _row(change: str, chosen: Standing, forecasts: Sequence[_Forecast]) -> Sensi
 
 
 def _scenarios(
-    planned: _Scenario, changes: Changes, memory: MemoryModel | None, num_devices: int
+    planned: _Scenario, changes: Changes, memory: MemoryModel | None, num_devices: int, degrees: AllowedDegrees
 ) -> Iterator[_Scenario]:
     weaker, slower = f"-{changes.weaker * 100:.0f} %", f"+{changes.slower * 100:.0f} %"
     latencies, factor = planned.latencies, 1 + changes.slower
@@ -160,7 +164,8 @@ def _scenarios(
     drafted = latencies.changed(lambda table, grid: grid.scaled(factor) if table.role is Role.DRAFT else grid)
     yield replace(planned, change=f"draft forwards {slower}", latencies=drafted)
     yield from _longer(planned, changes, memory)
-    if wider := [entry for entry in planned.entries for entry in _wider(entry, latencies, num_devices)]:
+    wider = [entry for planned_entry in planned.entries for entry in _wider(planned_entry, latencies, num_devices)]
+    if wider := [entry for entry in wider if degrees.objection(entry.option) is None]:
         yield replace(planned, change="another device", entries=[planned.entries[0], *wider])
 
 

@@ -1,7 +1,7 @@
 """What a planner may choose from: every policy's shapes on every placement, and what of that a profile can price."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.fit import Fit
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.option import Option, Split
@@ -34,11 +35,14 @@ def feasible_options(
     num_devices: int,
     memory: MemoryModel | None = None,
     ranks: int | None = None,
+    degrees: AllowedDegrees = ANY_DEGREES,
+    policies: Container[str] | None = None,
 ) -> tuple[list[Option], Counter[str]]:
     """Everything that may be worth simulating, simplest policy first; and how many options fell to which reason.
 
     Where the profile knows groups of several ranks these are options, too; with `ranks`, only those are in which every
-    group that so many can divide is divided. An option must fit (where `memory` says what devices hold) and be priced
+    group that so many can divide is divided. `degrees` and `policies` restrict what is looked at; what falls to degrees
+    is counted, policies that were not asked for are not. An option must fit (where `memory` says what devices hold) and be priced
     by the profile. It is dropped if the same shape on no more devices has every forward of a round no slower, and some
     faster.
     """
@@ -48,6 +52,8 @@ def feasible_options(
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
     for policy_class in POLICIES.values():
+        if policies is not None and policy_class.name not in policies:
+            continue
         for policy in map(fit, policy_class.search_space()):
             placements = list(_placements(policy, num_devices))
             if not placements:
@@ -62,7 +68,7 @@ def feasible_options(
                 if not several:
                     rejected[f"{policy.name}: none of its groups is known as divided by {ranks} ranks"] += 1
                 for divided in several:
-                    if (reason := checks.objection(divided)) is None:
+                    if (reason := degrees.objection(divided) or checks.objection(divided)) is None:
                         placed.append(divided)
                     else:
                         rejected[reason] += 1

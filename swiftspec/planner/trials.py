@@ -12,10 +12,11 @@ from swiftspec.plan import Explored, Goal
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
 from swiftspec.planner.option import Key, Option, Split
 
-__all__ = ["Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
+__all__ = ["HOPEFUL", "SAFE", "Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
 
-# What keeps to the constraint in a short simulation is to do so in a long one.
-_MARGIN = 0.97
+# Shares of the TPOT allowed: what keeps to the first in a short simulation does so in a long one, what misses the second
+# does not.
+SAFE, HOPEFUL = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
 Progress = Callable[[int, int, str], None]
@@ -61,9 +62,9 @@ class Trials:
         """To sort by: first what keeps to the constraint, by merit; what does not, by how nearly it does."""
         return self.scored(outcome.merit(self.goal), outcome.mean_tpot_s)
 
-    def scored(self, merit: float, tpot_s: float) -> tuple[bool, float]:
-        """As `score`, of figures."""
-        keeps = self.goal.max_tpot_s is None or tpot_s <= _MARGIN * self.goal.max_tpot_s
+    def scored(self, merit: float, tpot_s: float, *, margin: float = SAFE) -> tuple[bool, float]:
+        """As `score`, of figures; margin: share of the TPOT allowed that still keeps to the constraint."""
+        keeps = self.goal.max_tpot_s is None or tpot_s <= margin * self.goal.max_tpot_s
         return keeps, merit if keeps else 1 / tpot_s
 
     def keeps(self, outcome: Outcome) -> bool:
@@ -146,13 +147,16 @@ class Trials:
                 cell = outcome.option.policy.name, outcome.option.split_key
                 simulated.setdefault(cell, set()).add(outcome.option.key)
                 finalist = final.get(outcome.option.policy.name, outcome)
-                if expected is None or effort.explain:
+                if outcome is finalist:
+                    found, depth = self._own(finalist), len(self._outcomes)  # what the plan says of this option
+                elif expected is None or effort.explain:
                     found = self._standing(outcome, finalist, outcomes.get(finalist.option.key, finalist))
+                    depth = int(effort.explain) if expected else stage
                 else:
                     found = _scaled(expected(outcome.option), self._own(finalist), expected(finalist.option))
-                depth = int(effort.explain) if expected else stage
+                    depth = 0
                 if cell not in cells or (depth, found.merit) > (cells[cell][0], cells[cell][1].merit):
-                    cells[cell] = depth, found
+                    cells[cell] = depth, found._replace(estimated=not effort.explain)
         return [found._replace(num_options=len(simulated[cell])) for cell, (_, found) in sorted(cells.items())]
 
     def _standing(self, outcome: Outcome, finalist: Outcome, reference: Outcome) -> "Standing":
@@ -164,13 +168,17 @@ class Trials:
 
 
 class Standing(NamedTuple):
-    """Where an option stands at the end of a search. num_options: simulated of its policy on its split."""
+    """Where an option stands at the end of a search.
+
+    num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last stage.
+    """
 
     option: Option
     tokens_per_s: float
     tpot_s: float
     merit: float
     num_options: int
+    estimated: bool = False
 
     @classmethod
     def of(cls, outcome: Outcome, goal: Goal) -> "Standing":
@@ -186,6 +194,7 @@ class Standing(NamedTuple):
             tokens_per_s=self.tokens_per_s,
             tpot_s=self.tpot_s,
             num_options=self.num_options,
+            estimated=self.estimated,
         )
 
 
