@@ -177,8 +177,14 @@ def plan(
     price_per_hour: options.Price = None,
     inflate: options.Inflate = None,
     dtype: options.ProfileDtype = None,
-    policy: Annotated[str, typer.Option(metavar="auto|NAME", help="Search all policies, or one.")] = "auto",
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|NAME", help="Search all policies, or one; then autoregressive is all it is compared with."
+        ),
+    ] = "auto",
     ranks: options.Ranks = None,
+    degrees: options.Degrees = None,
     seed: options.Seed = 0,
     jobs: options.Jobs = -1,
     backend: options.Backend = None,
@@ -197,7 +203,7 @@ def plan(
           --quant int4 --out plan.json --report plan.html
     """
     from swiftspec.commands.hardware import Machine
-    from swiftspec.commands.plan import make_goal
+    from swiftspec.commands.plan import make_goal, parse_degrees
     from swiftspec.commands.plan import plan as search
 
     machine = Machine.named(
@@ -222,6 +228,7 @@ def plan(
         goal=make_goal(objective, max_tpot_ms=max_tpot_ms, max_gpus=max_gpus, price_per_hour=price_per_hour),
         policy=policy,
         ranks=ranks,
+        degrees=parse_degrees(degrees),
         seed=seed,
         jobs=jobs,
         backend=backend,

@@ -57,6 +57,7 @@ def search_elsewhere(
     jobs: int = -1,
     backend: str | None = None,
     progress: Progress = _unheard,
+    degrees: frozenset[int] | None = None,
 ) -> Plan:
     """The plan for a machine that is not at hand; profile and trace are saved beside `plan_path`. Prints nothing.
 
@@ -65,11 +66,12 @@ def search_elsewhere(
     wanted = check_policy(policy, machine.num_devices)
     models = planned_pair(target, draft)
     _check_dataset(dataset, trace)
-    from swiftspec.planner import Changes, MemoryModel, Search, make_plan, warm_up
+    from swiftspec.planner import AllowedDegrees, Changes, MemoryModel, Search, make_plan, warm_up
 
     if backend is None:
         warm_up(jobs)
     inputs = prepare(machine, target=models[0], draft=models[1], trace=trace, dataset=dataset, seed=seed, out=plan_path)
+    specs = dict(zip(Role, (model.spec for model in models), strict=True))
     made = make_plan(
         profile=inputs.profile,
         profile_basis=inputs.profile_basis,
@@ -84,12 +86,14 @@ def search_elsewhere(
         search=Search.QUICK,
         memory=MemoryModel(
             device=machine.spec,
-            specs=dict(zip(Role, (model.spec for model in models), strict=True)),
+            specs=specs,
             quantisation=dict(zip(Role, (machine.quant, machine.draft_quant), strict=True)),
         ),
         changes=Changes(at_context=lambda context: _profile_for(context, machine, *models)),
         acceptance=inputs.acceptance,
         backend=backend,
+        degrees=AllowedDegrees(sizes=degrees, engine=machine.serving_engine, specs=specs),
+        engine=machine.engine,
     )
     inputs.save()
     return made

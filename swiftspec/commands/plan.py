@@ -18,7 +18,7 @@ from swiftspec.commands.showing import show_plan
 from swiftspec.plan import Goal, Objective, Plan
 from swiftspec.profile import Profile
 
-__all__ = ["make_goal", "plan", "search", "search_elsewhere"]
+__all__ = ["make_goal", "parse_degrees", "plan", "search", "search_elsewhere"]
 
 _ANY_GOAL = Goal()
 
@@ -43,11 +43,20 @@ def plan(
     report: Path | None = None,
     json_path: Path | None = None,
     ranks: int | None = None,
+    degrees: frozenset[int] | None = None,
 ) -> Plan:
     """Search, print and save: for the machine that profile and trace were recorded on, or for a `machine` elsewhere."""
     check_outputs(out=out, report=report, json=json_path)
     _check_simulating(jobs, backend)
-    common: Common = {"policy": policy, "goal": goal, "seed": seed, "jobs": jobs, "backend": backend, "plan_path": out}
+    common: Common = {
+        "policy": policy,
+        "goal": goal,
+        "seed": seed,
+        "jobs": jobs,
+        "backend": backend,
+        "plan_path": out,
+        "degrees": degrees,
+    }
     if machine is None:
         if dataset is not None:
             raise ValueError(f"--dataset is {dataset}; it needs --device, without which acceptance is that of --trace")
@@ -86,6 +95,17 @@ class Common(TypedDict):
     jobs: int
     backend: str | None
     plan_path: Path
+    degrees: frozenset[int] | None
+
+
+def parse_degrees(text: str | None) -> frozenset[int] | None:
+    """From `1,2,4,8`. ValueError naming the flag."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise ValueError(f"--degrees is {text!r}; expected positive numbers with commas between, as 1,2,4,8")
+    return frozenset(map(int, parts))
 
 
 def make_goal(objective: str, *, max_tpot_ms: float | None, max_gpus: int | None, price_per_hour: float | None) -> Goal:
@@ -142,6 +162,7 @@ def search(
     goal: Goal = _ANY_GOAL,
     backend: str | None = None,
     ranks: int | None = None,
+    degrees: frozenset[int] | None = None,
 ) -> Plan:
     """The plan for the machine of a profile, as it would be saved at `plan_path`."""
     wanted = check_policy(policy, devices)
@@ -149,7 +170,7 @@ def search(
     dtype = dtype or latencies.target.dtype
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=latencies.device)
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
-    from swiftspec.planner.search import make_plan
+    from swiftspec.planner import AllowedDegrees, make_plan
 
     with console.progress("plan") as progress:
         return make_plan(
@@ -165,4 +186,5 @@ def search(
             goal=goal,
             backend=backend,
             ranks=ranks,
+            degrees=AllowedDegrees(sizes=degrees),
         )

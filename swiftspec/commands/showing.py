@@ -12,7 +12,7 @@ from swiftspec.commands.wording import (
 from swiftspec.plan import Plan, Rejection
 from swiftspec.policies.effects import Role
 from swiftspec.registry import DEVICES
-from swiftspec.wording import count, gigabytes, objective
+from swiftspec.wording import count, engine, gigabytes, known_errors, objective
 
 __all__ = ["show_plan"]
 
@@ -25,8 +25,9 @@ def show_plan(made: Plan) -> None:
     if made.is_weak:
         console.say(
             f"An estimate: {percent(made.weak_share)} of the predicted time rests on no measurement "
-            "(roofline or assumed).\n"
+            "(roofline or assumed)."
         )
+    console.say(f"Engine: {engine(made)}")
     console.say(_sentence(made))
     console.say(
         f"On {len(made.chosen.devices)} of {count(made.num_devices, 'device')}. Objective: {objective(made.goal)}"
@@ -46,6 +47,8 @@ def show_plan(made: Plan) -> None:
         f"{metrics.figures.tokens_per_round:.2f} tokens per verification of {milliseconds(metrics.verify_s)} ms"
     )
     console.say(f"Predicted time rests on: {provenance_shares(made.chosen.prediction.provenance)}")
+    if errors := known_errors(made):
+        console.say(f"Predictions: {errors}")
     if Role.DRAFT in made.chosen.groups:
         console.say(f"A draft that is silent for {milliseconds(made.chosen.patience_s)} ms is gone on without")
     _show_machine(made)

@@ -60,20 +60,20 @@ class Outcome:
         Seconds from request to last token; an output that was cut short is extended at its own pace. A run for each
         seed, or a pair of them.
     tpot_s : float array (runs, prompts)
-    log_scales : float array (runs, prompts, roles)
-        Logarithms of the factors by which each prompt's forwards were scaled.
     metrics : Metrics, optional
     seconds : dict
         Charged seconds by provenance.
+    log_scales : float array (runs, prompts, roles), optional
+        Logarithms of the factors by which each prompt's forwards were scaled, if they were.
     """
 
     option: Option
     tokens: np.ndarray
     request_s: np.ndarray
     tpot_s: np.ndarray
-    log_scales: np.ndarray
     metrics: Metrics | None
     seconds: dict[Provenance, float]
+    log_scales: np.ndarray | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -91,12 +91,12 @@ class Outcome:
 
         From pairs of runs; 0 for everybody where forwards were not scaled.
         """
-        if not self.log_scales.any():
+        if self.log_scales is None:
             return np.zeros(len(Role))
         longer, shorter = np.log(self.request_s[0::2]), np.log(self.request_s[1::2])
         scales = (self.log_scales[0::2] - self.log_scales[1::2]).reshape(-1, len(Role))
         found, *_ = np.linalg.lstsq(scales, (longer - shorter).ravel())
-        return np.clip(found, 0.0, 1.0)
+        return np.asarray(np.clip(found, 0.0, 1.0))
 
     def merit(self, goal: Goal) -> float:
         """For what was asked, the higher the better."""
@@ -208,15 +208,16 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effor
         for provenance in Provenance
         if any(provenance in run.seconds for run in runs)
     }
+    log_scales = np.array([_log_scales(errors, effort, seed, mirrored) for seed, mirrored in draws])
     metrics = measure([timeline for run in runs for timeline in run.timelines]) if effort.explain else None
     return Outcome(
         option=option,
         tokens=tokens,
         request_s=request_s,
         tpot_s=tpot_s,
-        log_scales=np.array([_log_scales(errors, effort, seed, mirrored) for seed, mirrored in draws]),
         metrics=metrics,
         seconds=seconds,
+        log_scales=log_scales if errors and effort.paired else None,
     )
 
 

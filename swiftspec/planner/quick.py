@@ -250,7 +250,9 @@ class _Race:
     def _middle_score(self, outcome: Outcome, *, margin: float = SAFE) -> tuple[bool, float]:
         expected = self.forecast(outcome.option)
         merit, tpot_s = outcome.merit(self._trials.goal), outcome.mean_tpot_s
-        return self._trials.scored(math.sqrt(expected.merit * merit), math.sqrt(expected.tpot_s * tpot_s), margin=margin)
+        return self._trials.scored(
+            math.sqrt(expected.merit * merit), math.sqrt(expected.tpot_s * tpot_s), margin=margin
+        )
 
     def _score(self, standing: Standing) -> tuple[bool, float]:
         return self._trials.scored(standing.merit, standing.tpot_s)

@@ -85,6 +85,7 @@ def simulate(
     """
     simulator = Simulator(profile, trace, errors=errors)
     timelines: list[Timeline] = []
+    clock_s = 0.0
     for mirrored in errors.mirrors:
         simulation = simulator.run(
             policy,
@@ -94,18 +95,20 @@ def simulate(
             max_new_tokens=max_new_tokens,
             ranks=ranks,
             mirrored=mirrored,
-            start_s=timelines[-1].end_s if timelines else 0.0,
+            start_s=clock_s,
         )
         timelines += simulation.timelines
+        clock_s = simulation.end_s
     return timelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """Timelines, and the seconds charged in them by provenance (both roles together)."""
+    """Timelines, the seconds charged in them by provenance (both roles together), and when the last process ended."""
 
     timelines: tuple[Timeline, ...]
     seconds: Mapping[Provenance, float]
+    end_s: float
 
 
 class Simulator:
@@ -114,9 +117,7 @@ class Simulator:
     errors: errors with which forwards are known, from which each prompt has its own draw; by default they are exact.
     """
 
-    def __init__(
-        self, profile: Profile | Latencies, trace: AcceptanceTrace, *, errors: ForwardErrors = EXACT
-    ) -> None:
+    def __init__(self, profile: Profile | Latencies, trace: AcceptanceTrace, *, errors: ForwardErrors = EXACT) -> None:
         self.errors = errors
         self._prices = PriceList(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
@@ -148,7 +149,7 @@ class Simulator:
             spans = _run_request(env, processes, policy, request)
             timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
-        return Simulation(timelines=tuple(timelines), seconds=meter.seconds)
+        return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
 
     def _processes(
         self, env: simpy.Environment, policy: Policy, meter: Meter, *, seed: int, index: int

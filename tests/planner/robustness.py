@@ -97,9 +97,7 @@ def cases(*, seed: int) -> Iterator[Case]:
     combinations = list(product(PAIRS, DEVICES, NUM_DEVICES, QUANTISATIONS, OBJECTIVES))
     random.Random(seed).shuffle(combinations)
     for (target, draft), device, num_devices, quant, objective in combinations:
-        yield Case(
-            target=target, draft=draft, device=device, num_devices=num_devices, quant=quant, objective=objective
-        )
+        yield Case(target=target, draft=draft, device=device, num_devices=num_devices, quant=quant, objective=objective)
 
 
 def check(case: Case, *, jobs: int = 1) -> Checked:
@@ -146,9 +144,7 @@ def check(case: Case, *, jobs: int = 1) -> Checked:
     )
 
 
-def _speed(
-    profile: Profile, trace: AcceptanceTrace, chosen: Candidate, scale: float, roles: Sequence[Role]
-) -> float:
+def _speed(profile: Profile, trace: AcceptanceTrace, chosen: Candidate, scale: float, roles: Sequence[Role]) -> float:
     """Tokens/s on every prompt, the forwards of these roles so many times as long."""
     latencies: Latencies = profile.latencies.changed(
         lambda table, grid: grid.scaled(scale) if table.role in roles else grid
