@@ -211,7 +211,8 @@ class Sensitivity(Facts):
 
     change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate, simulated as planned and as changed on the same
     few prompts, the ratio of which scales its prediction. best, best_tokens_per_s: the fastest of the chosen and its
-    rivals then, likewise; rivals are options that might have been chosen. changes_choice: whether that is another one, by more than simplicity may cost.
+    rivals then, likewise; rivals are options that might have been chosen. changes_choice: whether that is another one,
+    by more than simplicity may cost.
     """
 
     change: str

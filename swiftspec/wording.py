@@ -20,8 +20,8 @@ __all__ = [
 ]
 
 _ENGINES = {
-    "auto": "auto, which is nobody's serving engine: kernels as the op tables have them, the fastest all-reduce, and as "
-    "little time around them as any engine takes",
+    "auto": "auto, which is nobody's serving engine: kernels as the op tables have them, the fastest all-reduce, and "
+    "as little time around them as any engine takes",
     "swiftspec": "swiftspec, SwiftSpec's own kernels as published for int4",
     "vllm-int4": "vllm-int4, vLLM's forwards in int4 as SwiftSpec's authors measured them",
     "vllm": "vLLM's kernels, and its time around them",

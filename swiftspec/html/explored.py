@@ -125,8 +125,8 @@ def speed_against_devices(view: View) -> Markup | None:
         "Speed against devices",
         element(
             "p",
-            "Tokens/s of the fastest plan on so many devices; the line joins those no fewer reach. A figure with ~ is an "
-            "estimate from short simulations.",
+            "Tokens/s of the fastest plan on so many devices; the line joins those no fewer reach. A figure with ~ is "
+            "an estimate from short simulations.",
             class_="quiet",
         ),
         element("div", frontier(marks, label=label), class_="plot"),

@@ -42,18 +42,17 @@ def feasible_options(
 
     Where the profile knows groups of several ranks these are options, too; with `ranks`, only those are in which every
     group that so many can divide is divided. `degrees` and `policies` restrict what is looked at; what falls to degrees
-    is counted, policies that were not asked for are not. An option must fit (where `memory` says what devices hold) and be priced
-    by the profile. It is dropped if the same shape on no more devices has every forward of a round no slower, and some
-    faster.
+    is counted, policies that were not asked for are not. An option must fit (where `memory` says what devices hold) and
+    be priced by the profile. It is dropped if the same shape on no more devices has every forward of a round no slower,
+    and some faster.
     """
     feasible: list[Option] = []
     rejected: Counter[str] = Counter()
     fit = Fit(trace)
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
-    for policy_class in POLICIES.values():
-        if policies is not None and policy_class.name not in policies:
-            continue
+    wanted = [policy_class for name, policy_class in POLICIES.items() if policies is None or name in policies]
+    for policy_class in wanted:
         for policy in map(fit, policy_class.search_space()):
             placements = list(_placements(policy, num_devices))
             if not placements:

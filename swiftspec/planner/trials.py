@@ -14,8 +14,8 @@ from swiftspec.planner.option import Key, Option, Split
 
 __all__ = ["HOPEFUL", "SAFE", "Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
 
-# Shares of the TPOT allowed: what keeps to the first in a short simulation does so in a long one, what misses the second
-# does not.
+# Shares of the TPOT allowed: what keeps to the first in a short simulation does so in a long one, too; what misses the
+# second does not.
 SAFE, HOPEFUL = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 

@@ -30,7 +30,7 @@ from swiftspec.simulator.driver import Simulator
 from swiftspec.steps import Latencies
 from swiftspec.timeline import measure
 
-__all__ = ["SCALES", "Case", "Checked", "check", "cases", "is_robust"]
+__all__ = ["SCALES", "Case", "Checked", "cases", "check", "is_robust"]
 
 SCALES = (0.97, 1.03)  # of forwards, against the plan's own
 MOST_CHANGE = 0.05
@@ -178,14 +178,19 @@ def main() -> int:
         try:
             found = check(case, jobs=options.jobs)
         except ValueError as error:
-            print(f"{case}: {error}", file=sys.stderr)
+            sys.stderr.write(f"{case}: {error}\n")
             continue
         checked.append(found)
-        print(_line(found), flush=True)
-    print(_summary(checked))
+        _say(_line(found))
+    _say(_summary(checked))
     if options.json:
         options.json.write_text(json.dumps([asdict(found) for found in checked], indent=1))
     return 0 if is_robust(checked) else 1
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _line(found: Checked) -> str:
