@@ -18,7 +18,7 @@ from swiftspec.planner.goals import merit
 from swiftspec.planner.option import Option
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
-from swiftspec.simulator.driver import Simulator
+from swiftspec.simulator.driver import Simulation, Simulator
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.steps import Latencies
 from swiftspec.timeline import Metrics, Timeline, measure
@@ -185,8 +185,9 @@ def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Op
 def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effort: Effort) -> Outcome:
     errors = simulator.errors
     draws = [(seed, mirrored) for seed in effort.seeds for mirrored in (errors.mirrors if effort.paired else (False,))]
-    runs = [
-        simulator.run(
+    runs: list[Simulation] = []
+    for seed, mirrored in draws:
+        run = simulator.run(
             option.policy,
             degrees=option.degrees,
             ranks=option.ranks,
@@ -194,9 +195,9 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effor
             seed=seed,
             max_new_tokens=effort.max_new_tokens,
             mirrored=mirrored,
+            start_s=runs[-1].end_s if mirrored else 0.0,
         )
-        for seed, mirrored in draws
-    ]
+        runs.append(run)
     tokens = np.array([len(trace.prompts[index].target_tokens) for index in effort.prompt_indices])
     whole_s = _whole_by_rounds_s if effort.by_rounds else _whole_s
     request_s = np.array([list(map(whole_s, run.timelines, tokens.tolist())) for run in runs])
