@@ -182,8 +182,14 @@ def plan(
     price_per_hour: options.Price = None,
     inflate: options.Inflate = None,
     dtype: options.ProfileDtype = None,
-    policy: Annotated[str, typer.Option(metavar="auto|NAME", help="Search all policies, or one.")] = "auto",
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|NAME", help="Search all policies, or one; then autoregressive is all it is compared with."
+        ),
+    ] = "auto",
     ranks: options.Ranks = None,
+    degrees: options.Degrees = None,
     seed: options.Seed = 0,
     jobs: options.Jobs = -1,
     backend: options.Backend = None,
@@ -205,6 +211,7 @@ def plan(
     """
     from swiftspec.commands.goal import make_goal
     from swiftspec.commands.hardware import Machine
+    from swiftspec.commands.plan import parse_degrees
     from swiftspec.commands.plan import plan as search
 
     machine = Machine.named(
@@ -241,6 +248,7 @@ def plan(
         goal=goal,
         policy=policy,
         ranks=ranks,
+        degrees=parse_degrees(degrees),
         seed=seed,
         jobs=jobs,
         backend=backend,

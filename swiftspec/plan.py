@@ -91,8 +91,9 @@ class Basis(Facts):
 class Prediction(Facts):
     """What the simulator expects of a candidate.
 
-    tokens_per_s_low, tokens_per_s_high: 95 % confidence interval of the mean over prompts. provenance: share of the
-    predicted time that rests on latencies of each provenance.
+    Where forwards have known errors all figures are averages over these. tokens_per_s_low, tokens_per_s_high: 95 %
+    interval of the mean over prompts, known errors included. provenance: share of the predicted time that rests on
+    latencies of each provenance.
     """
 
     metrics: Metrics
@@ -211,8 +212,8 @@ class Explored(Facts):
     """The best of a policy's options on one split, as far as they were simulated: a cell of the heat map.
 
     tokens_per_s: from request to last token. tpot_s: mean over requests. Where the last stage did not get to the
-    option, both are what earlier stages say, times what the policy's finalist gained or lost from there to the end.
-    num_options: simulated on this split.
+    option, both are what earlier stages say, times what the policy's finalist gained or lost from there to the end:
+    `estimated`. num_options: simulated on this split.
     """
 
     policy: str
@@ -221,6 +222,7 @@ class Explored(Facts):
     tokens_per_s: float
     tpot_s: float
     num_options: int
+    estimated: bool = False
 
 
 class Sensitivity(Facts):
@@ -228,7 +230,8 @@ class Sensitivity(Facts):
 
     change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate, simulated as planned and as changed on the same
     few prompts, the ratio of which scales its prediction. best, best_tokens_per_s: the fastest of the chosen and its
-    rivals then, likewise. changes_choice: whether that is another one, by more than simplicity may cost.
+    rivals then, likewise; rivals are options that might have been chosen. changes_choice: whether that is another one,
+    by more than simplicity may cost.
     """
 
     change: str
@@ -252,16 +255,20 @@ class Rejection(NamedTuple):
 class Plan(Document):
     """The chosen candidate, and the best one of every other policy, best first.
 
-    ties: candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was
-    chosen for. acceptance, quantisation (of each model's weights, by role) and memory (of the chosen candidate, by
-    group): where a plan is for a machine that is not at hand. collectives: the all-reduce of each role of the chosen
-    candidate, where its steps are composed. explored, sensitivities: what else was simulated.
+    engine: whose forwards were composed; None where they were measured, which are this project's engine's. ties:
+    candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was chosen
+    for. known_errors: relative standard deviations of what predictions rest on, which their intervals include; None for
+    one that nobody knows, which no interval includes. acceptance, quantisation (of each model's weights, by role) and
+    memory (of the chosen candidate, by group): where a plan is for a machine that is not at hand. collectives: the
+    all-reduce of each role of the chosen candidate, where its steps are composed. explored, sensitivities: what else
+    was simulated.
     """
 
     schema_name: ClassVar[str] = "swiftspec.plan"
     schema_version: ClassVar[int] = 1
 
     device: str
+    engine: str | None = None
     num_devices: int = Field(ge=1)
     target: ModelRef
     draft: ModelRef
@@ -275,6 +282,7 @@ class Plan(Document):
     rejected: dict[str, int]
     goal: Goal = Goal()
     acceptance: Acceptance | None = None
+    known_errors: dict[str, float | None] = Field(default_factory=dict)
     quantisation: dict[Role, str] = Field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     memory: tuple[GroupMemory, ...] = ()
@@ -328,9 +336,14 @@ class Plan(Document):
 
     @property
     def fastest_by_devices(self) -> Mapping[int, Explored]:
-        """The fastest of what was explored on each number of devices, fewest first: tokens/s against devices."""
-        counts = sorted({cell.num_devices for cell in self.explored})
-        of_count = ([cell for cell in self.explored if cell.num_devices == count] for count in counts)
+        """The fastest of what was explored on each number of devices, fewest first: tokens/s against devices.
+
+        On as many devices as the choice uses, estimates do not count: there the last stage has decided.
+        """
+        decided = len(self.chosen.devices)
+        cells = [cell for cell in self.explored if not (cell.estimated and cell.num_devices == decided)]
+        counts = sorted({cell.num_devices for cell in cells})
+        of_count = ([cell for cell in cells if cell.num_devices == count] for count in counts)
         return {cells[0].num_devices: max(cells, key=lambda cell: cell.tokens_per_s) for cells in of_count}
 
     @property

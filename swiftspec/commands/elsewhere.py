@@ -74,6 +74,7 @@ def search_elsewhere(
     jobs: int = -1,
     backend: str | None = None,
     progress: Progress = _unheard,
+    degrees: frozenset[int] | None = None,
 ) -> Plan:
     """The plan for a machine that is not at hand; profile and trace are saved beside `plan_path`. Prints nothing.
 
@@ -93,6 +94,7 @@ def search_elsewhere(
         jobs=jobs,
         backend=backend,
         progress=progress,
+        degrees=degrees,
     )
     planned.inputs.save()
     return planned.plan
@@ -113,12 +115,13 @@ def plan_elsewhere(
     jobs: int,
     backend: str | None,
     progress: Progress,
+    degrees: frozenset[int] | None,
 ) -> Planned:
     """As `search_elsewhere`, with nothing saved. The files will be named after `plan_path`."""
     wanted = check_policy(policy, machine.num_devices)
     models = planned_pair(target, draft)
     _check_acceptance(dataset, trace, acceptance)
-    from swiftspec.planner import Changes, MemoryModel, Search, make_plan, warm_up
+    from swiftspec.planner import AllowedDegrees, Changes, MemoryModel, Search, make_plan, warm_up
 
     if backend is None:
         warm_up(jobs)
@@ -132,6 +135,7 @@ def plan_elsewhere(
         seed=seed,
         out=plan_path,
     )
+    specs = dict(zip(Role, (model.spec for model in models), strict=True))
     made = make_plan(
         profile=inputs.profile,
         profile_basis=inputs.profile_basis,
@@ -146,12 +150,14 @@ def plan_elsewhere(
         search=Search.QUICK,
         memory=MemoryModel(
             device=machine.spec,
-            specs=dict(zip(Role, (model.spec for model in models), strict=True)),
+            specs=specs,
             quantisation=dict(zip(Role, (machine.quant, machine.draft_quant), strict=True)),
         ),
         changes=Changes(at_context=lambda context: _profile_for(context, machine, *models)),
         acceptance=inputs.acceptance,
         backend=backend,
+        degrees=AllowedDegrees(sizes=degrees, engine=machine.serving_engine, specs=specs),
+        engine=machine.engine,
     )
     return Planned(plan=made, inputs=inputs)
 

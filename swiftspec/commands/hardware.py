@@ -206,6 +206,11 @@ class Machine:
             )
 
     @property
+    def serving_engine(self) -> str | None:
+        """The engine, if it is one that people serve models with."""
+        return self.engine if self.engine in _SERVING else None
+
+    @property
     def spec(self) -> DeviceSpec:
         return named_device(self.device)
 

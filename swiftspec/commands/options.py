@@ -11,6 +11,7 @@ __all__ = [
     "Backend",
     "Context",
     "Dataset",
+    "Degrees",
     "DeviceName",
     "Directory",
     "Draft",
@@ -112,6 +113,14 @@ Quant = Annotated[
 ]
 DraftQuant = Annotated[
     str | None, typer.Option(metavar="FORMAT", help="With --device, of the draft's; the target's if not given.")
+]
+Degrees = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N,..",
+        help="Devices that may divide a model, as 1,2,4,8; any number if not given, or with --engine vllm, sglang or "
+        "trtllm those that the engine can run.",
+    ),
 ]
 Engine = Annotated[
     str | None,

@@ -19,7 +19,7 @@ from swiftspec.plan import Goal, Plan
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 
-__all__ = ["plan", "search"]
+__all__ = ["parse_degrees", "plan", "search"]
 
 _ANY_GOAL = Goal()
 _NOT_HERE = "with --device nothing is run or was measured here"
@@ -47,11 +47,20 @@ def plan(
     report: Path | None = None,
     json_path: Path | None = None,
     ranks: int | None = None,
+    degrees: frozenset[int] | None = None,
 ) -> Plan:
     """Search, print and save: for the machine that profile and trace were recorded on, or for a `machine` elsewhere."""
     check_outputs(out=out, report=report, json=json_path)
     _check_simulating(jobs, backend)
-    common: Common = {"policy": policy, "goal": goal, "seed": seed, "jobs": jobs, "backend": backend, "plan_path": out}
+    common: Common = {
+        "policy": policy,
+        "goal": goal,
+        "seed": seed,
+        "jobs": jobs,
+        "backend": backend,
+        "plan_path": out,
+        "degrees": degrees,
+    }
     each: Drafts = {}
     if machine is None:
         _refuse({"--dataset": dataset, "--acceptance": ", ".join(acceptance) or None}, _RECORDED)
@@ -141,6 +150,17 @@ class Common(TypedDict):
     jobs: int
     backend: str | None
     plan_path: Path
+    degrees: frozenset[int] | None
+
+
+def parse_degrees(text: str | None) -> frozenset[int] | None:
+    """From `1,2,4,8`. ValueError naming the flag."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise ValueError(f"--degrees is {text!r}; expected positive numbers with commas between, as 1,2,4,8")
+    return frozenset(map(int, parts))
 
 
 def _needed(flag: str, path: Path | None) -> Path:
@@ -180,6 +200,7 @@ def search(
     goal: Goal = _ANY_GOAL,
     backend: str | None = None,
     ranks: int | None = None,
+    degrees: frozenset[int] | None = None,
 ) -> Plan:
     """The plan for the machine of a profile, as it would be saved at `plan_path`."""
     wanted = check_policy(policy, devices)
@@ -188,7 +209,7 @@ def search(
     dtype = dtype or latencies.target.dtype
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=latencies.device)
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
-    from swiftspec.planner.search import make_plan
+    from swiftspec.planner import AllowedDegrees, make_plan
 
     with console.progress("plan") as progress:
         return make_plan(
@@ -204,6 +225,7 @@ def search(
             goal=goal,
             backend=backend,
             ranks=ranks,
+            degrees=AllowedDegrees(sizes=degrees),
         )
 
 

@@ -13,7 +13,7 @@ from swiftspec.commands.wording import (
 from swiftspec.plan import Plan, Rejection, cost_per_million
 from swiftspec.policies.effects import Role
 from swiftspec.registry import DEVICES
-from swiftspec.wording import count, gigabytes, money, objective
+from swiftspec.wording import count, engine, estimated, gigabytes, known_errors, money, objective
 
 __all__ = ["show_plan"]
 
@@ -25,10 +25,11 @@ _MOST_NAMED = 3  # policies with a reason
 def show_plan(made: Plan) -> None:
     """The choice in a sentence, its rivals, and what the prediction rests on."""
     if made.is_weak:
-        console.say(
+        console.paragraph(
             f"An estimate: {percent(made.weak_share)} of the predicted time rests on no measurement "
-            "(roofline or assumed).\n"
+            "(roofline or assumed)."
         )
+    console.paragraph(f"Engine: {engine(made)}")
     console.paragraph(_sentence(made))
     used = f"On {len(made.chosen.devices)} of {count(made.num_devices, 'device')}"
     console.paragraph(f"{used}. Objective: {objective(made.goal)}")
@@ -43,6 +44,8 @@ def show_plan(made: Plan) -> None:
         f"{percent(metrics.light_fraction)} of it is reached"
     )
     console.paragraph(f"Predicted time rests on: {provenance_shares(made.chosen.prediction.provenance)}")
+    if errors := known_errors(made):
+        console.paragraph(f"Predictions: {errors}")
     if Role.DRAFT in made.chosen.groups:
         console.paragraph(f"A draft that is silent for {milliseconds(made.chosen.patience_s)} ms is gone on without")
     _show_machine(made)
@@ -93,15 +96,17 @@ def _show_devices(made: Plan) -> None:
             cell.policy,
             cell.split,
             str(number),
-            speed(cell.tokens_per_s),
-            speed(cell.tokens_per_s / number),
-            milliseconds(cell.tpot_s),
+            estimated(speed(cell.tokens_per_s), cell),
+            estimated(speed(cell.tokens_per_s / number), cell),
+            estimated(milliseconds(cell.tpot_s), cell),
             *([] if price is None else [money(cost_per_million(price, number, cell.tokens_per_s))]),
         )
         for number, cell in fastest.items()
     ]
     columns = ("policy", "split", "devices", "tokens/s", "per device", "ms per token", *costs)
     console.table("The fastest that was found on each number of devices", columns, rows, num_text_columns=2)
+    if any(cell.estimated for cell in fastest.values()):
+        console.paragraph("  ~ by short simulations")
 
 
 def _show_machine(made: Plan) -> None:

@@ -7,6 +7,7 @@ from swiftspec.plan import Candidate, Goal, Prediction
 from swiftspec.planner.choice import Resampling
 from swiftspec.planner.evaluation import Effort, Outcome
 from swiftspec.planner.goals import limits
+from swiftspec.planner.known_errors import NO_ERRORS, KnownErrors
 from swiftspec.planner.option import Option
 from swiftspec.planner.trials import Finals, Standing, Trials, by_policy
 from swiftspec.policies.base import shape_of
@@ -68,7 +69,7 @@ def _patience_s(prediction: Prediction) -> float:
     return round(max(_LEAST_PATIENCE_S, _PATIENT_ROUNDS * prediction.metrics.figures.round_s.p95), 3)
 
 
-def decide(trials: Trials, finals: Finals, policy: str | None) -> Decision:
+def decide(trials: Trials, finals: Finals, policy: str | None, errors: KnownErrors = NO_ERRORS) -> Decision:
     """The winner, among `policy`'s options if that is given; the best of each other policy; ties.
 
     Raises
@@ -81,7 +82,7 @@ def decide(trials: Trials, finals: Finals, policy: str | None) -> Decision:
     ahead = len(finals.contenders) + len(finals.others)
     for options, effort in ((finals.others, finals.sample), (finals.contenders, finals.whole)):
         outcomes |= {outcome.option.key: outcome for outcome in trials.run(options, effort, "final", ahead=ahead)}
-        resamplings |= dict.fromkeys((option.key for option in options), _resampling(trials, effort))
+        resamplings |= dict.fromkeys((option.key for option in options), _resampling(trials, effort, errors))
         ahead -= len(options)
 
     def winner(options: Sequence[Option]) -> tuple[Outcome, list[Outcome]]:
@@ -99,9 +100,13 @@ def decide(trials: Trials, finals: Finals, policy: str | None) -> Decision:
     return Decision(chosen=chosen, ties=ties, others=others, resamplings=resamplings)
 
 
-def _resampling(trials: Trials, effort: Effort) -> Resampling:
+def _resampling(trials: Trials, effort: Effort, errors: KnownErrors) -> Resampling:
     return Resampling(
-        num_prompts=len(effort.prompt_indices), num_seeds=len(effort.seeds), seed=trials.seed, goal=trials.goal
+        num_prompts=len(effort.prompt_indices),
+        num_runs=len(effort.seeds) * len(errors.forwards.mirrors),
+        seed=trials.seed,
+        goal=trials.goal,
+        errors=errors,
     )
 
 

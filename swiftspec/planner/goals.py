@@ -7,7 +7,9 @@ import numpy.typing as npt
 
 from swiftspec.plan import Candidate, Goal, Objective
 
-__all__ = ["Limit", "limits", "merit", "merit_of_speed", "preference", "reach"]
+__all__ = ["PER_DEVICE", "Limit", "limits", "merit", "merit_of_speed", "preference", "reach"]
+
+PER_DEVICE = (Objective.TOKENS_PER_GPU, Objective.COST)  # objectives for which fewer devices may be better
 
 _Array = npt.NDArray[np.float64]
 _SECONDS_PER_HOUR = 3600

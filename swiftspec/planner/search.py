@@ -10,9 +10,11 @@ from swiftspec.plan import Acceptance, Basis, Goal, Objective, Plan
 from swiftspec.planner.backends import parallel_backend
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.decision import Decision, OutOfReachError, decide
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.evaluation import Evaluator
 from swiftspec.planner.fewest import fewest_devices
 from swiftspec.planner.halving import halved
+from swiftspec.planner.known_errors import KnownErrors, known_errors
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.quick import UNTRIED, quickly_found
@@ -27,7 +29,7 @@ from swiftspec.profile import Collective, Profile
 __all__ = ["Search", "make_plan"]
 
 _ANY_GOAL = Goal()
-_SENSITIVITY = (2, 96)  # prompts, and output tokens of each
+_SENSITIVITY = (8, 96)  # prompts, and output tokens of each
 
 
 class Search(StrEnum):
@@ -55,6 +57,8 @@ def make_plan(
     acceptance: Acceptance | None = None,
     backend: str | None = None,
     ranks: int | None = None,
+    degrees: AllowedDegrees = ANY_DEGREES,
+    engine: str | None = None,
 ) -> Plan:
     """The best policy, shape and placement for one user of `num_devices` devices, by simulation.
 
@@ -63,7 +67,8 @@ def make_plan(
     profile_basis, trace_basis : Basis
         The files that profile and trace were read from.
     policy : str or None
-        Choose among this policy's options only; the alternatives are the other policies' best all the same.
+        Search this policy alone. Autoregressive decoding is then the one alternative, to say what speculation brings;
+        no other policy is simulated, and none appears in the sensitivities.
     seed : int
         The same seed and files give the same plan, whatever `num_jobs`.
     num_jobs : int
@@ -82,6 +87,10 @@ def make_plan(
         Of `BACKENDS`, where the simulations run.
     ranks : int, optional
         Choose only among options with so many ranks in every group that they can divide.
+    degrees : AllowedDegrees, optional
+        Which numbers of devices may divide a model.
+    engine : str, optional
+        Whose forwards the profile's are, where they are composed; for the plan's readers.
 
     Raises
     ------
@@ -92,14 +101,22 @@ def make_plan(
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
     num_used = min(num_devices, goal.max_devices or num_devices)
     options, rejected = feasible_options(
-        profile, trace, num_devices=num_used, memory=memory, ranks=ranks, splits=goal.splits
+        profile,
+        trace,
+        num_devices=num_used,
+        memory=memory,
+        ranks=ranks,
+        splits=goal.splits,
+        degrees=degrees,
+        policies=None if policy is None else {policy, Autoregressive.name},
     )
     if not any(policy in (None, option.policy.name) for option in options):
         raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
+    errors = known_errors(profile, acceptance)
     with parallel_backend(backend):
-        evaluator = Evaluator(profile, trace, num_jobs=num_jobs)
+        evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
         trials = Trials(evaluator=evaluator, trace=trace, goal=goal, seed=seed, report=progress)
-        found = _Searches(trials, options, profile, search=search, policy=policy)
+        found = _Searches(trials, options, profile, search=search, policy=policy, errors=errors)
         if goal.objective is Objective.DEVICES:
             decision = fewest_devices(found.fastest, found.standings, goal, most=num_used)
         else:
@@ -113,15 +130,18 @@ def make_plan(
             memory=memory,
             goal=goal,
             chosen=chosen,
-            others=[standing for standing in standings if standing.option.key != chosen.option.key],
+            others=[standing for standing in standings if _is_rival(standing.option, chosen.option, policy)],
             effort=trials.sample(*_SENSITIVITY),
             num_jobs=num_jobs,
+            errors=errors.forwards,
+            degrees=degrees,
             changes=changes,
             num_devices=num_used,
         )
     return Plan(
         origin=Origin.here(),
         device=profile.device,
+        engine=engine,
         num_devices=num_devices,
         target=profile.target,
         draft=profile.draft,
@@ -135,6 +155,7 @@ def make_plan(
         rejected=dict(rejected),
         goal=goal,
         acceptance=acceptance,
+        known_errors=errors.by_name,
         quantisation=dict(memory.quantisation) if memory else {},
         collectives=_collectives(profile, chosen.option),
         memory=memory.groups(chosen.option, context=longest_context(trace)) if memory else (),
@@ -147,13 +168,21 @@ class _Searches:
     """Searches among the options on so many devices at most; simulations of one serve the next."""
 
     def __init__(
-        self, trials: Trials, options: list[Option], profile: Profile, *, search: Search, policy: str | None
+        self,
+        trials: Trials,
+        options: list[Option],
+        profile: Profile,
+        *,
+        search: Search,
+        policy: str | None,
+        errors: KnownErrors,
     ) -> None:
         self._trials = trials
         self._options = options
         self._profile = profile
         self._search = search
         self._policy = policy
+        self._errors = errors
         self._num_searches = 0
         self._widest: Finals | None = None
         self._decision: Decision | None = None
@@ -172,7 +201,7 @@ class _Searches:
             closed = ClosedForms(self._profile, self._trials.trace)
             finals = quickly_found(self._trials, options, closed, self._rejected, policy=self._policy)
         self._widest = self._widest or finals
-        self._decision = decide(self._trials, finals, self._policy)
+        self._decision = decide(self._trials, finals, self._policy, self._errors)
         return self._decision
 
     def standings(self) -> list[Standing]:
@@ -189,6 +218,11 @@ class _Searches:
             return self._rejected
         tried = self._trials.simulated
         return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
+
+
+def _is_rival(option: Option, chosen: Option, policy: str | None) -> bool:
+    """Whether an option that is not the chosen one may be chosen."""
+    return option.key != chosen.key and policy in (None, option.policy.name)
 
 
 def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:

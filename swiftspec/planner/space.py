@@ -1,7 +1,7 @@
 """What a planner may choose from: every policy's shapes on every placement, and what of that a profile can price."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.fit import Fit
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.option import Option, Split
@@ -36,20 +37,24 @@ def feasible_options(
     memory: MemoryModel | None = None,
     ranks: int | None = None,
     splits: Collection[str] = (),
+    degrees: AllowedDegrees = ANY_DEGREES,
+    policies: Container[str] | None = None,
 ) -> tuple[list[Option], Counter[str]]:
     """Everything that may be worth simulating, simplest policy first; and how many options fell to which reason.
 
     Where the profile knows groups of several ranks these are options, too; with `ranks`, only those are in which every
-    group that so many can divide is divided; with `splits`, only options placed so. An option must fit (where `memory`
-    says what devices hold) and be priced by the profile. It is dropped if the same shape on no more devices has every
-    forward of a round no slower, and some faster.
+    group that so many can divide is divided; with `splits`, only options placed so. `degrees` and `policies` restrict
+    what is looked at; what falls to degrees is counted, policies that were not asked for are not. An option must fit
+    (where `memory` says what devices hold) and be priced by the profile. It is dropped if the same shape on no more
+    devices has every forward of a round no slower, and some faster.
     """
     feasible: list[Option] = []
     rejected: Counter[str] = Counter()
     fit = Fit(trace)
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
-    for policy_class in POLICIES.values():
+    wanted = [policy_class for name, policy_class in POLICIES.items() if policies is None or name in policies]
+    for policy_class in wanted:
         for policy in map(fit, policy_class.search_space()):
             placements = list(_placements(policy, num_devices))
             if not placements:
@@ -66,7 +71,7 @@ def feasible_options(
                 if not divisions:
                     rejected[f"{policy.name}: none of its groups is known as divided by {ranks} ranks"] += 1
                 for divided in several:
-                    if (reason := checks.objection(divided)) is None:
+                    if (reason := degrees.objection(divided) or checks.objection(divided)) is None:
                         placed.append(divided)
                     else:
                         rejected[reason] += 1

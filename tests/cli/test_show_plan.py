@@ -28,7 +28,7 @@ def test_a_plan_without_measurements_says_so_first(capsys: pytest.CaptureFixture
     weak = SWIFTSPEC.model_copy(update={"prediction": PREDICTION.model_copy(update={"provenance": shares})})
     first = printed(capsys, plan(chosen=weak))[0]
     assert first == "An estimate: 45.0 % of the predicted time rests on no measurement (roofline or assumed)."
-    assert printed(capsys, plan())[0].startswith("Chosen: swiftspec 1+1")
+    assert printed(capsys, plan())[1].startswith("Chosen: swiftspec 1+1")
 
 
 def test_reasons_that_policies_share_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
