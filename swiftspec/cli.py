@@ -337,38 +337,6 @@ def run(
     )
 
 
-@app.command()
-def validate(
-    *,
-    plan: options.PlanFile,
-    prompts: options.Prompts,
-    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the chosen one always is.")] = "all",
-    repeats: options.Repeats = 3,
-    max_new_tokens: options.NewTokens = None,
-    limit: options.Limit = None,
-    plot: options.Plot = None,
-    json: options.Json = None,
-) -> None:
-    """Run a plan's policies; lay predicted beside measured.
-
-    \b
-    Example:
-      swiftspec validate --plan plan.json --prompts other-prompts.jsonl --json report.json
-    """
-    from swiftspec.commands.validate import validate as compare
-
-    compare(
-        plan=plan,
-        prompts=prompts,
-        policies=policies,
-        repeats=repeats,
-        max_new_tokens=max_new_tokens,
-        limit=limit,
-        plot=plot,
-        json_path=json,
-    )
-
-
 verbs.register(app)
 
 

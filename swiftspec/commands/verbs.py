@@ -12,11 +12,42 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (report, models, devices, compare, inflate, demo):
+    for verb in (validate, report, models, devices, compare, inflate, demo):
         app.command()(verb)
     app.command("import")(import_tables)
     app.command()(backtest)
     app.command()(secret)
+
+
+def validate(
+    *,
+    plan: options.PlanFile,
+    prompts: options.Prompts,
+    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the chosen one always is.")] = "all",
+    repeats: options.Repeats = 3,
+    max_new_tokens: options.NewTokens = None,
+    limit: options.Limit = None,
+    plot: options.Plot = None,
+    json: options.Json = None,
+) -> None:
+    """Run a plan's policies; lay predicted beside measured.
+
+    \b
+    Example:
+      swiftspec validate --plan plan.json --prompts other-prompts.jsonl --json report.json
+    """
+    from swiftspec.commands.validate import validate as compare
+
+    compare(
+        plan=plan,
+        prompts=prompts,
+        policies=policies,
+        repeats=repeats,
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        plot=plot,
+        json_path=json,
+    )
 
 
 def report(

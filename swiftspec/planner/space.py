@@ -67,7 +67,7 @@ def feasible_options(
                     continue
                 divisions = list(checks.divided(option, ranks))
                 several = [one for one in divisions if not splits or {option.split, one.split} & {*splits}]
-                rejected[_OTHER_SPLIT] += len(divisions) - len(several)
+                rejected[f"{policy.name}: {_OTHER_SPLIT}"] += len(divisions) - len(several)
                 if not divisions:
                     rejected[f"{policy.name}: none of its groups is known as divided by {ranks} ranks"] += 1
                 for divided in several:
