@@ -10,7 +10,7 @@ from swiftspec.commands.elsewhere import Planned
 from swiftspec.commands.hardware import PlannedModel
 from swiftspec.commands.wording import speed
 from swiftspec.plan import Plan
-from swiftspec.policies import Layout, make_policy
+from swiftspec.policies import POLICIES, Layout, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.registry import known_model, model_names
@@ -88,7 +88,7 @@ def _unused_draft(target: str, policy: str) -> str:
 
 
 def _check_unused(policy: str) -> None:
-    if policy == "auto" or make_policy(policy).layout is not Layout.TARGET_ONLY:
+    if policy not in POLICIES or make_policy(policy).layout is not Layout.TARGET_ONLY:
         raise ValueError(_NO_DRAFT)
 
 

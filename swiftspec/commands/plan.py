@@ -18,6 +18,7 @@ from swiftspec.commands.showing import show_plan
 from swiftspec.plan import Goal, Plan
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
+from swiftspec.registry import DEVICES
 
 __all__ = ["parse_degrees", "plan", "search"]
 
@@ -231,7 +232,7 @@ def search(
 
 def _check_same_machine(profile: Profile, path: Path) -> None:
     """ValueError for one that was composed: what it is of cannot be run here."""
-    if profile.device not in ("cpu", "cuda"):
+    if profile.device in DEVICES:
         raise ValueError(
             f"{path}: a profile of {profile.device}, which this machine is not; plan for it with --device "
             f"{profile.device}, without --profile"
