@@ -91,7 +91,9 @@ def test_plan_can_be_simulated(folder: Path, tmp_path: Path, capsys: pytest.Capt
 
 def test_plan_names_its_engine_and_the_errors_it_knows(made: Plan) -> None:
     assert made.engine == "auto"
-    assert made.known_errors == {"target forwards": COMPOSED, "draft forwards": COMPOSED, "acceptance": None}
+    assert made.known_errors["acceptance"] is None
+    for role in Role:  # a little of either rests on rooflines
+        assert COMPOSED < (made.known_errors[f"{role} forwards"] or 0.0) < 2 * COMPOSED
 
 
 def test_a_serving_engine_is_not_given_groups_that_it_cannot_run(tmp_path: Path) -> None:

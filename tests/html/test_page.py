@@ -222,7 +222,7 @@ def test_estimates_do_not_beat_the_choice_on_as_many_devices() -> None:
 @pytest.mark.parametrize(
     ("engine", "said"),
     [
-        (None, "Engine: this project's own, as measured on this machine."),
+        (None, "Engine: not stated in this plan."),
         ("auto", "Engine: auto, which is nobody's serving engine: "),
         ("vllm", "Engine: vLLM's kernels, and its time around them."),
     ],
