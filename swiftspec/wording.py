@@ -85,7 +85,7 @@ def objective(goal: Goal) -> str:
 def engine(plan: Plan) -> str:
     """Whose forwards the plan assumes."""
     if plan.engine is None:
-        return "this project's own, as measured on this machine"
+        return "not stated in this plan" if plan.quantisation else "this project's own, as measured on this machine"
     text = _ENGINES.get(plan.engine, plan.engine)
     if plan.engine == "auto" and "int4" in plan.quantisation.values():
         return f"{text}; forwards in int4 are SwiftSpec's, as published"

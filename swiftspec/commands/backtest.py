@@ -57,8 +57,8 @@ def _coverage(rows: list[Row]) -> str:
     every, *kinds = coverage(rows)
     listed = ", ".join(f"{kind.name} {kind.num_inside} of {kind.num_rows}" for kind in kinds)
     return (
-        f"{LEVEL * 100:.0f} % intervals hold {percent(every.share)} of the published figures ({listed}); the errors that "
-        "they are made of are those of the other sources."
+        f"{LEVEL * 100:.0f} % intervals hold {percent(every.share)} of the published figures ({listed}); the errors "
+        "that they are made of are those of the other sources."
     )
 
 

@@ -15,6 +15,7 @@ from swiftspec.latency import Provenance
 from swiftspec.ops.shipped import shipped_tables
 from swiftspec.plan import Plan
 from swiftspec.policies.effects import Role
+from swiftspec.simulator.forward_errors import COMPOSED
 from tests.cli import samples
 
 Fails = Callable[..., str]
@@ -87,8 +88,28 @@ def test_nothing_is_looked_up_in_text_that_was_made_up(made: Plan) -> None:
 
 
 def test_plan_can_be_simulated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--plan", str(folder / "plan.json"), "--timeline", str(tmp_path / "t.json")]) == 0
-    assert "on 2 traced prompts" in capsys.readouterr().out
+    files = ["--timeline", str(tmp_path / "t.json"), "--json", str(tmp_path / "result.json")]
+    assert main(["simulate", "--plan", str(folder / "plan.json"), *files]) == 0
+    assert "on 2 traced prompts, each twice, with forwards drawn within their known error" in capsys.readouterr().out
+    simulated = json.loads((tmp_path / "result.json").read_text())["metrics"]
+    assert simulated == Plan.load(folder / "plan.json").chosen.prediction.metrics.model_dump(mode="json")
+
+
+def test_plan_names_its_engine_and_the_errors_it_knows(made: Plan) -> None:
+    assert made.engine == "auto"
+    assert made.known_errors["acceptance"] is None
+    for role in Role:  # a little of either rests on rooflines
+        assert COMPOSED < (made.known_errors[f"{role} forwards"] or 0.0) < 2 * COMPOSED
+
+
+def test_a_serving_engine_is_not_given_groups_that_it_cannot_run(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    command = ["plan", *PAIR, "--device", "h100-sxm", "--devices", "4", "--jobs", "1", "--policy", "swiftspec"]
+    assert main([*command, "--engine", "vllm", "--out", str(out)]) == 0
+    splits = {cell.split for cell in Plan.load(out).explored}
+    assert {"1+1", "2+2"} <= splits <= {"1", "2", "4", "1+1", "1+2", "2+1", "2+2"}
+    assert main([*command, "--degrees", "1", "--out", str(out)]) == 0
+    assert {cell.split for cell in Plan.load(out).explored} == {"1", "1+1"}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +138,8 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--quant", "int3"], "--quant is 'int3'; did you mean int8 or int4?"),
         (["--draft-quant", "int3"], "--draft-quant is 'int3'; did you mean int8 or int4?"),
         (["--engine", "vlm"], "--engine is 'vlm'; did you mean vllm or vllm-int4?"),
+        (["--degrees", "1,two"], "--degrees is '1,two'; expected positive numbers with commas between, as 1,2,4,8"),
+        (["--degrees", "0,1"], "--degrees is '0,1'; expected positive numbers with commas between, as 1,2,4,8"),
         (["--engine", "swiftspec"], "--engine is swiftspec, of which only int4 forwards are known; --quant is bf16"),
         (["--dataset", "humaneval"], "--dataset is 'humaneval'; did you mean HumanEval?"),
         (["--dataset", "GSM8K", "--trace", "t.npz"], "--dataset is GSM8K; with --trace acceptance is that of t.npz"),

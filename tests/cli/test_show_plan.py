@@ -31,6 +31,34 @@ def test_a_plan_without_measurements_says_so_first(capsys: pytest.CaptureFixture
     assert printed(capsys, plan())[1].startswith("Chosen: swiftspec 1+1")
 
 
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (None, "Engine: this project's own, as measured on this machine"),
+        ("auto", "Engine: auto, which is nobody's serving engine: kernels as the op tables have them"),
+        ("vllm", "Engine: vLLM's kernels, and its time around them"),
+    ],
+)
+def test_whose_engine_is_assumed_stands_in_the_first_three_lines(
+    capsys: pytest.CaptureFixture[str], engine: str | None, said: str
+) -> None:
+    shares = {Provenance.COMPOSED: 0.55, Provenance.ROOFLINE: 0.45}
+    weak = SWIFTSPEC.model_copy(update={"prediction": PREDICTION.model_copy(update={"provenance": shares})})
+    for made in (plan(), plan(chosen=weak)):
+        lines = printed(capsys, made.model_copy(update={"engine": engine}))
+        assert any(line.startswith(said) for line in lines[:3]), lines[:3]
+
+
+def test_an_interval_says_what_it_includes_and_what_it_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = {"target forwards": 0.039, "acceptance": None}
+    lines = printed(capsys, plan().model_copy(update={"known_errors": errors}))
+    assert (
+        "Predictions: 95 % intervals include the spread of prompts and the known errors of target forwards (3.9 %); "
+        "the error of acceptance is not known, and not in them"
+    ) in " ".join(lines)
+    assert not any(line.startswith("Predictions:") for line in printed(capsys, plan()))
+
+
 def test_reasons_that_policies_share_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, plan().model_copy(update={"rejected": REASONS}))
     first = lines.index("Simulated 9 candidates on 2 devices, rejected 8:")
