@@ -184,10 +184,14 @@ def cost_per_million(price_per_hour: float, num_devices: int, tokens_per_s: floa
 
 
 class Acceptance(Facts):
-    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known."""
+    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known.
+
+    `warning`: that it is known on one narrow kind of text only; empty if it is not.
+    """
 
     basis: str
     provenance: Provenance
+    warning: str = ""
 
 
 class GroupMemory(Facts):

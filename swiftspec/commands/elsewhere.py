@@ -282,9 +282,6 @@ def _synthesised(
     if given is not None:
         trace = synthesised(given.difficulty(field="--acceptance"))
         return trace, Acceptance(basis=given.describe(), provenance=Provenance.ASSUMED)
-    found = acceptance_for(target.registered, draft.registered, dataset)
+    found = acceptance_for(target, draft, dataset)
     trace = synthesised(found.difficulty)
-    if (target.registered, draft.registered) == (target.name, draft.name):
-        return trace, Acceptance(basis=found.basis, provenance=found.provenance)
-    closest = f"as that of {target.registered} with {draft.registered}, closest in size"
-    return trace, Acceptance(basis=f"{closest}: {found.basis}", provenance=Provenance.ASSUMED)
+    return trace, Acceptance(basis=found.basis, provenance=found.provenance, warning=found.warning)
