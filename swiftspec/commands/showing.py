@@ -10,7 +10,7 @@ from swiftspec.commands.wording import (
     shape_of,
     speed,
 )
-from swiftspec.plan import Plan, Rejection, cost_per_million
+from swiftspec.plan import Objective, Plan, Rejection, cost_per_million
 from swiftspec.policies.effects import Role
 from swiftspec.registry import DEVICES
 from swiftspec.wording import count, engine, estimated, gigabytes, known_errors, money, objective
@@ -33,6 +33,8 @@ def show_plan(made: Plan) -> None:
     console.paragraph(_sentence(made))
     used = f"On {len(made.chosen.devices)} of {count(made.num_devices, 'device')}"
     console.paragraph(f"{used}. Objective: {objective(made.goal)}")
+    if made.goal.objective is Objective.DEVICES:
+        console.paragraph(_fewest(made))
     console.paragraph(_request(made))
     _show_candidates(made)
     _show_devices(made)
@@ -52,6 +54,17 @@ def show_plan(made: Plan) -> None:
     _show_sensitivities(made)
     _show_rejections(made)
     console.paragraph(f"Based on {made.profile.path} and {made.trace.path}, for {made.target} with {made.draft}")
+
+
+def _fewest(made: Plan) -> str:
+    """The answer to how many devices it takes."""
+    used = len(made.chosen.devices)
+    text = f"{count(used, 'device')} {'is' if used == 1 else 'are'} the fewest that keep to these limits"
+    fewer = made.fastest_by_devices.get(used - 1)
+    if fewer is None:
+        return f"{text}."
+    best = f"{estimated(speed(fewer.tokens_per_s), fewer)} tokens/s by {fewer.policy} {fewer.split}"
+    return f"{text}; the fastest that was found on {used - 1}: {best}."
 
 
 def _request(made: Plan) -> str:

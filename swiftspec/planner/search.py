@@ -130,13 +130,13 @@ def make_plan(
             memory=memory,
             goal=goal,
             chosen=chosen,
-            others=[standing for standing in standings if _is_rival(standing.option, chosen.option, policy)],
+            others=[standing for standing in standings if _is_rival(standing.option, chosen.option, policy, goal)],
             effort=trials.sample(*_SENSITIVITY),
             num_jobs=num_jobs,
             errors=errors.forwards,
             degrees=degrees,
             changes=changes,
-            num_devices=num_used,
+            num_devices=_most_devices(goal, chosen.option, num_used),
         )
     return Plan(
         origin=Origin.here(),
@@ -220,9 +220,15 @@ class _Searches:
         return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
 
 
-def _is_rival(option: Option, chosen: Option, policy: str | None) -> bool:
+def _is_rival(option: Option, chosen: Option, policy: str | None, goal: Goal) -> bool:
     """Whether an option that is not the chosen one may be chosen."""
-    return option.key != chosen.key and policy in (None, option.policy.name)
+    fits = option.num_devices <= _most_devices(goal, chosen, option.num_devices)
+    return option.key != chosen.key and policy in (None, option.policy.name) and fits
+
+
+def _most_devices(goal: Goal, chosen: Option, num_devices: int) -> int:
+    """Devices that a plan may use: where they are to be few, those of the choice."""
+    return chosen.num_devices if goal.objective is Objective.DEVICES else num_devices
 
 
 def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:

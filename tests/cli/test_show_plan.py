@@ -113,6 +113,14 @@ def test_speed_stands_against_the_number_of_devices(capsys: pytest.CaptureFixtur
     assert {"serial_tree 1 1 60.0 60.0 16.67 16.67", "serial_tree 2 2 100.0 50.0 10.00 20.00"} <= rows
 
 
+def test_the_fewest_devices_are_said_with_what_one_fewer_does(capsys: pytest.CaptureFixture[str]) -> None:
+    goal = Goal(objective=Objective.DEVICES, min_tokens_per_s=80)
+    made = plan().model_copy(update={"explored": (cell(1, 60.0), cell(2, 100.0)), "goal": goal})
+    told = " ".join(printed(capsys, made))
+    assert "2 devices are the fewest that keep to these limits; the fastest that was found on 1: 60.0 tokens/s" in told
+    assert "fewest" not in " ".join(printed(capsys, plan()))
+
+
 def cell(num_devices: int, tokens_per_s: float) -> Explored:
     return Explored(
         policy="serial_tree",

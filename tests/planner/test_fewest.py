@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from swiftspec.plan import Goal, Objective
+from swiftspec.planner import Changes
 from swiftspec.planner.evaluation import Effort, Evaluator
 from swiftspec.planner.known_errors import known_errors
 from swiftspec.planner.space import feasible_options
@@ -43,6 +44,15 @@ def test_as_few_devices_as_all_splits_simulated_say(devices: int, share: float, 
     reached = made.chosen.prediction.metrics.figures.tokens_per_s
     assert reached >= wanted
     assert reached >= 0.97 * fastest_by_devices()[needed]  # the fastest of these, within what simplicity may cost
+
+
+def test_rivals_of_the_fewest_devices_use_no_more_of_them() -> None:
+    goal = Goal(objective=Objective.DEVICES, min_tokens_per_s=0.98 * fastest_by_devices()[2])
+    made = plan(num_devices=NUM_DEVICES, policy=POLICY, goal=goal, changes=Changes())
+    assert len(made.chosen.devices) == 2
+    for row in made.sensitivities:
+        used = sum(map(int, row.best.split()[1].split("+")))
+        assert used == 2 + (row.change == "another device"), row
 
 
 def test_every_option_is_simulated_or_rejected_however_many_searches_there_were() -> None:
