@@ -1,12 +1,15 @@
 """What the user sees: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
 progress, notes and errors to stderr."""
 
+import io
+import os
 import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
@@ -14,12 +17,56 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-__all__ = ["Progress", "error", "heading", "line_width", "note", "paragraph", "progress", "say", "stream", "table"]
+__all__ = [
+    "Progress",
+    "abandon_stdout",
+    "begin",
+    "error",
+    "heading",
+    "keep_stdout_for_data",
+    "line_width",
+    "note",
+    "paragraph",
+    "progress",
+    "say",
+    "stream",
+    "table",
+]
 
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
 _PIPE_COLUMNS = 100
 _LEAST_WRAPPED = 24  # columns that a wrapped one has, even where a terminal is narrower
+
+
+@dataclass(slots=True)
+class _State:
+    """Whether stdout carries a file's bytes (`--json -`): results for people then go to stderr."""
+
+    stdout_is_data: bool = False
+
+
+_STATE = _State()
+
+
+def begin() -> None:
+    """Start afresh. Where stdin, stdout or stderr is closed, no file that is opened later takes its number."""
+    _STATE.stdout_is_data = False
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+
+
+def keep_stdout_for_data() -> None:
+    """Write results to stderr from now on: an output is written to stdout."""
+    _STATE.stdout_is_data = True
+
+
+def abandon_stdout() -> None:
+    """Forget what stdout still holds, after it could not be written."""
+    _abandon(sys.stdout)
 
 
 class Progress(Protocol):
@@ -35,7 +82,9 @@ def say(text: str = "") -> None:
 
 def stream(text: str) -> None:
     """A piece of the result, as it comes."""
-    _write(sys.stdout, text)
+    with _results() as file:
+        file.write(text)
+        file.flush()
 
 
 def note(text: str) -> None:
@@ -50,10 +99,12 @@ def error(message: object) -> None:
 
 def heading(text: str) -> None:
     """A title over what follows."""
-    if sys.stdout.isatty():
-        _rich(sys.stdout).print(f"\n{text}", style="bold")
-    else:
-        say(f"\n== {text} ==")
+    with _results() as file:
+        if file.isatty():
+            _rich(file).print(f"\n{text}", style="bold")
+        else:
+            file.write(f"\n== {text} ==\n")
+        file.flush()
 
 
 def paragraph(text: str = "", *, indent: str = "") -> None:
@@ -63,7 +114,8 @@ def paragraph(text: str = "", *, indent: str = "") -> None:
 
 def line_width() -> int:
     """Columns of the terminal, or those that a line may have in a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
+    with _results() as file:
+        return shutil.get_terminal_size().columns if file.isatty() else _PIPE_COLUMNS
 
 
 def table(
@@ -87,22 +139,26 @@ def table(
     text_columns = {*range(num_text_columns), *([len(columns) - 1] if last_is_text else [])}
     head, *body = _laid_out([columns, *rows], text_columns, wrap_last=last_is_text)
     remarked = [*remarks, *[""] * (len(body) - len(remarks))]
-    if not sys.stdout.isatty():
-        say(f"\n{title}")
-        _say_lines(head)
-        for row, remark in zip(body, remarked, strict=True):
-            _say_lines(row)
-            _say_lines(_remark(remark))
-        return
-    screen = _rich(sys.stdout)
-    screen.print(f"\n{title}", style="bold", soft_wrap=True)
     lines = [line for row in (head, *body) for line in row]
+    _say_styled(f"\n{title}", "bold")
     _say_lines(head)
-    say(f"  {'─' * (max(map(len, lines)) - 2)}")
+    with _results() as file:
+        if file.isatty():
+            say(f"  {'─' * (max(map(len, lines)) - 2)}")
     for row, remark in zip(body, remarked, strict=True):
         _say_lines(row)
         for line in _remark(remark):
-            screen.print(line, style="dim", soft_wrap=True)
+            _say_styled(line, "dim")
+
+
+def _say_styled(line: str, style: str) -> None:
+    """A line of the result, in a style where it goes to a terminal."""
+    with _results() as file:
+        if not file.isatty():
+            say(line)
+            return
+        _rich(file).print(line, style=style, soft_wrap=True)
+        file.flush()
 
 
 def _laid_out(rows: Sequence[Sequence[str]], text_columns: set[int], *, wrap_last: bool) -> list[list[str]]:
@@ -148,7 +204,7 @@ def _say_lines(lines: Iterable[str]) -> None:
 @contextmanager
 def progress(verb: str) -> Iterator[Progress]:
     """A bar on a terminal; otherwise a line now and then, from the second second on."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield _PlainProgress(verb, sys.stderr)
         return
     with _rich_progress() as bar:
@@ -156,7 +212,7 @@ def progress(verb: str) -> Iterator[Progress]:
 
 
 class _PlainProgress:
-    def __init__(self, verb: str, file: TextIO) -> None:
+    def __init__(self, verb: str, file: TextIO | None) -> None:
         self._verb = verb
         self._file = file
         self._start_s = time.monotonic()
@@ -178,9 +234,46 @@ class _BarProgress:
         self._bar.update(self._task, completed=done, total=total, description=what)
 
 
-def _write(file: TextIO, text: str) -> None:
-    file.write(text)
-    file.flush()
+def _write(file: TextIO | None, text: str) -> None:
+    """To stderr. Where it is closed or full there is nobody to tell, and no reason to stop."""
+    if file is None:
+        return
+    try:
+        file.write(text)
+        file.flush()
+    except OSError:
+        _abandon(file)
+
+
+@contextmanager
+def _results() -> Iterator[TextIO]:
+    """Where results for people go. ValueError, in one sentence, if it is stdout and cannot be written."""
+    file = sys.stderr if _STATE.stdout_is_data else sys.stdout
+    if file is None and not _STATE.stdout_is_data:
+        raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
+    try:
+        yield file or _Nowhere()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon(file)
+        if not _STATE.stdout_is_data:
+            raise ValueError(f"stdout: cannot be written ({error.strerror})") from error
+
+
+class _Nowhere(io.StringIO):
+    """A stream that keeps nothing."""
+
+    def write(self, text: str, /) -> int:
+        return len(text)
+
+
+def _abandon(file: TextIO) -> None:
+    """Send what a stream still holds to nowhere, or the interpreter fails on it when it ends."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, file.fileno())
+        os.close(nowhere)
 
 
 def _rich(file: TextIO) -> "Console":

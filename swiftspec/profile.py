@@ -16,6 +16,7 @@ from swiftspec.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.timeline import COMPUTING, Phase
 
 __all__ = [
+    "MOST_DEVICES",
     "Collective",
     "HostPoint",
     "Profile",
@@ -23,7 +24,9 @@ __all__ = [
     "StepTable",
 ]
 
-_Seconds = Annotated[float, Field(gt=0)]
+MOST_DEVICES = 65536  # more than any plan is made for
+_Seconds = Annotated[float, Field(gt=0, le=1e6)]  # a forward of twelve days is a mistake
+_Degree = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 
 
 class _Measured(Facts):
@@ -56,10 +59,10 @@ class StepPoint(_Measured):
 
     role: Role
     phase: Phase
-    degree: int = Field(ge=1)
+    degree: _Degree
     peer_busy: bool
     cold: bool = False
-    ranks: int = Field(default=1, ge=1)
+    ranks: _Degree = 1
     rows: int = Field(ge=1)
     context: int = Field(ge=0)
     parts: tuple[Part, ...] = ()
@@ -108,10 +111,10 @@ class Collective(Facts):
     """
 
     role: Role
-    degree: int = Field(ge=2)
-    ranks: int = Field(default=1, ge=1)
+    degree: int = Field(ge=2, le=MOST_DEVICES)
+    ranks: _Degree = 1
     implementation: str
-    seconds: dict[str, float]
+    seconds: dict[str, _Seconds]
 
     @model_validator(mode="after")
     def _among(self) -> Self:
@@ -132,7 +135,7 @@ class Profile(Document):
     schema_version: ClassVar[int] = 1
 
     device: str
-    num_devices: int = Field(ge=1)
+    num_devices: _Degree
     target: ModelRef
     draft: ModelRef
     steps: tuple[StepPoint, ...] = Field(min_length=1)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import Field, field_validator
 
 from swiftspec.documents import Facts, Spread
 from swiftspec.policies.effects import Role
@@ -175,18 +176,27 @@ class Metrics(Facts):
     """
 
     figures: Figures
-    num_tokens: int
-    rounds: int
-    ttft_s: float
-    tpot_s: float
+    num_tokens: int = Field(ge=0)
+    rounds: int = Field(ge=0)
+    ttft_s: float = Field(ge=0)
+    tpot_s: float = Field(ge=0)
     overlap_fraction: float
-    verify_s: float
-    mean_round_s: float
+    verify_s: float = Field(ge=0)
+    mean_round_s: float = Field(ge=0)
     target_busy: float
     draft_busy: float
     wasted_draft: float | None
     tail_s: Spread | None
     hit_fraction: float | None
+
+    @field_validator("figures")
+    @classmethod
+    def _not_negative(cls, figures: Figures) -> Figures:
+        """Of errors, which have the same fields, they may be."""
+        least = min(figures.tokens_per_s, figures.tokens_per_round, figures.round_s.median, figures.round_s.p95)
+        if least < 0:
+            raise ValueError(f"expected no figure below 0, as {least}")
+        return figures
 
     @property
     def acceptance_length(self) -> float:

@@ -24,25 +24,28 @@ CONTRACTS = frozenset(
 # A layer is a first-level module or folder of swiftspec; the contracts are one layer, swiftspec/__init__.py is "root".
 ALLOWED: Mapping[str, frozenset[str]] = {
     "root": frozenset({"contracts", "session"}),
-    "contracts": frozenset({"contracts", "numpy", "scipy", "pydantic"}),
-    "kernels": frozenset({"kernels", "torch", "triton"}),
+    "files": frozenset({"files", "numpy"}),
+    "contracts": frozenset({"contracts", "files", "numpy", "scipy", "pydantic"}),
+    "kernels": frozenset({"kernels", "files", "torch", "triton"}),
     "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
     "engine": frozenset(
-        {"engine", "contracts", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy", "pydantic"}
+        {"engine", "contracts", "files", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy", "pydantic"}
     ),
-    "profiler": frozenset({"profiler", "engine", "kernels", "ops", "contracts", "torch", "numpy"}),
-    "ops": frozenset({"ops", "contracts", "numpy", "scipy", "pyarrow"}),
+    "profiler": frozenset({"profiler", "engine", "kernels", "ops", "contracts", "files", "torch", "numpy"}),
+    "ops": frozenset({"ops", "contracts", "files", "numpy", "scipy", "pyarrow"}),
     "planner": frozenset({"planner", "simulator", "contracts", "joblib", "distributed", "ray", "numpy", "scipy"}),
-    "backtest": frozenset({"backtest", "ops", "simulator", "contracts", "joblib", "numpy", "scipy"}),
+    "backtest": frozenset({"backtest", "ops", "simulator", "contracts", "files", "joblib", "numpy", "scipy"}),
     "validator": frozenset({"contracts"}),
     "session": frozenset({"session", "engine", "contracts", "tokenizer"}),
-    "prompts": frozenset({"prompts"}),
-    "tokenizer": frozenset({"tokenizer", "tokenizers"}),
-    "perfetto": frozenset({"contracts"}),
+    "prompts": frozenset({"prompts", "files"}),
+    "tokenizer": frozenset({"tokenizer", "files", "tokenizers"}),
+    "perfetto": frozenset({"contracts", "files"}),
     "wording": frozenset({"contracts"}),
     "html": frozenset({"html", "wording", "contracts"}),
-    "plotting": frozenset({"plotting", "contracts", "matplotlib", "numpy"}),
-    "demo": frozenset({"demo", "profiler", "engine", "contracts", "torch", "transformers", "tokenizers", "rich"}),
+    "plotting": frozenset({"plotting", "contracts", "files", "matplotlib", "numpy"}),
+    "demo": frozenset(
+        {"demo", "profiler", "engine", "contracts", "files", "torch", "transformers", "tokenizers", "rich"}
+    ),
 }
 # Parsing and printing: these may use every layer, but nothing heavy may be loaded when they are imported.
 FRONT = ("cli", "commands", "console", "__main__")

@@ -15,7 +15,7 @@ def test_prompts_come_in_order_with_their_ids(tmp_path: Path) -> None:
     file = write(
         tmp_path / "f.jsonl", '{"id": "first", "prompt": "a"}', "", '{"prompt": "b"}', '{"id": 7, "prompt": "c"}', ""
     )
-    assert read_prompts(file) == (
+    assert tuple(read_prompts(file)) == (
         Prompt(prompt_id="first", text="a"),
         Prompt(prompt_id="3", text="b"),
         Prompt(prompt_id="7", text="c"),
@@ -24,7 +24,7 @@ def test_prompts_come_in_order_with_their_ids(tmp_path: Path) -> None:
 
 def test_spec_bench_gives_its_first_turn_and_question_id(tmp_path: Path) -> None:
     line = json.dumps({"question_id": 81, "category": "writing", "turns": ["first", "second"], "reference": ["x"]})
-    assert read_prompts(write(tmp_path / "f.jsonl", line)) == (Prompt(prompt_id="81", text="first"),)
+    assert tuple(read_prompts(write(tmp_path / "f.jsonl", line))) == (Prompt(prompt_id="81", text="first"),)
 
 
 def test_text_is_unchanged(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_text_is_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("{not json", "not JSON"),
+        ("{not json", "not a JSON document"),
         ('["a"]', "a JSON list; expected an object"),
         ("{}", "prompt is missing"),
         ('{"prompt": ""}', "prompt is empty"),
@@ -68,7 +68,7 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
 
 def test_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_bytes(b'{"prompt": "\xff"}')
-    with pytest.raises(ValueError, match=r"f\.jsonl: not UTF-8 text"):
+    with pytest.raises(ValueError, match=r"f\.jsonl, line 1: not a JSON document"):
         read_prompts(tmp_path / "f.jsonl")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec import __version__, console
+from swiftspec.commands.files import check_outputs
 from swiftspec.documents import file_sha256
 from swiftspec.engine.devices import num_devices_here
 from swiftspec.plan import Candidate, Plan
@@ -144,5 +145,6 @@ def secret(*, out: Path) -> None:
     """Write a new secret."""
     from swiftspec.engine.curve import write_secret
 
+    check_outputs(out=out)
     write_secret(out)
     console.note(f"{out}: a new secret, for every node's --secret; keep it to yourself")

@@ -14,6 +14,8 @@ from threading import Thread
 import zmq
 from zmq.utils import z85
 
+from swiftspec.files.writing import write_output
+
 __all__ = ["Curve", "read_secret", "secure", "write_secret"]
 
 _SECRET_BYTES = 32  # as many as a CURVE key has
@@ -23,12 +25,7 @@ _ZAP = "inproc://zeromq.zap.01"  # where libzmq asks who may come in, see ZeroMQ
 
 def write_secret(path: Path) -> None:
     """A new random secret that only this user may read. ValueError if the file is there already."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(_SECRET_BYTES) + "\n")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written ({error.strerror})") from error
+    write_output(path, f"{secrets.token_hex(_SECRET_BYTES)}\n".encode(), private=True)
 
 
 def read_secret(path: Path) -> bytes:
