@@ -45,4 +45,4 @@ def test_every_device_is_listed_with_the_engines_that_were_measured(
 @pytest.mark.parametrize("verb", ["models", "devices"])
 def test_json_that_cannot_be_written(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--json", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith(f"swiftspec: error: --json is {tmp_path}, a directory")
+    assert capsys.readouterr().err.startswith(f"swiftspec: error: --json is {tmp_path}, ")
