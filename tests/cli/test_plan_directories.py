@@ -1,5 +1,6 @@
 """`plan --device` for models of which there is nothing but a config.json."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,6 +46,19 @@ def test_a_pair_of_directories_is_planned(tmp_path: Path, target: str, draft: st
     assert made.acceptance is not None
     assert made.acceptance.provenance is Provenance.ASSUMED
     assert f"with {tmp_path / draft} is published; {stand_in} stands in" in made.acceptance.basis
+
+
+def test_one_narrow_data_set_is_warned_of_before_acceptance_and_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    pair = ["--target", "llama-3.3-70b", "--draft", "llama-3.2-1b", "--device", "h200-sxm", "--devices", "1"]
+    more = ["--quant", "fp8", "--context", "32", "--policy", "serial_chain", "--jobs", "1", "--out", str(out)]
+    assert main(["plan", *pair, *more]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = next(number for number, line in enumerate(lines) if "cceptance is" in line or "Acceptance (" in line)
+    assert lines[first].startswith("Warning: acceptance is known only on InstructCoder (code editing, ")
+    assert json.loads(out.read_text())["acceptance"]["warning"].startswith("known only on InstructCoder")
 
 
 def test_a_directory_may_have_a_named_draft(tmp_path: Path) -> None:
