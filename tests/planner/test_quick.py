@@ -177,26 +177,6 @@ def test_a_plan_says_which_errors_its_intervals_include(made: tuple[Plan, object
     assert spread == pytest.approx(COMPOSED, rel=0.15)
 
 
-def test_no_split_of_the_chosen_shape_is_better_per_device() -> None:
-    """Also where the limit on TPOT is just kept, which a short simulation is not sure of."""
-    unlimited = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU), num_devices=4).chosen
-    limit_s = 1.01 * unlimited.prediction.metrics.tpot_s
-    for goal in (
-        Goal(objective=Objective.TOKENS_PER_GPU),
-        Goal(objective=Objective.TOKENS_PER_GPU, max_tpot_s=limit_s),
-    ):
-        chosen = plan(goal=goal, num_devices=4).chosen
-        options, _ = feasible_options(PROFILE, TRACE, num_devices=4, memory=MEMORY, policies={chosen.policy})
-        splits = [option for option in options if option.policy == chosen.build()]
-        whole = Effort(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,), paired=True)
-        evaluator = Evaluator(PROFILE, TRACE, num_jobs=1, errors=forward_errors(PROFILE))
-        outcomes = evaluator.run(splits, whole, done=lambda count: None)
-        best = max(o.merit(goal) for o in outcomes if goal.max_tpot_s is None or o.mean_tpot_s <= goal.max_tpot_s)
-        own = chosen.prediction.metrics.figures.tokens_per_s / len(chosen.devices)
-        assert len(splits) > 1
-        assert own >= 0.98 * best
-
-
 def test_only_allowed_degrees_are_chosen() -> None:
     two = AllowedDegrees(sizes=frozenset({2}))
     subject = plan(degrees=two, changes=Changes(), num_devices=4)
