@@ -10,6 +10,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.registry import (
     MOST_PADDING,
+    NOT_LISTED,
     QUANTISATIONS,
     ClusterSpec,
     DeviceSpec,
@@ -62,7 +63,7 @@ class PlannedModel:
         if name.startswith((".", "/")) and not Path(name).is_dir():
             raise ValueError(f"--{role} is {name!r}; there is no such directory")
         if not is_path:
-            raise unknown(f"--{role}", name, model_names(), listed_by="swiftspec models")
+            raise unknown(f"--{role}", name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
         return cls(
             name=model_name(name), spec=ModelSpec.from_directory(directory), vocabulary=None, directory=directory

@@ -3,6 +3,7 @@
 from swiftspec.registry.devices import DEVICES, ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.registry.models import (
     MOST_PADDING,
+    NOT_LISTED,
     NamedModel,
     known_model,
     likely_vocabulary,
@@ -15,6 +16,7 @@ from swiftspec.registry.weights import QUANTISATIONS, Quantisation, weight_bytes
 __all__ = [
     "DEVICES",
     "MOST_PADDING",
+    "NOT_LISTED",
     "QUANTISATIONS",
     "ClusterSpec",
     "DeviceSpec",

@@ -13,8 +13,20 @@ from typing import Any
 from swiftspec.registry.names import out_of_scope, resolve, unknown
 from swiftspec.specs import ModelSpec
 
-__all__ = ["MOST_PADDING", "NamedModel", "known_model", "likely_vocabulary", "model_names", "registered_name"]
+__all__ = [
+    "MOST_PADDING",
+    "NOT_LISTED",
+    "NamedModel",
+    "known_model",
+    "likely_vocabulary",
+    "model_names",
+    "registered_name",
+]
 
+NOT_LISTED = (
+    "`swiftspec models` lists those that are known by name; another llama, mistral, qwen2 or qwen3 model can be named "
+    "by a directory with its config.json"
+)
 _TABLE = Path(__file__).with_name("models.json")
 # Vocabularies whose sizes differ by no more are taken for one that is padded differently, as Qwen2's of 151,936 and
 # 152,064 tokens.
@@ -58,7 +70,7 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
 def known_model(name: str) -> NamedModel:
     """ValueError with the closest names if there is none of this one."""
     if name not in _table():
-        raise unknown("model", name, _table(), listed_by="swiftspec models")
+        raise unknown("model", name, _table(), otherwise=NOT_LISTED)
     entry = _table()[name]
     spec = ModelSpec.from_config(entry["config"], source=name)
     return NamedModel(name=name, spec=spec, vocabulary=entry["vocabulary"], source=entry["source"])

@@ -8,7 +8,6 @@ __all__ = ["out_of_scope", "resolve", "unknown"]
 
 # Words that tell neither size nor architecture: publishers, and the tuning of the same shape.
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
-_MOST_LISTED = 15  # names in one line of text
 _MOST_CHOICES = 8
 
 _MIXTURE = "is a mixture of experts, which is not supported: the layers of a model have to be dense"
@@ -62,19 +61,17 @@ def out_of_scope(name: str) -> str | None:
     return next((reason for pattern, reason in _OUT_OF_SCOPE if re.search(pattern, lower)), None)
 
 
-def unknown(field: str, name: str, known: Iterable[str], *, listed_by: str | None = None) -> ValueError:
-    """Names the field, the value and the closest names there are; where none is close, a few or where to find them.
+def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | None = None) -> ValueError:
+    """Names the field, the value and the closest names there are; where none is close, all of them.
 
-    listed_by: the command that lists all names, `swiftspec models`.
+    otherwise: what to say instead of all names, where these are many.
     """
     known = list(known)
     close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     if close:
         expected = f"did you mean {' or '.join(close)}?"
-    elif listed_by is not None and len(known) > _MOST_LISTED:
-        expected = f"`{listed_by}` lists the {len(known)} that are known"
     else:
-        expected = f"expected one of {', '.join(known)}"
+        expected = otherwise or f"expected one of {', '.join(known)}"
     return ValueError(f"{field} is {name!r}; {expected}")
 
 

@@ -167,7 +167,7 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--acceptance", "0.7", "--acceptance", "0.8"], "--acceptance is given 2 times and --draft 1 times; "),
         (["--acceptance", "0.7", "--dataset", "GSM8K"], "--acceptance is 0.7; with --dataset GSM8K acceptance is "),
         (["--draft", "mixtral-8x7b"], "--draft is 'mixtral-8x7b'; that is a mixture of experts, which is not "),
-        (["--draft", "zzz"], "--draft is 'zzz'; `swiftspec models` lists the "),
+        (["--draft", "zzz"], "--draft is 'zzz'; `swiftspec models` lists those "),
         (["--profile", "p.json"], "--profile is p.json; with --device nothing is run or was measured here"),
         (["--inflate", "layers=9"], "--inflate is layers=9; with --device nothing is run or was measured here"),
         (["--op-tables", "none.npz"], "none.npz: cannot be read (No such file or directory)"),
