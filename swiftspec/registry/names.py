@@ -68,11 +68,8 @@ def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | Non
     """
     known = list(known)
     close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    if close:
-        expected = f"did you mean {' or '.join(close)}?"
-    else:
-        expected = otherwise or f"expected one of {', '.join(known)}"
-    return ValueError(f"{field} is {name!r}; {expected}")
+    others = otherwise or f"expected one of {', '.join(known)}"
+    return ValueError(f"{field} is {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else others))
 
 
 def _words(name: str) -> tuple[str, ...]:
