@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -8,6 +9,7 @@ from swiftspec.difficulty import acceptance_for, dataset_names, rank_acceptance
 from swiftspec.difficulty.pairs import LOGIT_PER_SIZE, FittedPair, fitted_pairs
 from swiftspec.latency import Provenance
 from swiftspec.registry import known_model, model_names
+from swiftspec.specs import ModelSpec
 
 
 def mean_logit(target: str, draft: str, dataset: str | None = None) -> float:
@@ -43,8 +45,25 @@ def test_a_larger_draft_is_never_right_less_often(target: str, dataset: str | No
     assert shares == sorted(shares)
 
 
-@pytest.mark.parametrize("target", ["llama-3-70b", "llama-3.1-70b", "llama-3.3-70b"])
-def test_1b_3b_and_8b_of_llama_3_come_in_this_order(target: str) -> None:
+@dataclass(frozen=True)
+class Unnamed:
+    """A model that the registry does not have."""
+
+    name: str
+    spec: ModelSpec
+    vocabulary: None = None
+
+
+LLAMA_405B = Unnamed(
+    "./llama-3.1-405b",
+    replace(
+        known_model("llama-3.1-70b").spec, hidden_size=16384, num_layers=126, num_heads=128, intermediate_size=53248
+    ),
+)
+
+
+@pytest.mark.parametrize("target", ["llama-3-70b", "llama-3.1-70b", "llama-3.3-70b", LLAMA_405B])
+def test_1b_3b_and_8b_of_llama_3_come_in_this_order(target: str | Unnamed) -> None:
     drafts = ("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b")
     one, three, eight = (rank_acceptance(acceptance_for(target, draft).difficulty, 1)[0] for draft in drafts)
     assert one < three < eight
@@ -170,6 +189,13 @@ def test_size_is_worth_what_it_is_for_two_drafts_of_one_target() -> None:
     sizes = [known_model(draft).spec.num_parameters for draft in ("qwen3-1.7b", "qwen3-4b")]
     rise = mean_logit("qwen3-32b", "qwen3-4b") - mean_logit("qwen3-32b", "qwen3-1.7b")
     assert rise / np.log(sizes[1] / sizes[0]) == pytest.approx(LOGIT_PER_SIZE, abs=0.05)
+
+
+def test_without_a_published_pair_of_its_vocabulary_the_family_of_the_stand_in_does_not_matter() -> None:
+    shape = replace(known_model("qwen2-72b").spec, vocab_size=99_999)
+    found = acceptance_for(Unnamed("./mine", shape), Unnamed("./small", known_model("llama-3.2-1b").spec))
+    assert found.provenance is Provenance.ASSUMED
+    assert found.basis.startswith("no acceptance of ./mine with ./small is published; qwen2-72b with qwen2-1.5b stands")
 
 
 def test_unknown_names_are_errors() -> None:
