@@ -54,9 +54,15 @@ class PromptFile(Sequence[Prompt]):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._starts, self._sizes, self._numbers = array("Q"), array("Q"), array("Q")  # of the lines with a prompt
-        self._descriptor, is_copy = _opened(path)
+        source = open_input(path, pipes=True)
+        is_copy = not stat.S_ISREG(os.fstat(source).st_mode)
+        self._descriptor = _temporary() if is_copy else source
         finalize(self, os.close, self._descriptor)
-        self._index(is_copy=is_copy)
+        try:
+            self._index(source, is_copy=is_copy)
+        finally:
+            if is_copy:
+                os.close(source)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -73,11 +79,11 @@ class PromptFile(Sequence[Prompt]):
         line = os.pread(self._descriptor, self._sizes[index], self._starts[index])
         return _parsed(self._path, self._numbers[index], line)
 
-    def _index(self, *, is_copy: bool) -> None:
+    def _index(self, source: int, *, is_copy: bool) -> None:
         """Find the lines with a prompt, and check every one."""
         line_of: dict[str, int] = {}
         start = 0
-        for number, line in read_lines(self._path, most_bytes=_MOST_LINE_BYTES, pipes=True):
+        for number, line in read_lines(self._path, most_bytes=_MOST_LINE_BYTES, descriptor=source):
             if is_copy:
                 _write_whole(self._descriptor, line)
             if line.removeprefix(BOM_UTF8).strip():
@@ -98,14 +104,10 @@ class PromptFile(Sequence[Prompt]):
             raise ValueError(f"{self._path}: holds no prompts; expected one JSON object per line")
 
 
-def _opened(path: Path) -> tuple[int, bool]:
-    """A descriptor to read prompts from, and whether it is of an empty file that they have to be copied to."""
-    descriptor = open_input(path, pipes=True)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor, False
-    os.close(descriptor)
-    with tempfile.TemporaryFile() as copy:
-        return os.dup(copy.fileno()), True
+def _temporary() -> int:
+    """A descriptor of an empty file without a name."""
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def _write_whole(descriptor: int, content: bytes) -> None:

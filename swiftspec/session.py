@@ -171,7 +171,7 @@ class Engine:
         """
         from swiftspec.engine.sampling import Sampler
 
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+        tokens = self._tokenizer.encode(prompt, most=self.max_context) if isinstance(prompt, str) else tuple(prompt)
         request = Request(
             prompt=tokens,
             max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,

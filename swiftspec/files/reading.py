@@ -90,9 +90,9 @@ def read_prefix(path: Path, num_bytes: int) -> bytes:
         return file.read(num_bytes)
 
 
-def read_lines(path: Path, *, most_bytes: int, pipes: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of every line, one at a time, none longer than `most_bytes`."""
-    with os.fdopen(open_input(path, pipes=pipes), "rb") as file:
+def read_lines(path: Path, *, most_bytes: int, descriptor: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line, one at a time, none longer than `most_bytes`; `descriptor` if it is open."""
+    with os.fdopen(open_input(path) if descriptor is None else os.dup(descriptor), "rb") as file:
         number = 0
         try:
             while line := file.readline(most_bytes + 1):
@@ -132,7 +132,7 @@ def parse_json(content: bytes | str) -> Any:
 
     def integer(digits: str) -> int | _LongNumber:
         nonlocal has_long_numbers
-        if len(digits) <= _MOST_DIGITS:
+        if len(digits.lstrip("-")) <= _MOST_DIGITS:
             return int(digits)
         has_long_numbers = True
         return _LongNumber(digits)
