@@ -1,6 +1,7 @@
 """`swiftspec simulate`: replays a plan in simulated time."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swiftspec import console
 from swiftspec.commands.basis import candidate_of, files_of, read_profile, read_trace
@@ -9,6 +10,9 @@ from swiftspec.commands.wording import milliseconds, percent, speed
 from swiftspec.perfetto import save_timelines
 from swiftspec.plan import Plan
 from swiftspec.timeline import Metrics, Timeline, measure
+
+if TYPE_CHECKING:
+    from swiftspec.simulator.forward_errors import ForwardErrors
 
 __all__ = ["show_metrics", "simulate"]
 
@@ -30,7 +34,9 @@ def simulate(
     candidate = candidate_of(made, policy)
     profile, trace = read_profile(made, plan), read_trace(made, plan)
     from swiftspec.simulator.driver import simulate as replay
+    from swiftspec.simulator.forward_errors import forward_errors
 
+    errors = forward_errors(profile)
     timelines = replay(
         candidate.build(),
         degrees={role: len(group) for role, group in candidate.groups.items()},
@@ -40,9 +46,10 @@ def simulate(
         prompt_indices=None,
         seed=seed,
         max_new_tokens=max_new_tokens or made.max_new_tokens,
+        errors=errors,
     )
     metrics = measure(timelines)
-    console.say(f"Simulated {candidate.describe()} on {len(timelines)} traced prompts")
+    console.say(f"Simulated {candidate.describe()} on {len(trace.prompts)} traced prompts{_twice(errors)}")
     show_metrics(metrics)
     if timeline is not None:
         save_timelines(timeline, timelines)
@@ -53,6 +60,11 @@ def simulate(
     content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": seed}
     write_json(json_path, content | {"metrics": metrics.model_dump(mode="json")})
     return timelines
+
+
+def _twice(errors: "ForwardErrors") -> str:
+    known = [f"{role} {percent(error)}" for role, error in errors.of_role.items() if error]
+    return f", each twice, with forwards drawn within their known error ({', '.join(known)})" if known else ""
 
 
 def show_metrics(metrics: Metrics) -> None:
