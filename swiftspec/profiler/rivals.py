@@ -170,7 +170,7 @@ def _masked_attention(q_RHD: Tensor, keys: Tensor, values: Tensor, *, visible: T
     stacked = q_RHD.transpose(0, 1).reshape(1, num_groups, -1, size)
     used = keys[None, :, :num_slots], values[None, :, :num_slots]
     mixed = F.scaled_dot_product_attention(stacked, *used, attn_mask=visible)
-    return mixed.view(num_heads, num_rows, size).transpose(0, 1)
+    return mixed.reshape(num_heads, num_rows, size).transpose(0, 1)
 
 
 def _randn(watch: Stopwatch, *shape: int) -> Tensor:

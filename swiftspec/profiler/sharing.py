@@ -1,4 +1,4 @@
-"""Draft and target on one GPU: as two processes, as two streams of one, and with multiprocessors of their own.
+"""Draft and target on one GPU: as two processes, and as two streams of one.
 
 What they say is compared, what they take is recorded. On a CPU, two cores stand for the GPU: a dry run.
 """
@@ -33,7 +33,6 @@ Record = dict[str, Any]
 OpenSite = Callable[[Path, Nursery], LocalSite]
 
 _PROMPTS, _PROMPT_TOKENS = 4, 64
-_SMS = {Role.TARGET: 96, Role.DRAFT: 32}  # of a Hopper GPU's 132, which come in eights
 _PATIENCE_S = 5.0
 
 
@@ -49,9 +48,6 @@ def sharing_records(device: Device, *, target: ModelRef, draft: ModelRef, max_ne
     """
     both = {Role.TARGET: (0,), Role.DRAFT: (0,) if device == "cuda" else (1,)}
     ways: dict[str, OpenSite] = {"two processes": LocalSite, "two streams": ThreadSite}
-    if device == "cuda":
-        shares = " and ".join(map(str, _SMS.values()))
-        ways[f"two streams, {shares} multiprocessors"] = lambda folder, nursery: ThreadSite(folder, nursery, sms=_SMS)
     measured = _Measurement(device, target, draft, max_new_tokens=max_new_tokens)
     alone, serial = measured.run(LocalSite, Layout.COLOCATED, {Role.TARGET: (0,)}, (Autoregressive(), SerialTree()))
     records = [measured.record("target alone", *alone, alone[0]), measured.record("in turn", *serial, alone[0])]
