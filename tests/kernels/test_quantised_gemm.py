@@ -41,14 +41,15 @@ def test_matches_reference(
 @pytest.mark.parametrize("rows", [1, 33, 64])
 @pytest.mark.parametrize("swap_ab", [False, True], ids=["plain", "swap"])
 def test_any_rows_tiling_and_split(kind: Any, rows: int, swap_ab: bool, device: str) -> None:
-    x, weight_NK = _tensors(rows, 64, 1024, device, torch.float32)
+    # 16 bits, as in the engine: tiles of 64 rows in fp32 take more shared memory than there is, or half a minute to
+    # compile. 3 splits share 4 blocks: the last has none.
+    x, weight_NK = _tensors(rows, 64, 1024, device, torch.float16)
     weight = kind.quantise(weight_NK)
-    # 3 splits share 4 blocks: the last has none.
-    config = TileConfig(block_n=64, block_k=256, split_k=3, swap_ab=swap_ab)
+    config = TileConfig(block_n=64, block_k=256, split_k=3, swap_ab=swap_ab, num_stages=3)
 
     out = quantised_gemm(x, weight, config=config)
 
-    torch.testing.assert_close(out, quantised_gemm_reference(x, weight), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, quantised_gemm_reference(x, weight), rtol=2e-3, atol=2e-3)
 
 
 def test_odd_inputs_of_fp8(device: str) -> None:
