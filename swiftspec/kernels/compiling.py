@@ -62,7 +62,7 @@ class _NoDriver:
 
 @contextmanager
 def compiling(*, inspect: bool = True) -> Iterator[list[Compiled]]:
-    """Collect what is launched inside, compiled for sm_90, in Triton's cache, too. inspect: otherwise collect nothing."""
+    """Collect what is launched inside, compiled for sm_90, which fills Triton's cache. not inspect: only fill it."""
     if INTERPRETED:
         raise RuntimeError("kernels were imported under TRITON_INTERPRET=1; nothing can be compiled")
     collected: list[Compiled] = []

@@ -36,17 +36,16 @@ def decoder_records(
     ops: the device's own if not given.
     """
     directory = model_directory(model)
-    exact = Decoder.load(directory)
+    exact: AnyDecoder = Decoder.load(directory)
     prompt = np.random.default_rng(0).integers(1, exact.spec.vocab_size, _PREFIX + max(rows)).tolist()
     for dtype in dtypes:
-        static = StaticDecoder.load(directory, weight_format=FORMATS[dtype], device=device, ops=ops)
+        static: AnyDecoder = StaticDecoder.load(directory, weight_format=FORMATS[dtype], device=device, ops=ops)
         for num_rows in rows:
             # A star of chains of two: rows see the first row, and some see the one before.
             ancestors = [0, *((1 if row % 2 else 1 | 1 << (row - 1)) for row in range(1, num_rows))]
             positions = [_PREFIX + bin(seen).count("1") for seen in ancestors]
             rows_of_tree = prompt[_PREFIX : _PREFIX + num_rows], positions, ancestors
             logits = []
-            decoder: AnyDecoder
             for decoder in (static, exact):
                 cache = decoder.new_cache(_CAPACITY)
                 decoder.prefill(prompt[:_PREFIX], cache)

@@ -102,8 +102,10 @@ def tuning_launches(products: Iterable[Product], rows: Sequence[int] = ROWS) -> 
         for product in products:
             for config in candidates(m, product):
                 even = product.k % (config.block_k * config.split_k)
-                launch = Launch(m, product, config)
-                found.setdefault((m if m < 16 else -m, product.weights, product.gated, config, even), launch)
+                # Triton pads m to 16, and compiles 1 and multiples of 16 for themselves.
+                rows_key = m if m == 1 or m >= 16 else 0
+                key = (rows_key, product.weights, product.gated, config, even == 0)
+                found.setdefault(key, Launch(m, product, config))
     return list(found.values())
 
 

@@ -1,4 +1,4 @@
-"""What a run of `scripts/gpu_runs.sh` found: its steps' records as one document with criteria, and a summary for people.
+"""The document of a run of `scripts/gpu_runs.sh`, from its steps' records, with criteria, and a summary for people.
 
     python -m swiftspec.profiler.gpu_report FOLDER --run 2
 
@@ -121,7 +121,8 @@ def summary(document: Record) -> str:
     kinds: dict[str, list[tuple[str, ...]]] = {}
     for record in document["records"]:
         kinds.setdefault(record["kind"], []).append(_row(record))
-    tables = [_table(rows) for rows in (steps, failures, criteria, *kinds.values()) if rows]
+    groups: list[Sequence[Sequence[str]]] = [steps, failures, criteria, *kinds.values()]
+    tables = [_table(rows) for rows in groups if rows]
     return "\n\n".join([head, *tables]) + "\n"
 
 
@@ -195,7 +196,7 @@ def _row(record: Record) -> tuple[str, ...]:
     if "median_s" in record:
         spread = f" ({record['low_s'] * 1e6:.1f} to {record['high_s'] * 1e6:.1f})" if "low_s" in record else ""
         said.append(f"{record['median_s'] * 1e6:.1f} us{spread}")
-    formats = {
+    formats: dict[str, Callable[[Any], str]] = {
         "bytes_per_s": lambda value: f"{value / 1e9:.0f} GB/s",
         "flops_per_s": lambda value: f"{value / 1e12:.1f} TFLOP/s",
         "of_copy": lambda value: f"{100 * value:.0f} %",

@@ -1,6 +1,6 @@
 """Steps of `scripts/gpu_runs.sh` that measure: each adds its records to a file, one JSON line as soon as it is known.
 
-    python -m swiftspec.profiler.gpu_steps kernels --device cuda --out records.jsonl
+python -m swiftspec.profiler.gpu_steps kernels --device cuda --out records.jsonl
 """
 
 from __future__ import annotations
@@ -138,10 +138,9 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
     from swiftspec.profiler.baking import compile_all, tuning_launches
     from swiftspec.profiler.tuning import ROWS, products_of, save_table, tune
 
-    if options.quick:
-        rows, products = (2,), (Product(32, 256, "int4", gated=True),)
-    else:
-        rows, products = ROWS, products_of(options.inflate)
+    rows: Sequence[int] = ROWS[-1:] if options.quick else ROWS
+    quick = (Product(32, 256, "int4", gated=True),)
+    products = quick if options.quick else products_of(options.inflate)
     if options.device == "cuda":
         import torch
 

@@ -159,7 +159,7 @@ def _time_attention(
     q_RHD = _randn(watch, num_rows, num_heads, size)
     keys, values = _randn(watch, 2, num_groups, context + _WIDE_MASK, size)
     copies = watch.copies(2 * num_groups * (context + num_rows) * size * 2)
-    plan = {"num_splits": num_splits, "min_blocks": min_blocks}
+    plan: dict[str, Any] = {"num_splits": num_splits, "min_blocks": min_blocks}
     call = partial(
         tree_attention,
         ancestors_RW=chain_words(num_rows).to(watch.device),

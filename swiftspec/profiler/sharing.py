@@ -36,9 +36,7 @@ _PROMPTS, _PROMPT_TOKENS = 4, 64
 _PATIENCE_S = 5.0
 
 
-def sharing_records(
-    device: Device, *, target: ModelRef, draft: ModelRef, max_new_tokens: int = 64
-) -> Iterator[Record]:
+def sharing_records(device: Device, *, target: ModelRef, draft: ModelRef, max_new_tokens: int = 64) -> Iterator[Record]:
     """One for each way to share: tokens/s, the median round, and how many outputs differ from the target's own.
 
     Parameters
@@ -108,4 +106,10 @@ class _Measurement:
     @staticmethod
     def record(way: str, outputs: Outputs, tokens_per_s: float, round_s: float, expected: Outputs) -> Record:
         differing = sum(output != own for output, own in zip(outputs, expected, strict=True))
-        return {"kind": "sharing", "way": way, "tokens_per_s": tokens_per_s, "round_s": round_s, "differing_outputs": differing}
+        return {
+            "kind": "sharing",
+            "way": way,
+            "tokens_per_s": tokens_per_s,
+            "round_s": round_s,
+            "differing_outputs": differing,
+        }

@@ -103,7 +103,9 @@ def candidates(m: int, product: Product) -> tuple[TileConfig, ...]:
 
 
 def choose(timings: Iterable[Timing], *, min_gain: float = MIN_GAIN) -> tuple[Choice, ...]:
-    """Per product and rows, in order of appearance: the fastest correct tiling if it takes that much less than the rival.
+    """The fastest correct tiling of each product and m, in order of appearance; none that is hardly faster.
+
+    min_gain: as a share of the rival's time.
 
     Raises
     ------
@@ -171,7 +173,9 @@ def _time(m: int, product: Product, watch: Stopwatch) -> Iterator[Timing]:
     generator = torch.Generator(watch.device).manual_seed(m)
     x = torch.randn(m, product.k, generator=generator, device=watch.device).bfloat16()
     numbers = torch.randn(product.n, product.k, generator=generator, device=watch.device) / math.sqrt(product.k)
-    weight: Any = build_weight(numbers.bfloat16(), FORMATS["bfloat16" if product.weights == "bf16" else product.weights])
+    weight: Any = build_weight(
+        numbers.bfloat16(), FORMATS["bfloat16" if product.weights == "bf16" else product.weights]
+    )
     del numbers  # fp32, twice what the weight is
     copies = [_copied(weight) for _ in range(watch.copies(product.n * product.k * BITS[product.weights] // 8))]
     out = torch.empty(m, product.n // (1 + product.gated), dtype=x.dtype, device=watch.device)

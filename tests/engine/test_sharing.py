@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.nursery import shared_nursery

@@ -62,7 +62,11 @@ def test_gated_and_quantised_products_take_the_tuned_tiling(
 
     monkeypatch.setattr(Launch, "plan", spy)
     if device == "cuda":
-        weight = weight.to(device) if isinstance(weight, torch.Tensor) else type(weight).quantise(torch.ones(64, 256, device=device))
+        weight = (
+            weight.to(device)
+            if isinstance(weight, torch.Tensor)
+            else type(weight).quantise(torch.ones(64, 256, device=device))
+        )
     for dtype in (torch.bfloat16, torch.float32):
         x = torch.ones(3, 256, dtype=dtype, device=device)
         if isinstance(weight, torch.Tensor):

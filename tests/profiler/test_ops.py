@@ -106,6 +106,12 @@ def test_quantised_weights_are_read_with_their_scales(monkeypatch: pytest.Monkey
     assert (row.op, row.dtype, row.num_bytes) == ("gemm", "fp8", 64 * 32 * 2 + 64 * 4)
 
 
+def test_int4_weights_that_cannot_be_packed_are_timed_as_the_16_bits_they_stay_in() -> None:
+    bench = ops.Bench.on(Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
+    (row,) = bench.products(64, 128, FORMATS["int4"], gated=True, rows=(4,))
+    assert (row.op, row.dtype, row.num_bytes) == ("gate_up", "bf16", 64 * 128 * 2)
+
+
 def test_all_reduces_are_timed_between_processes() -> None:
     times = all_reduce_times("cpu", 2, (1 << 13, 1 << 16))
     assert list(times) == [1 << 13, 1 << 16]
