@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from swiftspec.documents import ModelRef, write_atomically
@@ -24,6 +23,7 @@ from swiftspec.engine.weights import FORMATS, build_weight
 from swiftspec.kernels.gate_up import gate_up, gate_up_reference
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Workspace, default_config
 from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
+from swiftspec.kernels.runtime import OutOfResources
 from swiftspec.kernels.skinny_gemm import skinny_gemm, skinny_gemm_reference
 from swiftspec.kernels.tables import Choice, Product, dump_table
 from swiftspec.profiler.steps import computed_spec
@@ -78,7 +78,7 @@ def candidates(m: int, product: Product) -> tuple[TileConfig, ...]:
     found = [default]
     for block_n, factor, swap_ab in itertools.product((32, 64, 128), (0.5, 1, 2), (False, True)):
         split_k = int(default.split_k * factor * block_n / 64)
-        num_partials = split_k * m * triton.cdiv(n, block_n) * block_n if split_k > 1 else 0
+        num_partials = split_k * m * -(-n // block_n) * block_n if split_k > 1 else 0
         fits = 1 <= split_k <= MAX_SPLITS and num_partials <= NUM_PARTIALS
         # A warpgroup's product has 64 rows of its first operand; a program has some tiles to stream.
         if not fits or (swap_ab and block_n < 64) or k < 2 * default.block_k * split_k:
@@ -197,7 +197,7 @@ def _time(m: int, product: Product, watch: Stopwatch) -> Iterator[Timing]:
     for config in candidates(m, product):
         try:
             correct = _agree(run(config, weight), expected)
-        except triton.runtime.errors.OutOfResources:
+        except OutOfResources:
             continue
         duration_us = time_us(partial(run, config)) if correct else math.inf
         yield Timing(m=m, product=product, config=config, time_us=duration_us, correct=correct)
