@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ _PACKAGES = (
 )
 _MODULES = ("cli", "commands.profile", "commands.trace", "commands.plan", "commands.validate", "commands.run")
 _MODULES_OF_ENGINE = ("engine.worker", "profiler.sharing", "profiler.tuning", "profiler.baking")
+
+_COMPILING_S = 60.0
 
 Record = Mapping[str, Any]
 
@@ -144,8 +147,10 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
     if options.device == "cuda":
         import torch
 
-        # What earlier processes are done with is in use from the start; what is not done is compiled when it is timed.
-        compile_all(tuning_launches(products, rows[:4]), num_processes=len(os.sched_getaffinity(0)))
+        # What is not compiled by then is compiled when it is timed, one after another.
+        with suppress(TimeoutError):
+            launches = tuning_launches(products, rows[:4])
+            compile_all(launches, num_processes=len(os.sched_getaffinity(0)), deadline_s=_COMPILING_S)
         paths = [table_path(torch.cuda.get_device_name())]
     else:
         paths = []  # the interpreter's times are nobody's

@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_refe
 TOLERANCE = [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)]
 KINDS = [Int4Weight, Fp8Weight]
 IDS = ["int4", "fp8"]
+WIDE_TILES = TileConfig(block_n=64, block_k=256, split_k=3, num_stages=3)
 
 
 def _tensors(rows: int, n: int, k: int, device: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +47,7 @@ def test_any_rows_tiling_and_split(kind: Any, rows: int, swap_ab: bool, device: 
     # compile. 3 splits share 4 blocks: the last has none.
     x, weight_NK = _tensors(rows, 64, 1024, device, torch.float16)
     weight = kind.quantise(weight_NK)
-    config = TileConfig(block_n=64, block_k=256, split_k=3, swap_ab=swap_ab, num_stages=3)
+    config = dataclasses.replace(WIDE_TILES, swap_ab=swap_ab)
 
     out = quantised_gemm(x, weight, config=config)
 
@@ -89,6 +91,12 @@ def test_tiling_that_splits_a_block_is_named() -> None:
         quantised_gemm(
             torch.ones(3, 256), Int4Weight.quantise(torch.ones(8, 256)), config=TileConfig(block_n=64, block_k=128)
         )
+
+
+def test_the_widest_tiles_fit_into_shared_memory(compile_gate: Callable[[str], list[Compiled]]) -> None:
+    compiled = compile_gate("quantised_gemm_tiles")
+    assert [kernel.name for kernel in compiled] == ["_int4_gemm_kernel", "_skinny_gemm_kernel"]
+    assert max(kernel.shared_bytes for kernel in compiled) <= MAX_SHARED_BYTES
 
 
 def test_compiles_for_hopper(compile_gate: Callable[[str], list[Compiled]]) -> None:
