@@ -24,10 +24,8 @@ help:
 demo: $(INSTALLED)
 	$(BIN)/swiftspec demo
 
-# 5 is pytest's for nothing selected: PYTEST_ARGS may choose tests of one kind only.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not bench and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m "not bench and alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m tests.run $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check
