@@ -2,6 +2,7 @@
 # Makes the folder that scripts/gpu_runs.sh takes to a machine without a network: packages, compiled kernels, the commit.
 #
 #   scripts/gpu_carry.sh [--python-version 3.12] [--platform manylinux_2_28_x86_64] [--only wheels,kernels,commit]
+#                        [--kernels decoding,tests,tuning]
 #
 # wheels/: the packages that a machine with torch, Triton, NumPy, transformers and pytest may lack, in the versions of
 # constraints.txt. kernels.tar.gz: Triton's cache, compiled by $PYTHON's Triton, which has to be the version that the
@@ -9,11 +10,12 @@
 
 set -euo pipefail
 
-python_version=3.12 platform=manylinux_2_28_x86_64 only=,wheels,kernels,commit,
+python_version=3.12 platform=manylinux_2_28_x86_64 only=,wheels,kernels,commit, kinds=decoding,tests,tuning
 while (($#)); do
     case $1 in
         --python-version) python_version=${2:?}; shift 2 ;;
         --platform) platform=${2:?}; shift 2 ;;
+        --kernels) kinds=${2:?}; shift 2 ;;
         --only) only=,${2:?},; shift 2 ;;
         *) echo "gpu_carry.sh: unknown option $1" >&2; exit 2 ;;
     esac
@@ -42,9 +44,9 @@ if [[ $only == *,kernels,* ]]; then
     cache=$(mktemp -d)
     trap 'rm -rf "$cache"' EXIT
     TRITON_CACHE_DIR=$cache TRITON_STORE_BINARY_ONLY=1 PYTHONPATH=$PWD "$python" -m swiftspec.profiler.baking \
-        --inflate "$(sed -n 's/^shape=//p' scripts/gpu_runs.sh)" ${BAKING_ARGS:-} tests/kernels/test_*.py \
-        tests/engine/test_static_kernels.py
-    tar -czf "$carried/kernels.tar.gz" -C "$cache" .
+        --inflate "$(sed -n 's/^shape=//p' scripts/gpu_runs.sh)" --only "$kinds" \
+        tests/kernels/test_*.py tests/engine/test_static_kernels.py
+    PYTHONPATH=$PWD "$python" -m swiftspec.profiler.kernel_cache pack "$cache" "$carried/kernels.tar.gz"
 fi
 [[ $only != *,commit,* ]] || git describe --always --dirty >"$carried/commit"
 size_mb=$(du -sm "$carried" | cut -f1)

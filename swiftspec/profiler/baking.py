@@ -3,7 +3,7 @@
     TRITON_CACHE_DIR=cache python -m swiftspec.profiler.baking --processes 2 --inflate layers=32,hidden=4096
 
 The cache's keys are contents: of Triton, of the kernel's source, of signature and constants. So a cache that was filled
-here serves a GPU elsewhere, with the same versions of Triton and of the kernels.
+here serves a GPU elsewhere, with the same versions of Triton and of the kernels, once `kernel_cache` has moved it.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--inflate", required=True, help="of the bundled target")
     parser.add_argument("--only", default="decoding,tests,tuning", help="kinds, in this order")
-    parser.add_argument("--rows", default="8,1,16,64", help="of tuning")
+    parser.add_argument("--rows", default="8,1,16", help="of tuning")
     parser.add_argument("tests", nargs="*", help="files of tests")
     options = parser.parse_args(arguments)
     rows = [int(count) for count in options.rows.split(",")]

@@ -10,35 +10,46 @@ from swiftspec.profiler.tuning import candidates, products_of
 
 SCRIPT = """
 import os
+import shutil
 from pathlib import Path
 
+from triton import knobs
+
 from swiftspec.kernels.compiling import compiling
-from swiftspec.kernels.tables import Product
 from swiftspec.profiler.baking import Decoding, compile_all
+from swiftspec.profiler.kernel_cache import pack, unpack
 from tests.engine.shapes import small_spec
 
 
-def kernels():
-    return sorted(str(path) for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))
+def kernels(folder):
+    # With the time they were made at, so that one made again is another one.
+    return sorted((path.stem, path.stat().st_mtime_ns) for path in folder.rglob("*.cubin"))
 
 
 if __name__ == "__main__":
     job = Decoding(small_spec(hidden_size=64, head_dim=16, intermediate_size=64), "bfloat16", 2, pdl=True)
+    baked, moved = Path(os.environ["TRITON_CACHE_DIR"]), Path("moved")
     assert compile_all([job], num_processes=1) == 1
-    compiled = kernels()
+    moved.mkdir()
+    assert pack(baked, Path("kernels.tar.gz")) == unpack(moved.resolve(), Path("kernels.tar.gz")) == len(kernels(baked))
+    shutil.rmtree(baked)
+    compiled = kernels(moved)
+    knobs.cache.dir = str(moved.resolve())
     with compiling(inspect=False):
-        job.compile()  # in another process than the first time
-    assert kernels() == compiled, "what was compiled was not found"
-    print(*(Path(path).stem for path in compiled))
+        job.compile()  # in another process than the first time, and elsewhere
+    assert kernels(moved) == compiled, "what was compiled was not found"
+    print(*(name for name, _ in compiled))
 """
 
 
-def test_what_one_process_compiled_is_found_by_the_next(tmp_path: Path) -> None:
+def test_what_was_compiled_and_moved_is_found_by_another_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     expected = {"_skinny_gemm_kernel", "_tree_attention_kernel", "_rms_norm_kernel", "_rope_kv_write_kernel"}
     assert expected <= set(done.stdout.split())
