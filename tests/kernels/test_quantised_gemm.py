@@ -12,7 +12,7 @@ from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_refe
 
 # Under the interpreter a store to bf16 truncates, so that it is off by a whole unit in the last place.
 TOLERANCE = [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)]
-KINDS = [Int4Weight, Fp8Weight]
+KINDS: list[type[Int4Weight] | type[Fp8Weight]] = [Int4Weight, Fp8Weight]
 IDS = ["int4", "fp8"]
 WIDE_TILES = TileConfig(block_n=64, block_k=256, split_k=3, num_stages=3)
 
