@@ -13,7 +13,7 @@ import pytest
 from tests.engine.conftest import two_cores
 
 ROOT = Path(__file__).resolve().parents[1]
-HANG_S = 1200
+HANG_S = 3600
 
 
 def start(*options: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
