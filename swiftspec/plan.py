@@ -165,10 +165,14 @@ def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
 
 
 class Acceptance(Facts):
-    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known."""
+    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known.
+
+    `warning`: that it is known on one narrow kind of text only; empty if it is not.
+    """
 
     basis: str
     provenance: Provenance
+    warning: str = ""
 
 
 class GroupMemory(Facts):

@@ -182,7 +182,7 @@ def _synthesised(
 ) -> tuple[AcceptanceTrace, Acceptance]:
     from swiftspec.difficulty import acceptance_for, synthesise
 
-    found = acceptance_for(target.registered, draft.registered, dataset)
+    found = acceptance_for(target, draft, dataset)
     trace = synthesise(
         found.difficulty,
         num_prompts=NUM_PROMPTS,
@@ -192,7 +192,4 @@ def _synthesised(
         target=ModelRef(model=target.name, dtype=machine.quant),
         draft=ModelRef(model=draft.name, dtype=machine.draft_quant),
     )
-    if (target.registered, draft.registered) == (target.name, draft.name):
-        return trace, Acceptance(basis=found.basis, provenance=found.provenance)
-    closest = f"as that of {target.registered} with {draft.registered}, closest in size"
-    return trace, Acceptance(basis=f"{closest}: {found.basis}", provenance=Provenance.ASSUMED)
+    return trace, Acceptance(basis=found.basis, provenance=found.provenance, warning=found.warning)

@@ -10,6 +10,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.registry import (
     DEVICES,
+    MOST_PADDING,
     QUANTISATIONS,
     ClusterSpec,
     DeviceSpec,
@@ -33,9 +34,6 @@ MOST_NODES = 2
 _SERVING = ("vllm", "sglang", "trtllm")  # of `ENGINES`, those whose op tables and host time are known
 _INT4 = ("swiftspec", "vllm-int4")  # and those of which whole forwards in int4 are published
 _QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
-# Vocabularies whose sizes differ by no more are taken for one that is padded differently, as Qwen2's of 151,936 and
-# 152,064 tokens.
-_MOST_PADDING = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +66,6 @@ class PlannedModel:
             name=model_name(name), spec=ModelSpec.from_directory(directory), vocabulary=None, directory=directory
         )
 
-    @property
-    def registered(self) -> str:
-        """Its own name in the registry, or that of the model closest in size, whose acceptance stands in."""
-        if self.directory is None:
-            return self.name
-        size = self.spec.num_parameters
-        return min(model_names(), key=lambda name: abs(known_model(name).spec.num_parameters / size - 1))
-
 
 def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
     """Both models; ValueError unless they are made for each other, and the draft is the smaller one."""
@@ -102,7 +92,7 @@ def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
     directories = [model.directory for model in (theirs, ours) if model.directory is not None]
     if len(directories) == len((theirs, ours)) and all((path / "tokenizer.json").exists() for path in directories):
         check_same_vocabulary(*directories)
-    elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > _MOST_PADDING:
+    elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > MOST_PADDING:
         raise ValueError(
             f"--draft is {ours.name} with a vocabulary of {ours.spec.vocab_size} tokens; "
             f"that of {theirs.name} has {theirs.spec.vocab_size}"

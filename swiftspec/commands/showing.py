@@ -60,6 +60,8 @@ def show_plan(made: Plan) -> None:
 def _show_machine(made: Plan) -> None:
     """What a plan for a machine that is not at hand was told about it."""
     if made.acceptance is not None:
+        if made.acceptance.warning:
+            console.say(f"Warning: acceptance is {made.acceptance.warning}")
         console.say(f"Acceptance ({made.acceptance.provenance}): {made.acceptance.basis}")
     for collective in made.collectives:
         known = ", ".join(f"{name} {milliseconds(seconds)} ms" for name, seconds in collective.seconds.items())

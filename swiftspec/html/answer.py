@@ -88,11 +88,10 @@ def _warning(view: View) -> Iterator[Markup]:
         advice = " No machine was measured for them. "
         where = element("a", "What rests on what", href="#provenance")
         yield element("p", element("strong", text), advice, where, class_="warning", role="note")
-    if plan.acceptance is not None and plan.acceptance.provenance in WEAK:
-        text = f"Acceptance is {plan.acceptance.provenance}."
-        yield element(
-            "p", element("strong", text), f" {as_sentence(plan.acceptance.basis)}", class_="warning", role="note"
-        )
+    known = plan.acceptance
+    if known is not None and (known.warning or known.provenance in WEAK):
+        text = f"Acceptance is {known.warning or known.provenance}."
+        yield element("p", element("strong", text), f" {as_sentence(known.basis)}", class_="warning", role="note")
 
 
 def _figures(view: View) -> Iterator[tuple[str, str]]:

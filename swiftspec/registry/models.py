@@ -13,9 +13,12 @@ from typing import Any
 from swiftspec.registry.names import unknown
 from swiftspec.specs import ModelSpec
 
-__all__ = ["NamedModel", "known_model", "model_names", "registered_name"]
+__all__ = ["MOST_PADDING", "NamedModel", "known_model", "likely_vocabulary", "model_names", "registered_name"]
 
 _TABLE = Path(__file__).with_name("models.json")
+# Vocabularies whose sizes differ by no more are taken for one that is padded differently, as Qwen2's of 151,936 and
+# 152,064 tokens.
+MOST_PADDING = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +56,16 @@ def known_model(name: str) -> NamedModel:
     entry = _table()[name]
     spec = ModelSpec.from_config(entry["config"], source=name)
     return NamedModel(name=name, spec=spec, vocabulary=entry["vocabulary"], source=entry["source"])
+
+
+def likely_vocabulary(spec: ModelSpec) -> str | None:
+    """The vocabulary of the table that a model of this architecture most likely has, by its size; None if none fits."""
+    return next(
+        (
+            known.vocabulary
+            for known in map(known_model, model_names())
+            if known.spec.architecture == spec.architecture
+            and abs(known.spec.vocab_size - spec.vocab_size) <= MOST_PADDING
+        ),
+        None,
+    )

@@ -97,7 +97,9 @@ def test_two_nodes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_machine_and_sensitivities_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     made = plan().model_copy(
         update={
-            "acceptance": Acceptance(basis="fitted to a neighbour", provenance=Provenance.ASSUMED),
+            "acceptance": Acceptance(
+                basis="fitted to a neighbour", provenance=Provenance.ASSUMED, warning="known only on one task"
+            ),
             "collectives": (
                 Collective(role=Role.TARGET, degree=2, implementation="nccl", seconds={"nccl": 2e-5, "fused": 3e-5}),
             ),
@@ -129,7 +131,7 @@ def test_machine_and_sensitivities_are_told(capsys: pytest.CaptureFixture[str]) 
         }
     )
     text = "\n".join(printed(capsys, made))
-    assert "Acceptance (assumed): fitted to a neighbour" in text
+    assert "Warning: acceptance is known only on one task\nAcceptance (assumed): fitted to a neighbour" in text
     assert "All-reduce of the target on 2 devices: nccl, of nccl 0.020 ms, fused 0.030 ms" in text
     assert "Memory of each of 2 devices of the target: 33.0 GB of 72.0 GB, 30.0 GB of them weights" in text
     rows = {" ".join(line.split()) for line in text.splitlines()}

@@ -262,6 +262,21 @@ def test_acceptance_of_another_pair_is_said_at_the_top() -> None:
     assert "".join(warning.itertext()) == "Acceptance is assumed. Nothing is published; another pair stands in."
 
 
+def test_acceptance_on_one_narrow_data_set_is_said_at_the_top_and_first_in_its_section() -> None:
+    narrow = Acceptance(
+        basis="fitted to a chain", provenance=Provenance.PUBLISHED, warning="known only on InstructCoder (code editing)"
+    )
+    plan = rich_plan().model_copy(update={"acceptance": narrow})
+    page = root(render(plan, profile=composed_profile(), timeline=None))
+    warnings = ["".join(tag.itertext()) for tag in page.iter("p") if tag.get("class") == "warning"]
+    assert warnings == [
+        "Acceptance is known only on InstructCoder (code editing). Fitted to a chain.",
+        "Acceptance is known only on InstructCoder (code editing).",
+    ]
+    section = next(found for found in page.iter("section") if found.get("id") == "acceptance")
+    assert [tag.get("class") for tag in section.iter("p")][:2] == ["warning", "quiet"]
+
+
 def test_several_target_groups_have_no_speed_of_light() -> None:
     several = candidate("dsi", 113.4, target=6, draft=2, target_groups=6)
     plan = rich_plan().model_copy(update={"alternatives": (several,)})

@@ -52,7 +52,7 @@ def test_int4_is_the_layers_matrices_in_groups_and_the_rest_in_bf16() -> None:
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_devices_are_plausible_and_say_where_figures_are_from(device: registry.DeviceSpec) -> None:
     assert device.source
-    assert 20e9 < device.memory_bytes < 300e9
+    assert f"{device.memory_bytes // 2**20}MiB" in device.memory_source or device.name == "h800-sxm"
     # Decoding is bound by memory: a weight is read long before it could be used a hundred times.
     assert device.peak_flops["bf16"] / device.memory_bandwidth_Bps > 100
     assert device.link_bandwidth_Bps < device.memory_bandwidth_Bps
@@ -61,6 +61,7 @@ def test_devices_are_plausible_and_say_where_figures_are_from(device: registry.D
 def test_h800_is_an_h100_with_slower_links() -> None:
     slow, fast = named_device("h800-sxm"), named_device("h100-sxm")
     assert slow.memory_bandwidth_Bps == fast.memory_bandwidth_Bps
+    assert slow.memory_bytes == fast.memory_bytes
     assert slow.link_bandwidth_Bps < fast.link_bandwidth_Bps
 
 
