@@ -1,9 +1,11 @@
 """The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
 
 Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 3 where a process of the engine died, 130 for
-Ctrl-C, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a traceback.
+Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a
+traceback.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -14,12 +16,15 @@ import typer
 
 from swiftspec import __version__, console
 from swiftspec.commands import options, verbs
+from swiftspec.commands.program import run_program
 from swiftspec.commands.usage import usage_sentence
+from swiftspec.engine.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
 
 __all__ = ["app", "main"]
 
 _TRACEBACK = "SWIFTSPEC_TRACEBACK"
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
     name="swiftspec",
@@ -31,7 +36,16 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit code."""
+    """Run one verb; the exit code. Meanwhile SIGTERM and SIGHUP end it as Ctrl-C does."""
+    console.begin()
+    if sys.stdout is None:
+        console.error("stdout is closed; expected it open, or redirected to /dev/null")
+        return 2
+    with ending_signals_raised(), console.warnings_shown("swiftspec"):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(args=arguments, prog_name="swiftspec", standalone_mode=False)
     except typer.TyperException as error:
@@ -42,14 +56,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, EngineError) as error:
         if os.environ.get(_TRACEBACK):
             raise
-        console.error(error)
+        console.error(_sentence(error))
         return 3 if isinstance(error, EngineError) else 2
     return _interrupted() if code == 130 else code or 0
 
 
+def _sentence(error: Exception) -> object:
+    """What went wrong, and with which file or stream."""
+    if not isinstance(error, OSError):
+        return error
+    if error.filename is None and error.errno in _WRITING:
+        # Whatever else is written names itself; the parser's help does not.
+        console.abandon_stdout()
+        return f"stdout: cannot be written ({error.strerror})"
+    return f"{error.filename}: {error.strerror}" if error.filename else error
+
+
 def _interrupted() -> int:
     console.note("swiftspec: interrupted")
-    return 130
+    return exit_code()
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,6 +93,7 @@ def _root(
     """Plan, run and validate low-latency LLM decoding.
 
     profile -> trace -> plan -> run -> validate. Each writes a file for the next; every number says what it rests on.
+    Where a file is written, - is stdout; what is for people then goes to stderr.
 
     \b
     Example:
@@ -160,7 +186,7 @@ def plan(
     *,
     target: Annotated[str, typer.Option(metavar="M", help="Target: a directory, or with --device a name.")],
     draft: Annotated[str, typer.Option(metavar="M", help="Draft: a directory, or with --device a name.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the plan.")],
+    out: options.PlanOut,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
     device: options.DeviceName = None,
@@ -252,8 +278,9 @@ def simulate(
     """Replay a plan on its traced prompts in simulated time.
 
     \b
-    Example:
+    Examples:
       swiftspec simulate --plan plan.json --timeline simulated.json
+      swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
     """
     from swiftspec.commands.simulate import simulate as replay
 
@@ -353,4 +380,4 @@ verbs.register(app)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

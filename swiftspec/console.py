@@ -1,10 +1,19 @@
 """What the user sees: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
-progress, notes and errors to stderr."""
+progress, notes and errors to stderr.
 
+Much of it was written by others: models, prompts, files, other nodes. So no control character reaches a terminal, see
+`harmless`. A result in a pipe is exact to the byte.
+"""
+
+import io
+import logging
+import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
@@ -12,10 +21,57 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-__all__ = ["Progress", "error", "heading", "note", "progress", "say", "stream", "table"]
+__all__ = [
+    "Progress",
+    "abandon_stdout",
+    "begin",
+    "error",
+    "harmless",
+    "heading",
+    "keep_stdout_for_data",
+    "note",
+    "progress",
+    "say",
+    "stream",
+    "table",
+    "warnings_shown",
+]
 
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
+# Control characters (C0 but tab and line feed, delete, C1), separators that some take for line ends, what reorders the
+# text around it (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(slots=True)
+class _State:
+    """Whether stdout carries a file's bytes (`--json -`): results for people then go to stderr."""
+
+    stdout_is_data: bool = False
+
+
+_STATE = _State()
+
+
+def begin() -> None:
+    """Start afresh. Where stdin, stdout or stderr is closed, no file that is opened later takes its number."""
+    _STATE.stdout_is_data = False
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+
+
+def keep_stdout_for_data() -> None:
+    """Write results to stderr from now on: an output is written to stdout."""
+    _STATE.stdout_is_data = True
+
+
+def abandon_stdout() -> None:
+    """Forget what stdout still holds, after it could not be written."""
+    _abandon(sys.stdout)
 
 
 class Progress(Protocol):
@@ -24,32 +80,63 @@ class Progress(Protocol):
     def __call__(self, done: int, total: int, what: str, /) -> None: ...
 
 
+def harmless(text: str) -> str:
+    """Text for a terminal: what could steer it (escape sequences, for one) is spelt out, as in `\\x1b[31m`."""
+    return _HARMFUL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
+
+
+def _in_one_line(text: str) -> str:
+    return harmless(" ".join(text.split()))
+
+
 def say(text: str = "") -> None:
     """A line of the result."""
     stream(f"{text}\n")
 
 
 def stream(text: str) -> None:
-    """A piece of the result, as it comes."""
-    _write(sys.stdout, text)
+    """A piece of the result, as it comes; exact in a pipe."""
+    with _results() as file:
+        file.write(harmless(text) if file.isatty() else text)
+        file.flush()
 
 
 def note(text: str) -> None:
     """A line beside the result."""
-    _write(sys.stderr, f"{text}\n")
+    _write(sys.stderr, f"{harmless(text)}\n")
 
 
 def error(message: object) -> None:
     """One sentence on what went wrong."""
-    note(f"swiftspec: error: {' '.join(str(message).split())}")
+    note(f"swiftspec: error: {_in_one_line(str(message))}")
+
+
+@contextmanager
+def warnings_shown(logger: str) -> Iterator[None]:
+    """Within it, a warning of that logger, or worse, is a line beside the result."""
+    handler = _Notes(logging.WARNING)
+    log = logging.getLogger(logger)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"swiftspec: {' '.join(record.getMessage().split())}")
 
 
 def heading(text: str) -> None:
-    """A title over what follows."""
-    if sys.stdout.isatty():
-        _rich(sys.stdout).print(f"\n{text}", style="bold")
-    else:
-        say(f"\n== {text} ==")
+    """A title over what follows, in one line."""
+    text = _in_one_line(text)
+    with _results() as file:
+        if file.isatty():
+            _rich(file).print(f"\n{text}", style="bold")
+        else:
+            file.write(f"\n== {text} ==\n")
+        file.flush()
 
 
 def table(
@@ -61,10 +148,13 @@ def table(
     last_is_text: bool = False,
 ) -> None:
     """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right."""
+    title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
     text_columns = {*range(num_text_columns), *([len(columns) - 1] if last_is_text else [])}
-    if sys.stdout.isatty():
-        _rich_table(title, columns, rows, text_columns)
-        return
+    with _results() as file:
+        if file.isatty():
+            _rich_table(file, title, columns, rows, text_columns)
+            file.flush()
+            return
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     say(f"\n{title}")
     for row in (columns, *rows):
@@ -78,7 +168,7 @@ def table(
 @contextmanager
 def progress(verb: str) -> Iterator[Progress]:
     """A bar on a terminal; otherwise a line now and then, from the second second on."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield _PlainProgress(verb, sys.stderr)
         return
     with _rich_progress() as bar:
@@ -86,7 +176,7 @@ def progress(verb: str) -> Iterator[Progress]:
 
 
 class _PlainProgress:
-    def __init__(self, verb: str, file: TextIO) -> None:
+    def __init__(self, verb: str, file: TextIO | None) -> None:
         self._verb = verb
         self._file = file
         self._start_s = time.monotonic()
@@ -96,7 +186,8 @@ class _PlainProgress:
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _PLAIN_EVERY_S
-            _write(self._file, f"{self._verb}: {done}/{total} {what} ({now_s - self._start_s:.0f} s)\n")
+            seconds = now_s - self._start_s
+            _write(self._file, f"{self._verb}: {done}/{total} {_in_one_line(what)} ({seconds:.0f} s)\n")
 
 
 class _BarProgress:
@@ -105,12 +196,49 @@ class _BarProgress:
         self._task = task
 
     def __call__(self, done: int, total: int, what: str, /) -> None:
-        self._bar.update(self._task, completed=done, total=total, description=what)
+        self._bar.update(self._task, completed=done, total=total, description=_in_one_line(what))
 
 
-def _write(file: TextIO, text: str) -> None:
-    file.write(text)
-    file.flush()
+def _write(file: TextIO | None, text: str) -> None:
+    """To stderr. Where it is closed or full there is nobody to tell, and no reason to stop."""
+    if file is None:
+        return
+    try:
+        file.write(text)
+        file.flush()
+    except OSError:
+        _abandon(file)
+
+
+@contextmanager
+def _results() -> Iterator[TextIO]:
+    """Where results for people go. ValueError, in one sentence, if it is stdout and cannot be written."""
+    file = sys.stderr if _STATE.stdout_is_data else sys.stdout
+    if file is None and not _STATE.stdout_is_data:
+        raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
+    try:
+        yield file or _Nowhere()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon(file)
+        if not _STATE.stdout_is_data:
+            raise ValueError(f"stdout: cannot be written ({error.strerror})") from error
+
+
+class _Nowhere(io.StringIO):
+    """A stream that keeps nothing."""
+
+    def write(self, text: str, /) -> int:
+        return len(text)
+
+
+def _abandon(file: TextIO) -> None:
+    """Send what a stream still holds to nowhere, or the interpreter fails on it when it ends."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, file.fileno())
+        os.close(nowhere)
 
 
 def _rich(file: TextIO) -> "Console":
@@ -131,7 +259,9 @@ def _rich_progress() -> "RichProgress":
     return Progress(*columns, console=_rich(sys.stderr), transient=True)
 
 
-def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: set[int]) -> None:
+def _rich_table(
+    file: TextIO, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: set[int]
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -140,4 +270,4 @@ def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         drawn.add_column(column, justify="left" if index in text_columns else "right", overflow="fold")
     for row in rows:
         drawn.add_row(*row)
-    _rich(sys.stdout).print(drawn)
+    _rich(file).print(drawn)

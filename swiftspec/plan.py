@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from swiftspec.latency import Provenance
 from swiftspec.policies import POLICIES, Layout, Policy, make_policy
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Collective
+from swiftspec.profile import MOST_DEVICES, Collective
 from swiftspec.timeline import Metrics
 
 __all__ = [
@@ -36,6 +36,9 @@ __all__ = [
 # A prediction of which more than this share rests on no measurement of any machine says so first.
 WEAK_SHARE = 0.2
 WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
+_Count = Annotated[int, Field(ge=0)]
+_Speed = Annotated[float, Field(ge=0)]
+_Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 
 
 class Objective(StrEnum):
@@ -83,9 +86,9 @@ class Prediction(Facts):
     """
 
     metrics: Metrics
-    tokens_per_s_low: float
-    tokens_per_s_high: float
-    provenance: dict[Provenance, float]
+    tokens_per_s_low: _Speed
+    tokens_per_s_high: _Speed
+    provenance: dict[Provenance, _Share]
 
 
 class Candidate(Facts):
@@ -98,7 +101,7 @@ class Candidate(Facts):
 
     policy: str
     shape: dict[str, Value]
-    groups: dict[Role, tuple[int, ...]]
+    groups: dict[Role, tuple[_Count, ...]]
     ranks: dict[Role, int] = Field(default_factory=dict)
     patience_s: float = Field(default=0.5, gt=0, le=3600)
     prediction: Prediction
@@ -182,11 +185,11 @@ class GroupMemory(Facts):
     usable_bytes: of the device's memory, the share that a server may fill.
     """
 
-    devices: tuple[int, ...]
-    weights_bytes: dict[Role, int]
-    kv_bytes: dict[Role, int]
-    reserve_bytes: int
-    usable_bytes: int
+    devices: tuple[_Count, ...]
+    weights_bytes: dict[Role, _Count]
+    kv_bytes: dict[Role, _Count]
+    reserve_bytes: _Count
+    usable_bytes: _Count
 
     @property
     def used_bytes(self) -> int:
@@ -203,10 +206,10 @@ class Explored(Facts):
 
     policy: str
     split: str
-    num_devices: int
-    tokens_per_s: float
-    tpot_s: float
-    num_options: int
+    num_devices: int = Field(ge=1)
+    tokens_per_s: _Speed
+    tpot_s: float = Field(ge=0)
+    num_options: _Count
     estimated: bool = False
 
 
@@ -220,9 +223,9 @@ class Sensitivity(Facts):
     """
 
     change: str
-    tokens_per_s: float
+    tokens_per_s: _Speed
     best: str
-    best_tokens_per_s: float
+    best_tokens_per_s: _Speed
     changes_choice: bool
 
 
@@ -254,7 +257,7 @@ class Plan(Document):
 
     device: str
     engine: str | None = None
-    num_devices: int = Field(ge=1)
+    num_devices: int = Field(ge=1, le=MOST_DEVICES)
     target: ModelRef
     draft: ModelRef
     profile: Basis
@@ -263,11 +266,11 @@ class Plan(Document):
     chosen: Candidate
     alternatives: tuple[Candidate, ...]
     ties: tuple[str, ...] = ()
-    num_simulated: int
-    rejected: dict[str, int]
+    num_simulated: _Count
+    rejected: dict[str, _Count]
     goal: Goal = Goal()
     acceptance: Acceptance | None = None
-    known_errors: dict[str, float | None] = Field(default_factory=dict)
+    known_errors: dict[str, Annotated[float, Field(ge=0)] | None] = Field(default_factory=dict)
     quantisation: dict[Role, str] = Field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     memory: tuple[GroupMemory, ...] = ()
@@ -277,7 +280,7 @@ class Plan(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for candidate in (self.chosen, *self.alternatives):
-            if not candidate.devices <= set(range(self.num_devices)):
+            if max(candidate.devices) >= self.num_devices:
                 listed = ", ".join(map(str, sorted(candidate.devices)))
                 raise ValueError(f"{candidate.policy} is on devices {listed}; num_devices is {self.num_devices}")
         if len(self.candidates) <= len(self.alternatives):

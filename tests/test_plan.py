@@ -125,12 +125,35 @@ def test_impossible_candidates_are_refused(changes: dict[str, Any], message: str
         Plan.parse(content, source="plan.json")
 
 
-@pytest.mark.parametrize("devices", [(2,), (-1,)])
-def test_devices_beyond_the_plans_own_are_refused(devices: tuple[int, ...]) -> None:
-    misplaced = candidate("autoregressive", {Role.TARGET: devices})
+def test_devices_beyond_the_plans_own_are_refused() -> None:
+    misplaced = candidate("autoregressive", {Role.TARGET: (2,)})
     for chosen, alternatives in ((misplaced, ()), (SWIFTSPEC, (misplaced,))):
-        with pytest.raises(ValueError, match=f"autoregressive is on devices {devices[0]}; num_devices is 2"):
+        with pytest.raises(ValueError, match="autoregressive is on devices 2; num_devices is 2"):
             plan(chosen=chosen, alternatives=alternatives)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (("num_devices",), 10**11),
+        (("num_simulated",), -1),
+        (("chosen", "groups", "target"), [-1]),
+        (("chosen", "prediction", "tokens_per_s_low"), -1.0),
+        (("chosen", "prediction", "provenance", "measured"), -0.5),
+        (("chosen", "prediction", "metrics", "ttft_s"), -1.0),
+        (("chosen", "prediction", "metrics", "rounds"), -1),
+        (("chosen", "prediction", "metrics", "figures", "tokens_per_s"), -1.0),
+        (("chosen", "prediction", "metrics", "figures", "round_s", "median"), -1.0),
+    ],
+)
+def test_figures_that_cannot_be_are_refused(field: tuple[str, ...], value: object) -> None:
+    content = json.loads(plan().to_json())
+    place = content
+    for name in field[:-1]:
+        place = place[name]
+    place[field[-1]] = value
+    with pytest.raises(ValueError, match=r"^plan\.json: .*(greater|less) than or equal to|expected no figure below 0"):
+        Plan.parse(content, source="plan.json")
 
 
 def test_policy_that_is_there_twice_is_refused() -> None:

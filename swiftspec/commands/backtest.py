@@ -13,7 +13,7 @@ __all__ = ["backtest", "show_backtest"]
 
 def backtest(*, e2e: Path | None, jobs: int, plot: Path | None, json_path: Path | None) -> Backtest:
     """Predict, print and save."""
-    check_outputs(plot=plot, json=json_path)
+    check_outputs(inputs={"--e2e": e2e}, plot=plot, json=json_path)
     from swiftspec.backtest.run import run
 
     with console.progress("backtest") as progress:

@@ -9,17 +9,19 @@ from swiftspec.commands.basis import make_basis
 from swiftspec.commands.hardware import Machine, PlannedModel, planned_pair
 from swiftspec.commands.policies import check_policy
 from swiftspec.console import Progress
-from swiftspec.documents import ModelRef, write_atomically
+from swiftspec.documents import ModelRef
+from swiftspec.files.writing import locate, write_output
 from swiftspec.latency import Provenance
 from swiftspec.plan import Acceptance, Basis, Goal, Plan
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.registry.names import unknown
 
-__all__ = ["Inputs", "prepare", "search_elsewhere"]
+__all__ = ["Inputs", "prepare", "search_elsewhere", "side_files"]
 
 NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 256
+_PROFILE_SUFFIX, _TRACE_SUFFIX = ".profile.json", ".trace.npz"
 _ANY_GOAL = Goal()
 
 
@@ -36,7 +38,7 @@ class Inputs:
 
     def save(self) -> None:
         for path, content in self.files.items():
-            write_atomically(path, content)
+            write_output(path, content)
 
 
 def _unheard(*_: object) -> None:
@@ -133,18 +135,21 @@ def prepare(
 ) -> Inputs:
     """Synthesise the trace unless one is given, compose the profile, and name the files that `out` will rest on."""
     files: dict[Path, bytes] = {}
+    beside = side_files(out, with_trace=trace is None)
+    if not beside:
+        out = Path("plan.json")  # where a plan written to a stream is taken to end
     if trace is not None:
         recorded, acceptance = _given(trace, target, draft)
         trace_basis = make_basis(trace, plan_path=out)
     else:
         _check_context(machine.context, target, draft)
         recorded, acceptance = _synthesised(machine, target, draft, dataset=dataset, seed=seed)
-        trace_path = out.with_suffix(".trace.npz")
+        trace_path = out.with_suffix(_TRACE_SUFFIX)
         files[trace_path] = recorded.to_bytes()
         trace_basis = make_basis(trace_path, plan_path=out, content=files[trace_path])
     longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in recorded.prompts)
     profile = machine.profile(target, draft, max_context=longest)
-    profile_path = out.with_suffix(".profile.json")
+    profile_path = out.with_suffix(_PROFILE_SUFFIX)
     files[profile_path] = profile.to_bytes()
     return Inputs(
         profile=profile,
@@ -152,8 +157,16 @@ def prepare(
         trace=recorded,
         trace_basis=trace_basis,
         acceptance=acceptance,
-        files=files,
+        files=files if beside else {},
     )
+
+
+def side_files(out: Path, *, with_trace: bool) -> dict[str, Path]:
+    """Files that are written beside a plan, by what to call them; none beside a pipe or a device."""
+    if locate(out).is_stream:
+        return {}
+    profile = {"the profile beside --out": out.with_suffix(_PROFILE_SUFFIX)}
+    return profile | ({"the trace beside --out": out.with_suffix(_TRACE_SUFFIX)} if with_trace else {})
 
 
 def _check_context(context: int, target: PlannedModel, draft: PlannedModel) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "ObjectiveName",
     "OpTables",
     "PlanFile",
+    "PlanOut",
     "Plot",
     "Price",
     "ProfileDtype",
@@ -62,6 +63,14 @@ Dtype = Annotated[
     ),
 ]
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
+PlanOut = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        help="Where to write the plan; with --device, profile and trace are written beside X.json as X.profile.json "
+        "and X.trace.npz.",
+    ),
+]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
 PromptFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Many: JSON lines with `prompt`, or Spec-Bench `turns`.")
@@ -73,7 +82,9 @@ Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: 
 ReportPage = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write the plan as a page: one HTML file.")
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results; - is stdout.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt at most; else the plan's.")]
 ProfileFile = Annotated[Path, typer.Option(metavar="FILE", help="A profile of this pair.")]
@@ -147,6 +158,9 @@ Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where they meet: an address and a free port of node 0.")
 ]
 Secret = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="What only they know, as `swiftspec secret` wrote it.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Keeps strangers out, and is needed with --nnodes: a file that `swiftspec secret` wrote."
+    ),
 ]
 RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Longest wait for each other, in seconds.")]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.documents import write_atomically
+from swiftspec.files.writing import write_output
 from swiftspec.plan import Plan
 from swiftspec.profile import Profile
 from swiftspec.timeline import Timeline
@@ -22,7 +22,7 @@ def write_page(path: Path, plan: Plan, *, profile: Profile, trace: AcceptanceTra
     from swiftspec.html import render
 
     timeline = typical_timeline(plan, profile=profile, trace=trace)
-    write_atomically(path, render(plan, profile=profile, timeline=timeline).encode())
+    write_output(path, render(plan, profile=profile, timeline=timeline).encode())
 
 
 def typical_timeline(plan: Plan, *, profile: Profile, trace: AcceptanceTrace) -> Timeline:

@@ -8,8 +8,8 @@ from typing import TypedDict
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.commands.basis import check_models, make_basis, read_profile, read_trace
-from swiftspec.commands.elsewhere import search_elsewhere
-from swiftspec.commands.files import check_outputs, write_json
+from swiftspec.commands.elsewhere import search_elsewhere, side_files
+from swiftspec.commands.files import check_outputs, saved, write_json
 from swiftspec.commands.hardware import Machine
 from swiftspec.commands.models import resolve_pair
 from swiftspec.commands.page import write_page
@@ -46,7 +46,17 @@ def plan(
     degrees: frozenset[int] | None = None,
 ) -> Plan:
     """Search, print and save: for the machine that profile and trace were recorded on, or for a `machine` elsewhere."""
-    check_outputs(out=out, report=report, json=json_path)
+    inputs: dict[str, Path | str | None] = {
+        "--target": target,
+        "--draft": draft,
+        "--profile": profile,
+        "--trace": trace,
+        "--op-tables": machine.op_tables if machine else None,
+    }
+    beside = {} if machine is None else side_files(out, with_trace=trace is None)
+    check_outputs(inputs=inputs, beside=beside, out=out, report=report, json=json_path)
+    if machine is not None and report is not None and not beside:
+        raise ValueError(f"--report is {report}; it needs an --out that is a file, with profile and trace beside it")
     _check_simulating(jobs, backend)
     common: Common = {
         "policy": policy,
@@ -79,9 +89,11 @@ def plan(
             )
     made.save(out)
     show_plan(made)
+    if machine is not None and not beside:
+        console.note("The profile and trace of this plan are not saved: --out is no file that they could lie beside")
     if report is not None:
         write_page(report, made, profile=read_profile(made, out), trace=read_trace(made, out))
-    console.say(f"\nSaved as {out}" + (f"; the report is {report}" if report else ""))
+    console.say(f"\n{saved(out)}" + (f"; the report is {report}" if report else ""))
     write_json(json_path, {"plan": str(out)} | made.model_dump(mode="json"))
     return made
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec import console
-from swiftspec.commands.basis import candidate_of, read_profile, read_trace
+from swiftspec.commands.basis import candidate_of, files_of, read_profile, read_trace
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.wording import milliseconds, percent, speed
 from swiftspec.perfetto import save_timelines
@@ -28,8 +28,9 @@ def simulate(
     json_path: Path | None = None,
 ) -> list[Timeline]:
     """Simulate every traced prompt and print the metrics."""
-    check_outputs(timeline=timeline, plot=plot, json=json_path)
+    check_outputs(inputs={"--plan": plan}, timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     candidate = candidate_of(made, policy)
     profile, trace = read_profile(made, plan), read_trace(made, plan)
     from swiftspec.simulator.driver import simulate as replay

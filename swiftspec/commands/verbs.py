@@ -164,7 +164,7 @@ def backtest(
 
 
 def secret(*, out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it, for you alone.")]) -> None:
-    """Make a secret that several nodes share, for `run --secret`.
+    """Make a secret that several nodes share, for `run --secret`. Every node needs a copy that only its user can read.
 
     \b
     Example:

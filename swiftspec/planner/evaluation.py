@@ -3,6 +3,7 @@
 import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Thread
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.latency import Provenance
 from swiftspec.plan import Goal
+from swiftspec.planner.backends import quiet_start
 from swiftspec.planner.goals import merit
 from swiftspec.planner.option import Option
 from swiftspec.policies.effects import Role
@@ -139,7 +141,9 @@ class Evaluator:
             return
         # No backend is named, so that joblib.parallel_config can send the chunks to a cluster.
         parallel = joblib.Parallel(n_jobs=self._num_jobs, return_as="generator")
-        yield from parallel(joblib.delayed(_evaluate_there)(self._pickled, chunk, effort) for chunk in chunks)
+        with quiet_start():
+            outcomes = parallel(joblib.delayed(_evaluate_there)(self._pickled, chunk, effort) for chunk in chunks)
+        yield from outcomes
 
     @cached_property
     def _simulator(self) -> Simulator:
@@ -160,7 +164,9 @@ def warm_up(num_jobs: int) -> Thread:
 def _start(num_jobs: int) -> None:
     if num_jobs != 1:
         count = joblib.cpu_count() if num_jobs == -1 else num_jobs
-        joblib.Parallel(n_jobs=count)(joblib.delayed(_ready)() for _ in range(count))
+        # Processes that end before they are ready are missed by whoever needs them, not here.
+        with suppress(Exception), quiet_start():
+            joblib.Parallel(n_jobs=count)(joblib.delayed(_ready)() for _ in range(count))
 
 
 def _ready() -> None:

@@ -36,7 +36,9 @@ def prompt_file(tmp_path: Path) -> Path:
 def plan_file(models: Models, tmp_path: Path) -> Path:
     """A plan for the pair, with a profile and a trace beside it."""
     target, draft = (ModelRef(model=str(directory), dtype="float32") for directory in models)
-    machine_profile().model_copy(update={"target": target, "draft": draft}).save(tmp_path / "profile.json")
+    machine_profile().model_copy(update={"device": "cpu", "target": target, "draft": draft}).save(
+        tmp_path / "profile.json"
+    )
     samples.trace(target=target, draft=draft).save(tmp_path / "trace.npz")
     samples.plan(target=target, draft=draft, folder=tmp_path).save(tmp_path / "plan.json")
     return tmp_path / "plan.json"
@@ -125,7 +127,7 @@ def test_different_vocabularies(fails: Fails, copies: Models, plan_file: Path, p
     [
         ("", "holds no prompts"),
         ('{"prompt": "a"}\n{"prompt": ""}', "line 2: prompt is empty"),
-        ('{"prompt": "a"}\n{"prompt": "b"}\n{oops}', "line 3: not JSON"),
+        ('{"prompt": "a"}\n{"prompt": "b"}\n{oops}', "line 3: not a JSON document"),
     ],
 )
 @pytest.mark.parametrize("verb", ["trace", "run", "validate"])

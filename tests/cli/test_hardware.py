@@ -76,7 +76,7 @@ def test_a_model_that_is_nowhere(name: str, complaint: str) -> None:
 
 
 def test_a_directory_without_config_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read config\.json"):
+    with pytest.raises(ValueError, match=r"config\.json: cannot be read"):
         PlannedModel.of(Role.DRAFT, str(tmp_path))
 
 
