@@ -185,8 +185,8 @@ def trace(
 def plan(
     *,
     target: Annotated[str, typer.Option(metavar="M", help="Target: a directory, or with --device a name.")],
-    draft: Annotated[str, typer.Option(metavar="M", help="Draft: a directory, or with --device a name.")],
     out: options.PlanOut,
+    draft: options.Drafts = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
     device: options.DeviceName = None,
@@ -196,10 +196,15 @@ def plan(
     engine: options.Engine = None,
     op_tables: options.OpTables = None,
     context: options.Context = None,
+    output_tokens: options.OutputTokens = None,
     dataset: options.Dataset = None,
-    objective: options.ObjectiveName = "tokens-per-s",
+    acceptance: options.Acceptance = None,
+    objective: options.ObjectiveName = None,
+    min_tokens_per_s: options.MinSpeed = None,
     max_tpot_ms: options.MaxTpot = None,
+    max_ttft_ms: options.MaxTtft = None,
     max_gpus: options.MaxDevices = None,
+    split: options.Split = None,
     price_per_hour: options.Price = None,
     inflate: options.Inflate = None,
     dtype: options.ProfileDtype = None,
@@ -227,9 +232,12 @@ def plan(
           --profile profile.json --trace trace.npz --devices 2 --out plan.json
       swiftspec plan --target llama-3-70b --draft llama-3.2-3b --device h800-sxm --devices 8 \\
           --quant int4 --out plan.json --report plan.html
+      swiftspec plan --target llama-3-70b --draft llama-3.2-1b --draft llama-3.2-3b --device h100 \\
+          --min-tokens-per-s 200 --price-per-hour 2.5 --out plan.json
     """
+    from swiftspec.commands.goal import make_goal
     from swiftspec.commands.hardware import Machine
-    from swiftspec.commands.plan import make_goal, parse_degrees
+    from swiftspec.commands.plan import parse_degrees
     from swiftspec.commands.plan import plan as search
 
     machine = Machine.named(
@@ -239,11 +247,22 @@ def plan(
         draft_quant=draft_quant,
         engine=engine,
         context=context,
+        output_tokens=output_tokens,
         op_tables=op_tables,
+    )
+    goal = make_goal(
+        objective,
+        devices=devices,
+        min_tokens_per_s=min_tokens_per_s,
+        max_tpot_ms=max_tpot_ms,
+        max_ttft_ms=max_ttft_ms,
+        max_gpus=max_gpus,
+        split=split,
+        price_per_hour=price_per_hour,
     )
     search(
         target=target,
-        draft=draft,
+        drafts=draft or (),
         inflate=inflate,
         dtype=dtype,
         profile=profile,
@@ -251,7 +270,8 @@ def plan(
         devices=devices,
         machine=machine,
         dataset=dataset,
-        goal=make_goal(objective, max_tpot_ms=max_tpot_ms, max_gpus=max_gpus, price_per_hour=price_per_hour),
+        acceptance=acceptance or (),
+        goal=goal,
         policy=policy,
         ranks=ranks,
         degrees=parse_degrees(degrees),
@@ -339,38 +359,6 @@ def run(
         seed=seed,
         acceptance_method=acceptance_method,
         timeline=timeline,
-        plot=plot,
-        json_path=json,
-    )
-
-
-@app.command()
-def validate(
-    *,
-    plan: options.PlanFile,
-    prompts: options.Prompts,
-    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the chosen one always is.")] = "all",
-    repeats: options.Repeats = 3,
-    max_new_tokens: options.NewTokens = None,
-    limit: options.Limit = None,
-    plot: options.Plot = None,
-    json: options.Json = None,
-) -> None:
-    """Run a plan's policies; lay predicted beside measured.
-
-    \b
-    Example:
-      swiftspec validate --plan plan.json --prompts other-prompts.jsonl --json report.json
-    """
-    from swiftspec.commands.validate import validate as compare
-
-    compare(
-        plan=plan,
-        prompts=prompts,
-        policies=policies,
-        repeats=repeats,
-        max_new_tokens=max_new_tokens,
-        limit=limit,
         plot=plot,
         json_path=json,
     )

@@ -9,9 +9,11 @@ import io
 import logging
 import os
 import re
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -29,7 +31,9 @@ __all__ = [
     "harmless",
     "heading",
     "keep_stdout_for_data",
+    "line_width",
     "note",
+    "paragraph",
     "progress",
     "say",
     "stream",
@@ -39,6 +43,8 @@ __all__ = [
 
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
+_PIPE_COLUMNS = 100
+_LEAST_WRAPPED = 24  # columns that a wrapped one has, even where a terminal is narrower
 # Control characters (C0 but tab and line feed, delete, C1), separators that some take for line ends, what reorders the
 # text around it (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -139,6 +145,17 @@ def heading(text: str) -> None:
         file.flush()
 
 
+def paragraph(text: str = "", *, indent: str = "") -> None:
+    """A sentence of the result, broken between words where the line ends; lines after the first are indented more."""
+    say("\n".join(_wrapped(text, line_width(), first=indent, rest=indent + "  " if indent else "")))
+
+
+def line_width() -> int:
+    """Columns of the terminal, or those that a line may have in a pipe."""
+    with _results() as file:
+        return shutil.get_terminal_size().columns if file.isatty() else _PIPE_COLUMNS
+
+
 def table(
     title: str,
     columns: Sequence[str],
@@ -146,23 +163,82 @@ def table(
     *,
     num_text_columns: int = 1,
     last_is_text: bool = False,
+    remarks: Sequence[str] = (),
 ) -> None:
-    """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right."""
+    """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right.
+
+    Parameters
+    ----------
+    last_is_text : bool
+        The last column is broken between words where the line ends.
+    remarks : sequence of str
+        What is said below each row, broken likewise; nothing where it is empty.
+    """
     title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
+    remarks = [*map(harmless, remarks)]
     text_columns = {*range(num_text_columns), *([len(columns) - 1] if last_is_text else [])}
+    head, *body = _laid_out([columns, *rows], text_columns, wrap_last=last_is_text)
+    remarked = [*remarks, *[""] * (len(body) - len(remarks))]
+    lines = [line for row in (head, *body) for line in row]
+    _say_styled(f"\n{title}", "bold")
+    _say_lines(head)
     with _results() as file:
         if file.isatty():
-            _rich_table(file, title, columns, rows, text_columns)
-            file.flush()
+            say(f"  {'─' * (max(map(len, lines)) - 2)}")
+    for row, remark in zip(body, remarked, strict=True):
+        _say_lines(row)
+        for line in _remark(remark):
+            _say_styled(line, "dim")
+
+
+def _say_styled(line: str, style: str) -> None:
+    """A line of the result, in a style where it goes to a terminal."""
+    with _results() as file:
+        if not file.isatty():
+            say(line)
             return
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    say(f"\n{title}")
-    for row in (columns, *rows):
+        _rich(file).print(line, style=style, soft_wrap=True)
+        file.flush()
+
+
+def _laid_out(rows: Sequence[Sequence[str]], text_columns: set[int], *, wrap_last: bool) -> list[list[str]]:
+    """Lines of each row: one, or more where its last column is broken."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    laid: list[list[str]] = []
+    for row in rows:
         cells = [
             cell.ljust(width) if index in text_columns else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        say(f"  {'  '.join(cells)}".rstrip())
+        if not wrap_last:
+            laid.append([f"  {'  '.join(cells)}".rstrip()])
+            continue
+        before = "  ".join(["", *cells[:-1], ""])
+        room = max(len(before) + _LEAST_WRAPPED, line_width())
+        laid.append(_wrapped(row[-1], room, first=before, rest=" " * len(before)))
+    return laid
+
+
+def _remark(text: str) -> list[str]:
+    return _wrapped(text, line_width(), first="    ", rest="    ") if text else []
+
+
+def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:
+    """Lines of a text; a word that is longer than a line stays whole."""
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.rstrip() for line in lines] or [first.rstrip()]
+
+
+def _say_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 @contextmanager
@@ -257,17 +333,3 @@ def _rich_progress() -> "RichProgress":
         TimeElapsedColumn(),
     )
     return Progress(*columns, console=_rich(sys.stderr), transient=True)
-
-
-def _rich_table(
-    file: TextIO, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: set[int]
-) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if index in text_columns else "right", overflow="fold")
-    for row in rows:
-        drawn.add_row(*row)
-    _rich(file).print(drawn)

@@ -113,9 +113,9 @@ class Document(Facts):
         return json.dumps(head | self.model_dump(mode="json"), indent=1, allow_nan=False)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path | str) -> Self:
         """ValueError, one sentence naming file, field and value, for anything that is not such a document."""
-        return cls.parse(read_json(path, pipes=True), source=str(path))
+        return cls.parse(read_json(Path(path), pipes=True), source=str(path))
 
     @classmethod
     def parse(cls, content: object, *, source: str) -> Self:

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from enum import StrEnum
+from html import escape
 from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from swiftspec.documents import Document, Facts, ModelRef
+from swiftspec.goal import Goal, Objective, cost_per_million
 from swiftspec.latency import Provenance
 from swiftspec.policies import POLICIES, Layout, Policy, make_policy
 from swiftspec.policies.base import Value
@@ -28,6 +29,7 @@ __all__ = [
     "Prediction",
     "Rejection",
     "Sensitivity",
+    "cost_per_million",
     "described",
     "named_group",
     "named_split",
@@ -39,35 +41,6 @@ WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
 _Count = Annotated[int, Field(ge=0)]
 _Speed = Annotated[float, Field(ge=0)]
 _Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
-
-
-class Objective(StrEnum):
-    """What the best plan has most, or least, of."""
-
-    TOKENS_PER_S = "tokens-per-s"  # of one user, from request to last token
-    TPOT = "tpot"  # the mean over requests
-    TPOT_P95 = "tpot-p95"  # over requests
-    TOKENS_PER_GPU = "tokens-per-gpu"  # tokens/s over devices in use
-    COST = "cost"  # tokens per unit of money
-
-
-class Goal(Facts):
-    """What the plan is to be best at, and what it must keep to.
-
-    max_tpot_s: of the mean request. max_devices: in use, of those there are. price_per_hour: of one device, in any
-    currency; the objective `cost` needs it.
-    """
-
-    objective: Objective = Objective.TOKENS_PER_S
-    max_tpot_s: float | None = Field(default=None, gt=0)
-    max_devices: int | None = Field(default=None, ge=1)
-    price_per_hour: float | None = Field(default=None, gt=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.objective is Objective.COST and self.price_per_hour is None:
-            raise ValueError("price_per_hour is missing; the objective cost needs what a device costs an hour")
-        return self
 
 
 class Basis(Facts):
@@ -287,6 +260,36 @@ class Plan(Document):
             raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
         return self
 
+    def __repr__(self) -> str:
+        return f"Plan({self.summary}; {len(self.alternatives)} alternatives)"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the summary, and the best of every policy. `swiftspec report` writes the whole page."""
+        rows = (
+            (
+                candidate.policy,
+                candidate.split,
+                f"{candidate.prediction.metrics.figures.tokens_per_s:.1f}",
+                candidate.describe().partition(" (")[2].removesuffix(")"),
+            )
+            for candidate in self.candidates.values()
+        )
+        head = "".join(f"<th>{title}</th>" for title in ("policy", "split", "tokens/s", "shape"))
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<div><p>{escape(self.summary)}</p>{table}</div>"
+
+    @property
+    def summary(self) -> str:
+        """`llama-3-70b with llama-3.2-1b on 8 h100-sxm: swiftspec 4+1 (verify_rows=16), 243.8 tokens/s predicted`."""
+        speed = self.chosen.prediction.metrics.figures.tokens_per_s
+        return (
+            f"{self.target.model} with {self.draft.model} on {self.num_devices} {self.device}: "
+            f"{self.chosen.describe()}, {speed:.1f} tokens/s predicted"
+        )
+
     @property
     def candidates(self) -> Mapping[str, Candidate]:
         """The chosen candidate and its alternatives, by policy."""
@@ -303,6 +306,14 @@ class Plan(Document):
         counts = sorted({cell.num_devices for cell in cells})
         of_count = ([cell for cell in cells if cell.num_devices == count] for count in counts)
         return {cells[0].num_devices: max(cells, key=lambda cell: cell.tokens_per_s) for cells in of_count}
+
+    @property
+    def cost_per_million_tokens(self) -> float | None:
+        """Price of the devices in use while a million tokens come; None where the goal names no price."""
+        if self.goal.price_per_hour is None:
+            return None
+        tokens_per_s = self.chosen.prediction.metrics.figures.tokens_per_s
+        return cost_per_million(self.goal.price_per_hour, len(self.chosen.devices), tokens_per_s)
 
     @property
     def rejections(self) -> list[Rejection]:

@@ -12,6 +12,7 @@ __all__ = [
     "gigabytes",
     "known_errors",
     "milliseconds",
+    "money",
     "objective",
     "percent",
     "provenance_shares",
@@ -58,13 +59,24 @@ def count(number: int, singular: str) -> str:
     return f"{number} {singular}{'' if number == 1 else 's'}"
 
 
+def money(amount: float) -> str:
+    """Two decimals, or three significant figures where that is more."""
+    return f"{amount:.2f}" if amount >= 1 else f"{amount:.3g}"
+
+
 def objective(goal: Goal) -> str:
     """`cost, at most 4.00 ms per token, 2 per device and hour`."""
     limits = []
+    if goal.min_tokens_per_s is not None:
+        limits.append(f"at least {goal.min_tokens_per_s:g} tokens/s")
     if goal.max_tpot_s is not None:
         limits.append(f"at most {milliseconds(goal.max_tpot_s)} ms per token")
+    if goal.max_ttft_s is not None:
+        limits.append(f"at most {milliseconds(goal.max_ttft_s)} ms to the first")
     if goal.max_devices is not None:
         limits.append(f"at most {count(goal.max_devices, 'device')}")
+    if goal.splits:
+        limits.append(f"split {' or '.join(goal.splits)}")
     if goal.price_per_hour is not None:
         limits.append(f"{goal.price_per_hour:g} per device and hour")
     return ", ".join([goal.objective, *limits])

@@ -16,7 +16,7 @@ MAX_LINES = 400
 
 CONTRACTS = frozenset(
     {
-        *("specs", "registry", "latency", "steps", "profile", "acceptance", "plan", "timeline", "report"),
+        *("specs", "registry", "latency", "steps", "profile", "acceptance", "goal", "plan", "timeline", "report"),
         *("tree", "policies", "documents", "errors", "difficulty"),
     }
 )

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -233,3 +234,33 @@ def test_policies_that_share_a_reason_are_rejected_together() -> None:
         Rejection("no room: at all", {"": 2}),
         Rejection("too few", {"dsi": 1}),
     ]
+
+
+def test_a_plan_is_shown_in_a_line_and_in_a_notebook_as_a_table(tmp_path: Path) -> None:
+    made = plan(alternatives=(AUTOREGRESSIVE,)).model_copy(update={"device": "<b>"})
+    assert (
+        repr(made)
+        == str(made)
+        == (
+            "Plan(demo/target with demo/draft on 2 <b>: swiftspec 1+1 (verify_rows=6, expand_rows=2), "
+            "100.0 tokens/s predicted; 1 alternatives)"
+        )
+    )
+    page = ElementTree.fromstring(made._repr_html_())
+    assert "on 2 <b>: swiftspec 1+1" in "".join(page.itertext())
+    rows = [[cell.text for cell in row] for row in page.iter("tr")]
+    assert rows[1:] == [
+        ["swiftspec", "1+1", "100.0", "verify_rows=6, expand_rows=2"],
+        ["autoregressive", "2", "100.0", None],
+    ]
+
+
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    plan().save(tmp_path / "plan.json")
+    assert Plan.load(str(tmp_path / "plan.json")) == plan()
+
+
+def test_what_a_million_tokens_cost() -> None:
+    assert plan().cost_per_million_tokens is None
+    priced = plan().model_copy(update={"goal": Goal(price_per_hour=3.6)})
+    assert priced.cost_per_million_tokens == pytest.approx(20.0)  # 2 devices, 10,000 s

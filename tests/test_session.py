@@ -163,7 +163,7 @@ def test_a_start_that_is_cancelled_leaves_no_process(plan: Plan) -> None:
     """As by a server with a bound on its start, which tries again."""
 
     async def start() -> None:
-        async with asyncio.timeout(0.5), swiftspec.AsyncEngine(plan):
+        async with asyncio.timeout(0.05), swiftspec.AsyncEngine(plan):
             raise AssertionError("it was ready at once")
 
     before = set(engine_processes(os.getpid()))

@@ -81,7 +81,7 @@ def demo(
         console.heading("3/5 Plan: which policy, shape and split, and what to expect?")
         made = plan(
             target=target,
-            draft=draft,
+            drafts=[draft],
             inflate=inflate,
             dtype=profiled.target.dtype,
             profile=directory / "profile.json",

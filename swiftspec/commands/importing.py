@@ -6,6 +6,7 @@ from swiftspec import console
 from swiftspec.commands.files import check_outputs, saved, write_json
 from swiftspec.ops.importing import from_directory
 from swiftspec.ops.tables import COLUMNS, OpTables
+from swiftspec.registry import registered_device
 
 __all__ = ["PACKAGE", "import_tables", "show_tables"]
 
@@ -15,6 +16,7 @@ PACKAGE = "aiconfigurator"
 def import_tables(*, source: str, device: str, out: Path, json_path: Path | None = None) -> OpTables:
     """Read, print and save."""
     check_outputs(inputs={"--from": source}, out=out, json=json_path)
+    device = registered_device(device, field="--device")
     if source == PACKAGE:
         from swiftspec.ops.aiconfigurator import from_package
 

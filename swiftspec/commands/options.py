@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
+    "Acceptance",
     "AcceptanceMethod",
     "Backend",
     "Context",
@@ -15,6 +16,7 @@ __all__ = [
     "Directory",
     "Draft",
     "DraftQuant",
+    "Drafts",
     "Dtype",
     "Engine",
     "Inflate",
@@ -23,11 +25,14 @@ __all__ = [
     "Limit",
     "MaxDevices",
     "MaxTpot",
+    "MaxTtft",
+    "MinSpeed",
     "NewTokens",
     "NodeRank",
     "NumNodes",
     "ObjectiveName",
     "OpTables",
+    "OutputTokens",
     "PlanFile",
     "PlanOut",
     "Plot",
@@ -44,12 +49,17 @@ __all__ = [
     "ReportPage",
     "Secret",
     "Seed",
+    "Split",
     "Target",
     "Timeline",
     "TraceFile",
 ]
 
 Target = Annotated[str, typer.Option(metavar="M", help="Target: a Hugging Face directory, or demo/target.")]
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option("--draft", metavar="M", help="Draft, as the target. With --device, several may be compared."),
+]
 Draft = Annotated[str, typer.Option(metavar="M", help="Draft: a Hugging Face directory, or demo/draft.")]
 Inflate = Annotated[
     str | None,
@@ -106,7 +116,7 @@ AcceptanceMethod = Annotated[
 Jobs = Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")]
 DeviceName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Plan for this device, as h100-sxm, h200-sxm or h800-sxm, from op tables."),
+    typer.Option(metavar="NAME", help="Plan for this device, as h100 or b200; `swiftspec devices` lists them."),
 ]
 Quant = Annotated[
     str | None,
@@ -141,12 +151,34 @@ Dataset = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="With --device: acceptance on this data set; on all if not given."),
 ]
+Acceptance = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RATE",
+        help="With --device: draft tokens that are accepted, as measured. 0.75 of single ones, 0.44@5 of chains of 5 "
+        "(vLLM's average), 0.8,0.7,0.6 by position (vLLM's too). One for each --draft.",
+    ),
+]
+OutputTokens = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --device, tokens of an output; 256 if not given.")
+]
 ObjectiveName = Annotated[
-    Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost"], typer.Option(help="What to be best at.")
+    Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None,
+    typer.Option(help="What to be best at; tokens-per-s if not given, and devices with --min-tokens-per-s."),
+]
+MinSpeed = Annotated[
+    float | None, typer.Option(metavar="X", help="Only what reaches this speed; on the fewest devices that do.")
 ]
 MaxTpot = Annotated[float | None, typer.Option(metavar="MS", help="Only what keeps the mean TPOT below this.")]
+MaxTtft = Annotated[float | None, typer.Option(metavar="MS", help="Only what keeps the mean TTFT below this.")]
 MaxDevices = Annotated[int | None, typer.Option(min=1, help="Only what needs so many devices at most.")]
-Price = Annotated[float | None, typer.Option(metavar="P", help="Of a device, in any currency, for --objective cost.")]
+Split = Annotated[
+    str | None,
+    typer.Option(metavar="T+D", help="Only so many devices of the target and the draft: 4+4, or 8 for both together."),
+]
+Price = Annotated[
+    float | None, typer.Option(metavar="P", help="Of one device, in any currency: what a million tokens cost.")
+]
 Backend = Annotated[
     str | None, typer.Option(metavar="loky|dask|ray", help="Where simulations run: here, or on an existing cluster.")
 ]

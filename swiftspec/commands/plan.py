@@ -1,32 +1,36 @@
 """`swiftspec plan`: the simulator's choice of policy, shape and split, and what it rests on."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.commands.basis import check_models, make_basis, read_profile, read_trace
-from swiftspec.commands.elsewhere import search_elsewhere, side_files
+from swiftspec.commands.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
+from swiftspec.commands.elsewhere import Planned, plan_elsewhere, side_files
 from swiftspec.commands.files import check_outputs, saved, write_json
-from swiftspec.commands.hardware import Machine
+from swiftspec.commands.hardware import Machine, PlannedModel, planned_pair
 from swiftspec.commands.models import resolve_pair
 from swiftspec.commands.page import write_page
 from swiftspec.commands.policies import check_policy
 from swiftspec.commands.showing import show_plan
-from swiftspec.plan import Goal, Objective, Plan
+from swiftspec.plan import Goal, Plan
+from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
+from swiftspec.registry import DEVICES
 
-__all__ = ["make_goal", "parse_degrees", "plan", "search", "search_elsewhere"]
+__all__ = ["parse_degrees", "plan", "search"]
 
 _ANY_GOAL = Goal()
+_NOT_HERE = "with --device nothing is run or was measured here"
+_RECORDED = "it needs --device, without which acceptance is that of --trace"
 
 
 def plan(
     *,
     target: str,
-    draft: str,
+    drafts: Sequence[str],
     inflate: str | None,
     dtype: str | None,
     profile: Path | None,
@@ -38,6 +42,7 @@ def plan(
     out: Path,
     machine: Machine | None = None,
     dataset: str | None = None,
+    acceptance: Sequence[str] = (),
     goal: Goal = _ANY_GOAL,
     backend: str | None = None,
     report: Path | None = None,
@@ -48,7 +53,7 @@ def plan(
     """Search, print and save: for the machine that profile and trace were recorded on, or for a `machine` elsewhere."""
     inputs: dict[str, Path | str | None] = {
         "--target": target,
-        "--draft": draft,
+        **{f"--draft {draft}": draft for draft in drafts},
         "--profile": profile,
         "--trace": trace,
         "--op-tables": machine.op_tables if machine else None,
@@ -67,35 +72,86 @@ def plan(
         "plan_path": out,
         "degrees": degrees,
     }
+    each: Drafts = {}
     if machine is None:
-        if dataset is not None:
-            raise ValueError(f"--dataset is {dataset}; it needs --device, without which acceptance is that of --trace")
+        _refuse({"--dataset": dataset, "--acceptance": ", ".join(acceptance) or None}, _RECORDED)
+        recorded = _needed("--profile", profile)
         made = search(
             target=target,
-            draft=draft,
+            draft=recorded_draft(drafts, policy, recorded),
             inflate=inflate,
             dtype=dtype,
-            profile=_needed("--profile", profile),
+            profile=recorded,
             trace=_needed("--trace", trace),
             devices=devices,
             ranks=ranks,
             **common,
         )
     else:
-        _refuse({"--inflate": inflate, "--dtype": dtype, "--profile": profile, "--ranks": ranks})
-        with console.progress("plan") as progress:
-            made = search_elsewhere(
-                machine, target=target, draft=draft, trace=trace, dataset=dataset, progress=progress, **common
-            )
+        _refuse({"--inflate": inflate, "--dtype": dtype, "--profile": profile, "--ranks": ranks}, _NOT_HERE)
+        named = named_drafts(target, drafts, acceptance, policy)
+        _note_names(target, named)
+        each = _plan_each(machine, named, target=target, trace=trace, dataset=dataset, common=common)
+        best = best_draft(each)
+        best.inputs.save()
+        made = best.plan
     made.save(out)
+    if len(each) > 1:
+        show_drafts(each)
     show_plan(made)
     if machine is not None and not beside:
         console.note("The profile and trace of this plan are not saved: --out is no file that they could lie beside")
     if report is not None:
         write_page(report, made, profile=read_profile(made, out), trace=read_trace(made, out))
     console.say(f"\n{saved(out)}" + (f"; the report is {report}" if report else ""))
-    write_json(json_path, {"plan": str(out)} | made.model_dump(mode="json"))
+    write_json(json_path, _content(made, out, each))
     return made
+
+
+def _plan_each(
+    machine: Machine, drafts: Sequence[Draft], *, target: str, trace: Path | None, dataset: str | None, common: "Common"
+) -> Drafts:
+    """A plan for each draft; where several are named, one that cannot be planned is told with the others."""
+    found: dict[str, Planned | ValueError] = {}
+    for draft in drafts:
+        planned_pair(target, draft.name)
+    for draft in drafts:
+        with console.progress(f"plan with {draft.name}" if len(drafts) > 1 else "plan") as progress:
+            try:
+                found[draft.name] = plan_elsewhere(
+                    machine,
+                    target=target,
+                    draft=draft.name,
+                    trace=trace,
+                    dataset=dataset,
+                    acceptance=draft.acceptance,
+                    progress=progress,
+                    **common,
+                )
+            except ValueError as error:
+                if len(drafts) == 1:
+                    raise
+                found[draft.name] = error
+    return found
+
+
+def _note_names(target: str, drafts: Sequence[Draft]) -> None:
+    """What short names were taken for."""
+    for role, name in ((Role.TARGET, target), *((Role.DRAFT, draft.name) for draft in drafts)):
+        planned = PlannedModel.of(role, name)
+        if planned.directory is None and planned.name != name:
+            console.note(f"--{role} {name} is taken for {planned.name}")
+
+
+def _content(made: Plan, out: Path, each: Drafts) -> dict[str, Any]:
+    """For --json: the plan, what it costs, and the plans with other drafts."""
+    content = {"plan": str(out), "cost_per_million_tokens": made.cost_per_million_tokens} | made.model_dump(mode="json")
+    if len(each) > 1:
+        content["drafts"] = {
+            name: {"error": str(found)} if isinstance(found, ValueError) else found.plan.model_dump(mode="json")
+            for name, found in each.items()
+        }
+    return content
 
 
 class Common(TypedDict):
@@ -120,23 +176,6 @@ def parse_degrees(text: str | None) -> frozenset[int] | None:
     return frozenset(map(int, parts))
 
 
-def make_goal(objective: str, *, max_tpot_ms: float | None, max_gpus: int | None, price_per_hour: float | None) -> Goal:
-    """From flags. ValueError naming the flag."""
-    for flag, value in (("--max-tpot-ms", max_tpot_ms), ("--price-per-hour", price_per_hour)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{flag} is {value}; expected a positive number")
-    if objective == Objective.COST and price_per_hour is None:
-        raise ValueError("--price-per-hour is missing; --objective cost needs what a device costs an hour")
-    if objective != Objective.COST and price_per_hour is not None:
-        raise ValueError(f"--price-per-hour is {price_per_hour}; it needs --objective cost, not {objective}")
-    return Goal(
-        objective=Objective(objective),
-        max_tpot_s=None if max_tpot_ms is None else max_tpot_ms / 1e3,
-        max_devices=max_gpus,
-        price_per_hour=price_per_hour,
-    )
-
-
 def _needed(flag: str, path: Path | None) -> Path:
     if path is None:
         raise ValueError(f"{flag} is missing; a plan for this machine needs it, one for another machine needs --device")
@@ -152,10 +191,10 @@ def _check_simulating(jobs: int, backend: str | None) -> None:
         check_backend(backend, field="--backend")
 
 
-def _refuse(given: Mapping[str, object]) -> None:
+def _refuse(given: Mapping[str, object], reason: str) -> None:
     for flag, value in given.items():
         if value is not None:
-            raise ValueError(f"{flag} is {value}; with --device nothing is run or was measured here")
+            raise ValueError(f"{flag} is {value}; {reason}")
 
 
 def search(
@@ -179,6 +218,7 @@ def search(
     """The plan for the machine of a profile, as it would be saved at `plan_path`."""
     wanted = check_policy(policy, devices)
     latencies, recorded = Profile.load(profile), AcceptanceTrace.load(trace)
+    _check_same_machine(latencies, profile)
     dtype = dtype or latencies.target.dtype
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=latencies.device)
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
@@ -199,4 +239,13 @@ def search(
             backend=backend,
             ranks=ranks,
             degrees=AllowedDegrees(sizes=degrees),
+        )
+
+
+def _check_same_machine(profile: Profile, path: Path) -> None:
+    """ValueError for one that was composed: what it is of cannot be run here."""
+    if profile.device in DEVICES:
+        raise ValueError(
+            f"{path}: a profile of {profile.device}, which this machine is not; plan for it with --device "
+            f"{profile.device}, without --profile"
         )

@@ -6,7 +6,7 @@ from math import prod
 
 from swiftspec.html.charts import Mark, frontier
 from swiftspec.html.markup import Markup, element
-from swiftspec.html.parts import DASH, Column, View, scrolling, section, shape_text, table
+from swiftspec.html.parts import DASH, Column, View, captioned, section, shape_text, table
 from swiftspec.html.sources import Source
 from swiftspec.plan import Explored, Plan
 from swiftspec.wording import count, estimated, milliseconds, signed_percent, speed
@@ -67,8 +67,8 @@ def _heat_table(plan: Plan, explored: Sequence[Explored], title: str, *, scale: 
     corner = "policy" if not upright else "devices" if "+" not in splits[0] else "split"
     head = element("tr", element("th", corner, scope="col"), *_headings(across, upright))
     rows = [element("tr", element("th", row, scope="row"), *(at(row, column) for column in across)) for row in down]
-    body = element("table", element("caption", title), element("thead", head), element("tbody", *rows), class_="heat")
-    return scrolling(body, label=f"Tokens/s by policy and devices: {title.lower()}")
+    body = element("table", element("thead", head), element("tbody", *rows), class_="heat")
+    return captioned(body, title, label=f"Tokens/s by policy and devices: {title.lower()}")
 
 
 def _heat_cell(cell: Explored, *, scale: tuple[float, float], chosen: bool) -> Markup:

@@ -88,6 +88,11 @@ class Outcome:
         return float(self.tpot_s.mean())
 
     @property
+    def mean_ttft_s(self) -> float:
+        """Over all prompts and seeds."""
+        return float((self.request_s - self.tpot_s * np.maximum(self.tokens - 1, 0)).mean())
+
+    @property
     def elasticities(self) -> npt.NDArray[np.float64]:
         """By how many percent a request takes longer where a role's forwards do by one, in the order of `Role`.
 

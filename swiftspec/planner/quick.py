@@ -20,7 +20,7 @@ from swiftspec.planner.option import Key, Option, Split
 from swiftspec.planner.surface import Surface
 from swiftspec.planner.trials import HOPEFUL, SAFE, Finals, Standing, Trials, by_policy
 
-__all__ = ["quickly_found"]
+__all__ = ["UNTRIED", "quickly_found"]
 
 # Prompts, and output tokens of each.
 _SCOUTING = (4, 28)
@@ -30,7 +30,7 @@ _OTHERS = 3  # prompts of policies out of the running, their outputs whole
 # A policy is scouted on so many splits, the plausible best, and on the plausible best for every number of devices.
 _SCOUTED_SPLITS = 4
 _MOST_CONTENDING = 3  # policies
-_UNTRIED = "less plausible by closed forms than what was simulated"
+UNTRIED = "less plausible by closed forms than what was simulated"
 
 
 class _Tier(NamedTuple):
@@ -71,7 +71,7 @@ def quickly_found(
     if trials.goal.objective in PER_DEVICE:
         _search_splits(trials, race)
     tried = trials.simulated
-    rejected.update(f"{option.policy.name}: {_UNTRIED}" for option in options if option.key not in tried)
+    rejected.update(f"{option.policy.name}: {UNTRIED}" for option in options if option.key not in tried)
     contending = race.contending
     contenders = [
         option for number, name in enumerate(contending) for option in race.finalists(name, 1 if number else 3)
@@ -79,8 +79,8 @@ def quickly_found(
     if trials.goal.objective in PER_DEVICE:  # fewer devices are better, and just as slow as allowed
         hopeful = [option for name in contending for option in race.finalists(name, 3, margin=HOPEFUL)]
         contenders += [option for option in hopeful if option not in contenders]
-    if trials.goal.max_tpot_s is not None:  # whatever else keeps to it, this does if anything can
-        contenders += [option for option in race.fastest(policy) if option not in contenders]
+    if trials.goal.is_limited:  # whatever else keeps to the limits, these do if anything can
+        contenders += [option for option in race.nearest(policy) if option not in contenders]
     whole_length = {option.policy.name for option in contenders}
     others = [option for name in race.policies if name not in whole_length for option in race.finalists(name, 1)]
     whole = trials.sample(len(trials.trace.prompts), trials.longest, explain=True)
@@ -102,7 +102,8 @@ def _search_splits(trials: Trials, race: "_Race") -> None:
 
 def _plausibility(trials: Trials, option: Option, speed: float) -> tuple[bool, float]:
     """To sort by, as outcomes are."""
-    return trials.scored(merit_of_speed(trials.goal, speed, option.num_devices), 1 / speed)
+    merit = merit_of_speed(trials.goal, speed, option.num_devices)
+    return trials.scored(Standing(option, tokens_per_s=speed, tpot_s=1 / speed, ttft_s=0.0, merit=merit))
 
 
 def _scouts(ranked: Iterable[Option]) -> list[Option]:
@@ -183,10 +184,10 @@ class _Race:
             self._expected[name] = sorted(self._surfaces[name].expected(there), key=self._score, reverse=True)
         return self._expected[name]
 
-    def fastest(self, policy: str | None) -> list[Option]:
-        """The option of the lowest TPOT to expect; of `policy`, if that is given."""
+    def nearest(self, policy: str | None) -> list[Option]:
+        """The option that is expected to keep best to the goal's limits; of `policy`, if that is given."""
         expected = [standing for name in self.policies if policy in (None, name) for standing in self.expected(name)]
-        return [min(expected, key=lambda standing: standing.tpot_s).option]
+        return [max(expected, key=lambda standing: standing.reach(self._trials.goal)).option]
 
     def tier(self, name: str) -> _Tier:
         promise = self.promise(name)
@@ -249,10 +250,14 @@ class _Race:
 
     def _middle_score(self, outcome: Outcome, *, margin: float = SAFE) -> tuple[bool, float]:
         expected = self.forecast(outcome.option)
-        merit, tpot_s = outcome.merit(self._trials.goal), outcome.mean_tpot_s
-        return self._trials.scored(
-            math.sqrt(expected.merit * merit), math.sqrt(expected.tpot_s * tpot_s), margin=margin
+        own = Standing.of(outcome, self._trials.goal)
+        middle = own._replace(
+            tokens_per_s=math.sqrt(expected.tokens_per_s * own.tokens_per_s),
+            tpot_s=math.sqrt(expected.tpot_s * own.tpot_s),
+            ttft_s=math.sqrt(expected.ttft_s * own.ttft_s),
+            merit=math.sqrt(expected.merit * own.merit),
         )
+        return self._trials.scored(middle, margin=margin)
 
     def _score(self, standing: Standing) -> tuple[bool, float]:
-        return self._trials.scored(standing.merit, standing.tpot_s)
+        return self._trials.scored(standing)

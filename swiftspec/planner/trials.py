@@ -10,12 +10,13 @@ import numpy as np
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.plan import Explored, Goal
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
+from swiftspec.planner.goals import reach
 from swiftspec.planner.option import Key, Option, Split
 
 __all__ = ["HOPEFUL", "SAFE", "Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
 
-# Shares of the TPOT allowed: what keeps to the first in a short simulation does so in a long one, too; what misses the
-# second does not.
+# Shares of a limit: what keeps to the first in a short simulation does so in a long one, too; what misses the second
+# does not.
 SAFE, HOPEFUL = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
@@ -59,17 +60,18 @@ class Trials:
         return [done[option.key] for option in options]
 
     def score(self, outcome: Outcome) -> tuple[bool, float]:
-        """To sort by: first what keeps to the constraint, by merit; what does not, by how nearly it does."""
-        return self.scored(outcome.merit(self.goal), outcome.mean_tpot_s)
+        """To sort by: first what keeps to the goal's limits, by merit; what does not, by how nearly it does."""
+        return self.scored(Standing.of(outcome, self.goal))
 
-    def scored(self, merit: float, tpot_s: float, *, margin: float = SAFE) -> tuple[bool, float]:
-        """As `score`, of figures; margin: share of the TPOT allowed that still keeps to the constraint."""
-        keeps = self.goal.max_tpot_s is None or tpot_s <= margin * self.goal.max_tpot_s
-        return keeps, merit if keeps else 1 / tpot_s
+    def scored(self, standing: "Standing", *, margin: float = SAFE) -> tuple[bool, float]:
+        """As `score`, of figures; margin: share of what the limits allow that still keeps to them."""
+        share = standing.reach(self.goal)
+        keeps = margin * share >= 1
+        return keeps, standing.merit if keeps else share
 
     def keeps(self, outcome: Outcome) -> bool:
-        """Whether an outcome is within the goal's TPOT."""
-        return self.goal.max_tpot_s is None or outcome.mean_tpot_s <= self.goal.max_tpot_s
+        """Whether an outcome is within the goal's limits."""
+        return Standing.of(outcome, self.goal).reach(self.goal) >= 1
 
     def share(
         self,
@@ -176,14 +178,25 @@ class Standing(NamedTuple):
     option: Option
     tokens_per_s: float
     tpot_s: float
+    ttft_s: float
     merit: float
-    num_options: int
+    num_options: int = 1
     estimated: bool = False
 
     @classmethod
     def of(cls, outcome: Outcome, goal: Goal) -> "Standing":
         """A finalist's own."""
-        return cls(outcome.option, outcome.tokens_per_s, outcome.mean_tpot_s, outcome.merit(goal), 1)
+        return cls(
+            option=outcome.option,
+            tokens_per_s=outcome.tokens_per_s,
+            tpot_s=outcome.mean_tpot_s,
+            ttft_s=outcome.mean_ttft_s,
+            merit=outcome.merit(goal),
+        )
+
+    def reach(self, goal: Goal) -> float:
+        """As `goals.reach`."""
+        return reach(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
 
     @property
     def cell(self) -> Explored:
@@ -206,6 +219,7 @@ def _scaled(found: Standing, final: Standing, reference: Standing) -> Standing:
     return found._replace(
         tokens_per_s=found.tokens_per_s * final.tokens_per_s / reference.tokens_per_s,
         tpot_s=found.tpot_s * final.tpot_s / reference.tpot_s,
+        ttft_s=found.ttft_s * final.ttft_s / reference.ttft_s,
         merit=found.merit * final.merit / reference.merit,
     )
 

@@ -348,3 +348,15 @@ def test_both_schemes_name_the_same_colours_and_every_paint_has_one() -> None:
     used = set(re.findall(r'class="(?:swatch )?paint-([a-z]+)', composed_page() + measured_page()))
     assert used
     assert used <= set(re.findall(r"\.paint-([a-z]+) ", STYLE))
+
+
+def test_captions_are_outside_of_what_scrolls() -> None:
+    """One inside is cut off with its table on a phone."""
+    page = root(PAGES["composed"]())
+    assert not list(page.iter("caption"))
+    figures = [figure for figure in page.iter("figure") if figure.find(".//table") is not None]
+    assert len(figures) == len(list(page.iter("table")))
+    for figure in figures:
+        caption, box = figure
+        assert (caption.tag, box.get("class")) == ("figcaption", "scroll")
+        assert "".join(caption.itertext()).strip()

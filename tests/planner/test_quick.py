@@ -153,7 +153,7 @@ def test_sensitivities_are_those_of_the_choice() -> None:
 
 def test_a_model_that_does_not_fit_at_all_is_an_error() -> None:
     memory = MemoryModel(device=DEVICE, specs=PAIR, quantisation=dict.fromkeys(Role, "bf16"))
-    message = r"the target in bf16 does not fit on one h800-sxm: 14\d\.\d GB .* more than the 72\.0 GB usable"
+    message = r"the target in bf16 does not fit on one h800-sxm: 14\d\.\d GB .* more than the 78\.7 GB usable"
     with pytest.raises(ValueError, match=message):
         plan(memory=memory, num_devices=1)
 
