@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from swiftspec.files.reading import read_json, shown
 from swiftspec.kernels.products import TileConfig
 
 __all__ = ["WEIGHTS", "Choice", "Product", "Table", "dump_table", "load_table", "pick", "table_path", "tuned_config"]
@@ -82,7 +83,10 @@ def load_table(path: Path) -> Table:
     if not path.exists():
         return {}
     table: dict[Product, list[Choice]] = {}
-    for index, row in enumerate(json.loads(path.read_text())):
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: holds {shown(rows)}; expected a list")
+    for index, row in enumerate(rows):
         try:
             choice = _choice(row)
         except (TypeError, ValueError) as error:

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swiftspec.documents import ModelRef, write_atomically
+from swiftspec.documents import ModelRef
 from swiftspec.engine.weights import FORMATS, build_weight
+from swiftspec.files.writing import write_output
 from swiftspec.kernels.gate_up import gate_up, gate_up_reference
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Workspace, default_config
 from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
@@ -138,7 +139,7 @@ def _choose(m: int, product: Product, timings: Sequence[Timing], min_gain: float
 def save_table(choices: Iterable[Choice], path: Path) -> None:
     """Whole or not at all: half a table would stop every product on this GPU."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, dump_table(choices).encode())
+    write_output(path, dump_table(choices).encode())
 
 
 def tune(

@@ -1,8 +1,9 @@
 """Facts about models and devices that need not be at hand: what a plan for another machine starts from."""
 
-from swiftspec.registry.devices import DEVICES, ClusterSpec, DeviceSpec, named_device
+from swiftspec.registry.devices import DEVICES, ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.registry.models import (
     MOST_PADDING,
+    NOT_LISTED,
     NamedModel,
     known_model,
     likely_vocabulary,
@@ -15,6 +16,7 @@ from swiftspec.registry.weights import QUANTISATIONS, Quantisation, weight_bytes
 __all__ = [
     "DEVICES",
     "MOST_PADDING",
+    "NOT_LISTED",
     "QUANTISATIONS",
     "ClusterSpec",
     "DeviceSpec",
@@ -25,6 +27,7 @@ __all__ = [
     "likely_vocabulary",
     "model_names",
     "named_device",
+    "registered_device",
     "registered_name",
     "shard_of",
     "sharded",

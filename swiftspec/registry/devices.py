@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swiftspec.registry.names import unknown
+from swiftspec.registry.names import resolve, unknown
 
-__all__ = ["DEVICES", "ClusterSpec", "DeviceSpec", "named_device"]
+__all__ = ["DEVICES", "ClusterSpec", "DeviceSpec", "named_device", "registered_device"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,21 @@ DEVICES: dict[str, DeviceSpec] = {
 
 
 def named_device(name: str) -> DeviceSpec:
-    """ValueError with the closest names if there is none of this one."""
+    """The device of exactly this name. ValueError with the closest names if there is none."""
     if name not in DEVICES:
         raise unknown("device", name, DEVICES)
     return DEVICES[name]
+
+
+def registered_device(name: str, *, field: str = "device") -> str:
+    """The name in the table of a device as people write it, such as `h100`.
+
+    Raises
+    ------
+    ValueError
+        With the closest names if there is none, or the choices if there are several.
+    """
+    found = resolve(field, name, dict.fromkeys(DEVICES, ()))
+    if found is None:
+        raise unknown(field, name, DEVICES)
+    return found

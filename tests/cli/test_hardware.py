@@ -66,7 +66,9 @@ def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> No
     ("name", "complaint"),
     [
         ("/nowhere", "--draft is '/nowhere'; there is no such directory"),
-        ("Llama-3.2-3B", "--draft is 'Llama-3.2-3B'; did you mean llama-3.2-3b"),
+        ("Llama-3.2-4B", "--draft is 'Llama-3.2-4B'; did you mean llama-3.2-3b"),
+        ("mixtral-8x7b", "--draft is 'mixtral-8x7b'; that is a mixture of experts"),
+        ("llama-3.2", "--draft is 'llama-3.2', which may be llama-3.2-1b or llama-3.2-3b; name one of them"),
         ("demo/none", "model 'demo/none': there is no directory "),
     ],
 )
@@ -76,7 +78,7 @@ def test_a_model_that_is_nowhere(name: str, complaint: str) -> None:
 
 
 def test_a_directory_without_config_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read config\.json"):
+    with pytest.raises(ValueError, match=r"config\.json: cannot be read"):
         PlannedModel.of(Role.DRAFT, str(tmp_path))
 
 

@@ -198,6 +198,43 @@ def test_heat_maps_are_dense_and_frame_the_chosen_split() -> None:
     assert [cell for cell in pairs.iter("td") if cell.get("class") == "none"] == []
 
 
+def test_estimates_are_marked_as_such_in_map_and_table() -> None:
+    plan = rich_plan()
+    rough = tuple(cell.model_copy(update={"estimated": cell.num_devices < 8}) for cell in plan.explored)
+    page = root(render(plan.model_copy(update={"explored": rough}), profile=composed_profile(), timeline=None))
+    marked = {
+        section.get("id"): sum("".join(cell.itertext()).startswith("~") for cell in section.iter("td"))
+        for section in page.iter("section")
+    }
+    assert marked["splits"] == sum(cell.estimated for cell in rough)
+    assert marked["devices"] == 7
+    assert "~" not in "".join(words(composed_page()).split("A figure with ~"))
+
+
+def test_estimates_do_not_beat_the_choice_on_as_many_devices() -> None:
+    plan = rich_plan()
+    (eight,) = (cell for cell in plan.explored if (cell.policy, cell.split) == ("ssd", "4+4"))
+    rough = eight.model_copy(update={"tokens_per_s": 999.0, "estimated": True})
+    explored = tuple(rough if cell is eight else cell for cell in plan.explored)
+    assert plan.model_copy(update={"explored": explored}).fastest_by_devices[8].policy == "swiftspec"
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (None, "Engine: not stated in this plan."),
+        ("auto", "Engine: auto, which is nobody's serving engine: "),
+        ("vllm", "Engine: vLLM's kernels, and its time around them."),
+    ],
+)
+def test_whose_engine_is_assumed_stands_at_the_top(engine: str | None, said: str) -> None:
+    plan = rich_plan().model_copy(update={"engine": engine, "known_errors": {"acceptance": None}})
+    (header,) = root(render(plan, profile=composed_profile(), timeline=None)).iter("header")
+    text = "".join(header.itertext())
+    assert said in text
+    assert "The error of acceptance is not known, and not in them." in text
+
+
 def test_policies_that_share_a_reason_are_one_row() -> None:
     rejected = {"ssd: too slow": 3, "pearl: too slow": 4, "ssd: too wide": 5, "out of room": 2}
     plan = rich_plan().model_copy(update={"rejected": rejected})
@@ -311,3 +348,15 @@ def test_both_schemes_name_the_same_colours_and_every_paint_has_one() -> None:
     used = set(re.findall(r'class="(?:swatch )?paint-([a-z]+)', composed_page() + measured_page()))
     assert used
     assert used <= set(re.findall(r"\.paint-([a-z]+) ", STYLE))
+
+
+def test_captions_are_outside_of_what_scrolls() -> None:
+    """One inside is cut off with its table on a phone."""
+    page = root(PAGES["composed"]())
+    assert not list(page.iter("caption"))
+    figures = [figure for figure in page.iter("figure") if figure.find(".//table") is not None]
+    assert len(figures) == len(list(page.iter("table")))
+    for figure in figures:
+        caption, box = figure
+        assert (caption.tag, box.get("class")) == ("figcaption", "scroll")
+        assert "".join(caption.itertext()).strip()

@@ -1,8 +1,11 @@
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from swiftspec.acceptance import AcceptanceTrace
@@ -57,3 +60,29 @@ def test_an_end_of_sequence_ends_a_prompt(models: tuple[Path, Path]) -> None:
 def test_a_prompt_over_the_context_names_both_numbers(models: tuple[Path, Path]) -> None:
     with pytest.raises(ValueError, match="prompt c: 89 tokens with max_new_tokens 200 are over the target's context"):
         record(models, 200)
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_logits_that_are_no_numbers_are_refused(models: tuple[Path, Path], tmp_path: Path, damaged: int) -> None:
+    copies = [shutil.copytree(model, tmp_path / model.name) for model in models]
+    weights = load_file(copies[damaged] / "model.safetensors")
+    weights["lm_head.weight"].fill_(float("nan"))
+    save_file(weights, copies[damaged] / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=rf"^{copies[damaged]}: its logits are not finite for prompt a; "):
+        record((copies[0], copies[1]), 4)
+
+
+def test_the_cache_is_as_long_as_the_prompts_ask_for(models: tuple[Path, Path], tmp_path: Path) -> None:
+    """A context of 10^12 positions is believed, and no memory taken for it."""
+    copies = [shutil.copytree(model, tmp_path / model.name) for model in models]
+    for copy in copies:
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 10**12}))
+    expected, found = record(models, 8), record((copies[0], copies[1]), 8)
+    for one, other in zip(expected.prompts, found.prompts, strict=True):
+        np.testing.assert_array_equal(one.target_tokens, other.target_tokens)
+
+
+def test_a_trace_that_could_not_be_read_again_is_not_begun(models: tuple[Path, Path]) -> None:
+    with pytest.raises(ValueError, match=r"--max-new-tokens is 100000000 for 3 prompts; a trace has room for"):
+        record(models, 10**8)

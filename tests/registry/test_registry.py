@@ -66,8 +66,8 @@ def test_h800_is_an_h100_with_slower_links() -> None:
 
 
 def test_unknown_names_bring_the_closest_ones() -> None:
-    with pytest.raises(ValueError, match=r"device is 'h100'; did you mean h100-sxm"):
-        named_device("h100")
+    with pytest.raises(ValueError, match=r"device is 'h100-pcie'; did you mean h100-sxm"):
+        named_device("h100-pcie")
     with pytest.raises(ValueError, match=r"model is 'Llama3-70B'; did you mean .*llama-3-70b"):
         known_model("Llama3-70B")
     with pytest.raises(ValueError, match="device is 'abacus'; expected one of h100-sxm, "):
@@ -100,4 +100,4 @@ def test_a_group_stays_within_a_node(sizes: tuple[int, ...], groups: tuple[range
 
 def test_models_are_known_by_their_repository_too() -> None:
     assert registered_name("qwen2-72b") == registered_name("Qwen/Qwen2-72B") == "qwen2-72b"
-    assert registered_name("Qwen/Qwen2") is None
+    assert registered_name("Qwen/Qwen1.5-72B") is None
