@@ -11,7 +11,7 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile, StepTable
+from swiftspec.profile import Profile, StepPoint, StepTable
 from swiftspec.profiler.steps import new_sweep, step_points
 from swiftspec.timeline import Timeline
 
@@ -75,15 +75,23 @@ class DriftGauge:
         ratios: dict[StepTable, list[float]] = defaultdict(list)
         for index, (engine, groups, ranks) in enumerate(self._engines):
             for point in step_points(self._timelines[index], groups, engine.layout, ranks=ranks):
-                if point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks):
+                if _is_known(point, profile):
                     before = profile.step(
                         point.phase,
                         role=point.role,
                         degree=point.degree,
                         ranks=point.ranks,
                         peer_busy=point.peer_busy,
+                        cold=point.cold,
                         rows=point.rows,
                         context=point.context,
                     )
                     ratios[point.table].append(point.latency.mean_s / before.mean_s)
         return {table: median(values) for table, values in ratios.items()}
+
+
+def _is_known(point: StepPoint, profile: Profile) -> bool:
+    """Whether the profile holds forwards of this kind. A cold one is compared with cold ones only."""
+    if point.cold and point.table not in profile.latencies.steps:
+        return False
+    return point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks)

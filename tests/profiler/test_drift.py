@@ -54,6 +54,24 @@ def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Launcher) -> N
     assert list(factors.values()) == pytest.approx([1.0] * len(factors))
 
 
+def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that alternates with its target is always cold here: that is no drift where it was so profiled."""
+    monkeypatch.setattr("swiftspec.profiler.steps.COOLING_S", 0.0)
+    monkeypatch.setattr("swiftspec.profiler.steps.LEAST_COLD_SAMPLES", 1)
+    gauge, profile = swept(engine)
+    cold = {step.table for step in profile.steps if step.cold}
+    assert cold
+    warm = [step.model_copy(update={"cold": False}) for step in profile.steps if step.cold]
+    known = {(*step.table, step.rows, step.context) for step in profile.steps}
+    warm = [step for step in warm if (*step.table, step.rows, step.context) not in known]
+    profile = profile.model_copy(update={"steps": (*profile.steps, *warm)})
+    factors = gauge.factors(profile.retimed(dict.fromkeys(cold, 3.0)))
+    assert [factors[table] for table in cold] == pytest.approx([1 / 3] * len(cold))
+    # Where cold forwards were not profiled there is nothing to compare them with.
+    warm_only = profile.model_copy(update={"steps": tuple(step for step in profile.steps if not step.cold)})
+    assert not cold & gauge.factors(warm_only).keys()
+
+
 def test_an_engine_without_a_draft_is_left_alone(engine: Launcher) -> None:
     profile = swept(engine)[1]
     with pytest.MonkeyPatch.context() as patch:
