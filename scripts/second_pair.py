@@ -57,9 +57,9 @@ def _docstrings_of(path: Path) -> Iterator[str]:
         except SyntaxError:
             return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if text := ast.get_docstring(node):
-                yield text
+        is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_documented and (text := ast.get_docstring(node)):
+            yield text
 
 
 def corpus(work: Path) -> tuple[list[str], list[str]]:
@@ -69,7 +69,9 @@ def corpus(work: Path) -> tuple[list[str], list[str]]:
         path.write_text(json.dumps(list(docstrings())))
     texts = json.loads(path.read_text())
     is_held_out = [zlib.crc32(text.encode()) % HELD_OUT == 0 for text in texts]
-    parts = [[text for text, held in zip(texts, is_held_out, strict=True) if held is wanted] for wanted in (False, True)]
+    parts = [
+        [text for text, held in zip(texts, is_held_out, strict=True) if held is wanted] for wanted in (False, True)
+    ]
     return parts[0], parts[1]
 
 

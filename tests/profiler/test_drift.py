@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.profiler.drift import DriftGauge
-from swiftspec.profiler.steps import step_points
+from swiftspec.profiler.steps import DRAFT_ROWS, step_points
 from swiftspec.timeline import Phase
 from tests.engine.pairs import write_pair
 
@@ -70,6 +71,19 @@ def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch
     # Where cold forwards were not profiled there is nothing to compare them with.
     warm_only = profile.model_copy(update={"steps": tuple(step for step in profile.steps if not step.cold)})
     assert not cold & gauge.factors(warm_only).keys()
+
+
+def test_a_draft_on_cores_of_its_own_is_timed_after_waits_too(tmp_path: Path) -> None:
+    target, draft = (ModelRef(model=str(path), dtype="float32") for path in write_pair(tmp_path, architecture="llama"))
+    groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
+    with Launcher(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=256) as started:
+        gauge = DriftGauge([(started, groups, {})], vocab_size=64)
+        gauge.sweep()
+    overlapped, resumed = gauge._timelines[0]
+    assert {span.phase for span in overlapped.spans} >= {Phase.VERIFY, Phase.EXPAND}
+    expansions = [span for span in resumed.spans if span.phase is Phase.EXPAND]
+    assert expansions == list(resumed.spans)
+    assert {span.rows for span in expansions} == set(DRAFT_ROWS)
 
 
 def test_an_engine_without_a_draft_is_left_alone(engine: Launcher) -> None:
