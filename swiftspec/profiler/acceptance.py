@@ -29,8 +29,12 @@ def record_trace(
     num_candidates: int,
     num_threads: int,
     progress: Callable[[int, int, str], None],
+    outputs: Sequence[Sequence[int]] | None = None,
 ) -> AcceptanceTrace:
     """Run both models once over `prompts`, pairs of id and token ids.
+
+    outputs: the target's greedy output after each prompt, where it is known already; it is then not decoded again, and
+    `max_new_tokens` is the most there may be.
 
     Raises
     ------
@@ -52,7 +56,10 @@ def record_trace(
     traced = []
     for number, (prompt_id, prompt) in enumerate(prompts):
         progress(number, len(prompts), f"prompt {prompt_id}")
-        output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
+        if outputs is None:
+            output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
+        else:
+            output = list(outputs[number])
         traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
     progress(len(prompts), len(prompts), "done")
     return AcceptanceTrace(origin=Origin.here(), source="recorded", target=target, draft=draft, prompts=tuple(traced))
