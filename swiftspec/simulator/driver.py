@@ -93,9 +93,24 @@ class Simulation:
 
 
 class Simulator:
-    """Simulates many policies on one profile and trace; prices and candidates are looked up once."""
+    """Simulates many policies on one profile and trace; prices and candidates are looked up once.
 
-    def __init__(self, profile: Profile | Latencies, trace: AcceptanceTrace) -> None:
+    Parameters
+    ----------
+    profile : Profile or Latencies
+    trace : AcceptanceTrace
+    oracle : callable
+        Makes what answers a process's forwards. Tests let a real draft answer, on the same simulated clock.
+    """
+
+    def __init__(
+        self,
+        profile: Profile | Latencies,
+        trace: AcceptanceTrace,
+        *,
+        oracle: Callable[..., TraceOracle] = TraceOracle,
+    ) -> None:
+        self._oracle = oracle
         self._prices = PriceList(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
         self._prompts = trace.prompts
@@ -133,7 +148,7 @@ class Simulator:
 
         def start(role: Role, *stream: int, group: int = 0) -> _Process:
             rng = np.random.default_rng([seed, index, *stream])
-            oracle = TraceOracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
+            oracle = self._oracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
             return _Process(env, role, oracle=oracle, meter=meter, group=group)
 
         if policy.layout is not Layout.DISAGGREGATED:
