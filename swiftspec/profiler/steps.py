@@ -54,18 +54,20 @@ GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
 PASSES = 3
 REPEATS = 3
 SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
+# As a plan would run them: its trees are ordered at a fitted temperature, which every candidate costs the host.
+_FITTED = 0.5
 HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     Layout.DISAGGREGATED: (
-        SwiftSpec(verify_rows=4, expand_rows=1),
-        SwiftSpec(verify_rows=8, expand_rows=4),
-        SwiftSpec(verify_rows=16, expand_rows=8),
+        SwiftSpec(verify_rows=4, expand_rows=1, draft_temperature=_FITTED),
+        SwiftSpec(verify_rows=8, expand_rows=4, draft_temperature=_FITTED),
+        SwiftSpec(verify_rows=16, expand_rows=8, num_candidates=15, draft_temperature=_FITTED),
         Mirror(num_draft_tokens=4, guesses=1),
     ),
     Layout.COLOCATED: (
-        SerialTree(verify_rows=4, expand_rows=1, expansions=4),
-        SerialTree(verify_rows=8, expand_rows=4, expansions=4),
-        SerialTree(verify_rows=16, expand_rows=8, expansions=4),
-        EasySpec(verify_rows=8, top_k=4, depth=4),
+        SerialTree(verify_rows=4, expand_rows=1, expansions=4, draft_temperature=_FITTED),
+        SerialTree(verify_rows=8, expand_rows=4, expansions=4, draft_temperature=_FITTED),
+        SerialTree(verify_rows=16, expand_rows=8, expansions=4, draft_temperature=_FITTED),
+        EasySpec(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
     ),
 }
 HOST_TOKENS = 48

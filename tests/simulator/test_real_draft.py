@@ -30,12 +30,12 @@ from swiftspec.timeline import measure
 from swiftspec.tokenizer import Tokenizer
 from tests.simulator.builders import machine_profile
 
-NUM_PROMPTS = 12
+NUM_PROMPTS = 16
 NEW_TOKENS = 48
 SEEDS = (0, 1)
 # fp32, so that batches of rows and single ones have the same near-ties.
 DTYPE = "float32"
-WEAKENING = 0.2  # standard deviations of noise on the weak draft's matrices
+WEAKENING = 0.3  # standard deviations of noise on the weak draft's matrices
 CHAINS = {
     "serial_chain": {"num_draft_tokens": 4},
     "amusd": {"lookahead": 2, "verify_rows": 16},
@@ -107,15 +107,15 @@ def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         progress=lambda *_: None,
     )
     first_choices = recorded.rank_acceptance(1)[0]
-    assert first_choices > 0.7 if request.param == "bundled" else 0.4 < first_choices < 0.68
+    assert first_choices > 0.7 if request.param == "bundled" else 0.35 < first_choices < 0.68
     return recorded
 
 
 def tokens_per_round(name: str, shape: dict[str, Any], trace: AcceptanceTrace, **kwargs: Any) -> float:
-    """On a machine whose target forward costs 12 of the draft's."""
+    """On a machine whose target forward costs 5 of the draft's: few expansions a round, so that their order matters."""
     seed = kwargs.pop("seed", 0)
     policy = Fit(trace)(make_policy(name, **shape))
-    simulator = Simulator(machine_profile(cost_ratio=12, noise=0.0), trace, **kwargs)
+    simulator = Simulator(machine_profile(cost_ratio=5, noise=0.0), trace, **kwargs)
     run = simulator.run(policy, degrees=dict.fromkeys(Role, 1), seed=seed)
     return measure(run.timelines).figures.tokens_per_round
 
