@@ -1,4 +1,4 @@
-"""Train a second pair to check predictions on: `python scripts/second_pair.py --work DIR`. It is not shipped.
+"""Train a second pair to check predictions on: `python -m tests.tools.second_pair --work DIR`. It is not shipped.
 
 The bundled pair is of one family, one domain and a strong draft. This one differs in all three: Qwen3 layers (a norm on
 queries and keys), English reference prose (docstrings of installed packages) with a tokenizer of its own, and a draft
@@ -57,8 +57,9 @@ def _docstrings_of(path: Path) -> Iterator[str]:
         except SyntaxError:
             return
     for node in ast.walk(tree):
-        is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_documented and (text := ast.get_docstring(node)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if text := ast.get_docstring(node):
             yield text
 
 

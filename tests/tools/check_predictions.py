@@ -1,8 +1,8 @@
-"""Check predictions on two pairs: `python scripts/check_predictions.py --work DIR`, on a quiet machine, about an hour.
+"""Check predictions on two pairs: `python -m tests.tools.check_predictions --work DIR`, on a quiet machine.
 
-For the bundled pair and for the one of `scripts/second_pair.py`: profile, trace, plan, and measure 13 policies on 12
-prompts that were not traced, twice. The files stay in DIR and a stage whose file is there is not repeated, so that
-`--only-table` prints the tables of an earlier run. Exit code 1 if a criterion is missed:
+Takes about an hour. For the bundled pair and for that of `tests/tools/second_pair.py`: profile, trace, plan, and
+measure 13 policies on 12 prompts that were not traced, twice. The files stay in DIR, and a stage whose file is there is
+not repeated; `--only-table` prints the tables of an earlier run. Exit code 1 if a criterion is missed:
 
 - re-traced: every policy's tokens/s within 8 %, their median within 4 %;
 - asynchronous policies' error of tokens per round, re-traced, at most 6 points from that of the serial ones.
@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from swiftspec import console
+from swiftspec.commands.wording import percent, signed_percent
 from swiftspec.policies import POLICIES, Layout
 
 MOST_ERROR, MOST_MEDIAN, MOST_APART = 0.08, 0.04, 0.06
@@ -58,8 +59,8 @@ def main() -> int:
 def measure(name: str, folder: Path, second: Path) -> None:
     """Profile, trace and compare; what is there already is kept."""
     if name == "second" and not (second / "draft" / "config.json").exists():
-        run([sys.executable, str(Path(__file__).with_name("second_pair.py")), "--work", str(second)])
-    home = Path(__file__).parents[1] / "swiftspec" / "demo" if name == "bundled" else second
+        run([sys.executable, "-m", "tests.tools.second_pair", "--work", str(second)])
+    home = Path(__file__).parents[2] / "swiftspec" / "demo" if name == "bundled" else second
     models = ["--target", str(home / "target"), "--draft", str(home / "draft")]
     inflated = [*models, "--inflate", INFLATIONS[name]]
     profile, trace, compared = (folder / file for file in ("profile.json", "trace.npz", "compare.json"))
@@ -114,9 +115,9 @@ def criteria(policies: list[Mapping[str, Any]]) -> Iterator[tuple[bool, str]]:
     """Whether each holds, in words."""
     errors = {p["policy"]: abs(error(p["retraced"], p["measured"], "tokens_per_s")) for p in policies}
     worst = max(errors, key=lambda policy: errors[policy])
-    yield errors[worst] <= MOST_ERROR, f"re-traced error of tokens/s at most {errors[worst]:.1%} ({worst})"
+    yield errors[worst] <= MOST_ERROR, f"re-traced error of tokens/s at most {percent(errors[worst])} ({worst})"
     middle = median(errors.values())
-    yield middle <= MOST_MEDIAN, f"in the median {middle:.1%}"
+    yield middle <= MOST_MEDIAN, f"in the median {percent(middle)}"
     lengths: dict[bool, dict[str, float]] = {True: {}, False: {}}
     for policy in policies:
         if policy["policy"] != "autoregressive":
@@ -127,7 +128,7 @@ def criteria(policies: list[Mapping[str, Any]]) -> Iterator[tuple[bool, str]]:
     serial = median(lengths[False].values())
     apart = {policy: abs(value - serial) for policy, value in lengths[True].items()}
     farthest = max(apart, key=lambda policy: apart[policy])
-    text = f"asynchronous tokens per round at most {apart[farthest]:.1%} from serial ones' error ({farthest})"
+    text = f"asynchronous tokens per round at most {percent(apart[farthest])} from serial ones' error ({farthest})"
     yield apart[farthest] <= MOST_APART, text
 
 
@@ -136,7 +137,7 @@ def error(predicted: Mapping[str, float], measured: Mapping[str, float], figure:
 
 
 def signed(predicted: Mapping[str, float] | None, measured: Mapping[str, float], figure: str) -> str:
-    return "" if predicted is None else f"{error(predicted, measured, figure):+.1%}"
+    return "" if predicted is None else signed_percent(error(predicted, measured, figure))
 
 
 if __name__ == "__main__":
