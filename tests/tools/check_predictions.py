@@ -15,7 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -111,7 +111,7 @@ def _row(policy: Mapping[str, Any], planned: Mapping[str, Any]) -> tuple[str, ..
     )
 
 
-def criteria(policies: list[Mapping[str, Any]]) -> Iterator[tuple[bool, str]]:
+def criteria(policies: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, str]]:
     """Whether each holds, in words."""
     errors = {p["policy"]: abs(error(p["retraced"], p["measured"], "tokens_per_s")) for p in policies}
     worst = max(errors, key=lambda policy: errors[policy])
