@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+SOAK_FAULTS ?= 200
+SOAK_PROMPTS ?= 500
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,23 +13,22 @@ INSTALLED := $(VENV)/.installed
 # The demo and the tests read nothing but what the repository holds.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test check bench soak clean
+.PHONY: help demo test check bench soak campaign clean
 
 help:
 	@echo "make demo    profile, trace, plan, run and validate the bundled pair"
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
 	@echo "make check   ruff and mypy"
 	@echo "make bench   measure: tests/benchmarks"
-	@echo "make soak    two hundred prompts, a fault in each: tests/engine/soak.py"
+	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths"
+	@echo "make campaign    three hundred faults of every kind and process: tests/engine/campaign.py"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
 demo: $(INSTALLED)
 	$(BIN)/swiftspec demo
 
-# 5 is pytest's for nothing selected: PYTEST_ARGS may choose tests of one kind only.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not bench and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m "not bench and alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m tests.run $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check
@@ -38,7 +39,11 @@ bench: $(INSTALLED)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only -m "bench or not bench" $(PYTEST_ARGS)
 
 soak: $(INSTALLED)
-	$(BIN)/python -m tests.engine.soak --prompts 200
+	$(BIN)/python -m tests.engine.soak --prompts $(SOAK_FAULTS)
+	$(BIN)/python -m tests.engine.growth --prompts $(SOAK_PROMPTS)
+
+campaign: $(INSTALLED)
+	$(BIN)/python -m tests.engine.campaign --faults 300 --out campaign.json
 
 clean:
 	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache

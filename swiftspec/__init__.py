@@ -11,6 +11,11 @@ __all__ = ["AsyncEngine", "Engine", "__version__"]
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    """What can be had of this package, whether it is loaded yet or not."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """`Engine` and `AsyncEngine`, which need more than this."""
     if name in ("AsyncEngine", "Engine"):

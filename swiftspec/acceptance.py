@@ -1,7 +1,5 @@
 """AcceptanceTrace: how a real draft ranks a real target's own output. Recorded once, replayed by the simulator."""
 
-import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +10,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from swiftspec.documents import Document, Facts, ModelRef, Origin, read_archive, write_atomically
+from swiftspec.documents import Document, Facts, ModelRef, Origin
+from swiftspec.files.archives import MOST_ARCHIVE_BYTES, archive_bytes, read_archive
+from swiftspec.files.reading import parse_json, shown
+from swiftspec.files.writing import write_output
 
 __all__ = ["AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
 
@@ -42,6 +43,10 @@ class Guesses(NamedTuple):
 # One-dimensional arrays of the file, all prompts one after another; beside them two of every guesser.
 _COLUMNS = ("target_tokens", "ranks")
 _ARRAYS = {"about", "lengths", "prompt_lengths", "prompt_tokens", "draft_tokens", "draft_logprobs", *_COLUMNS}
+
+_OPTIONAL_ARRAYS = {f"{guesser}_{name}" for guesser in Guesser for name in Guesses._fields}
+_MOST_TOKEN_ID = 2**31 - 1
+_ROUNDING = 1e-3  # of a log-prob, which may come out a little above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +114,7 @@ class AcceptanceTrace:
 
     def save(self, path: Path) -> None:
         """An .npz archive, written whole or not at all."""
-        write_atomically(path, self.to_bytes())
+        write_output(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """What a saved file holds."""
@@ -128,9 +133,7 @@ class AcceptanceTrace:
         arrays["lengths"] = np.array([len(prompt.target_tokens) for prompt in self.prompts])
         arrays["prompt_lengths"] = np.array([prompt.prompt_length for prompt in self.prompts])
         arrays["prompt_tokens"] = np.concatenate([prompt.prompt_tokens for prompt in self.prompts])
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, about=np.array(about.to_json()), **arrays)
-        return buffer.getvalue()
+        return archive_bytes({"about": np.array(about.to_json())} | arrays)
 
     @classmethod
     def load(cls, path: Path) -> "AcceptanceTrace":
@@ -138,10 +141,12 @@ class AcceptanceTrace:
         arrays = read_archive(path, kind="an acceptance trace")
         if missing := _ARRAYS - arrays.keys():
             raise ValueError(f"{path}: {min(missing)} is missing")
+        if unknown := arrays.keys() - _ARRAYS - _OPTIONAL_ARRAYS:
+            raise ValueError(f"{path}: {shown(min(unknown))} is an array that a trace does not have")
         try:
-            content = json.loads(str(arrays["about"]))
+            content = parse_json(str(arrays["about"]))
         except ValueError as error:
-            raise ValueError(f"{path}: about is not a JSON document ({error})") from error
+            raise ValueError(f"{path}: about: {error}") from error
         about = _About.parse(content, source=str(path))
         try:
             _check(arrays, len(about.prompts))
@@ -209,15 +214,17 @@ def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
     for name, least in (("lengths", 0), ("prompt_lengths", 1)):
         counts = arrays[name]
         if counts.shape != (num_prompts,) or counts.dtype.kind not in "iu" or counts.min() < least:
-            raise ValueError(f"{name} is {counts.tolist()}; expected {num_prompts} token counts of {least} or more")
+            raise ValueError(
+                f"{name} is {shown(counts.tolist())}; expected {num_prompts} token counts of {least} or more"
+            )
+        if counts.max() > MOST_ARCHIVE_BYTES:  # so that no sum of them overflows
+            raise ValueError(f"{name} holds {counts.max()}; expected no more tokens than fit into a trace")
     num_outputs = int(arrays["lengths"].sum())
     _check_column("prompt_tokens", arrays["prompt_tokens"], rows=int(arrays["prompt_lengths"].sum()))
     for name in _COLUMNS:
         _check_column(name, arrays[name], rows=num_outputs)
     for guesser, guesses in _guesses(arrays).items():
         _check_guesses(guesser, guesses, rows=num_outputs)
-    if (arrays["ranks"] < 0).any():
-        raise ValueError(f"ranks holds {arrays['ranks'].min()}; expected 0 or more")
 
 
 def _check_guesses(guesser: Guesser, guesses: Guesses, *, rows: int) -> None:
@@ -230,7 +237,9 @@ def _check_guesses(guesser: Guesser, guesses: Guesses, *, rows: int) -> None:
         )
     if not np.isfinite(logprobs).all():
         raise ValueError(f"{guesser}_logprobs holds NaN or infinity; expected finite log-probs")
-    if (np.diff(logprobs, axis=1) > 0).any():
+    if logprobs.size and logprobs.max() > _ROUNDING:
+        raise ValueError(f"{guesser}_logprobs holds {logprobs.max():.6g}; expected log-probs, which are at most 0")
+    if (logprobs[:, 1:] > logprobs[:, :-1]).any():
         raise ValueError(f"{guesser}_logprobs rises along a row; expected the best candidate first")
 
 
@@ -239,3 +248,6 @@ def _check_column(name: str, column: np.ndarray, *, rows: int, dimensions: int =
         raise ValueError(f"{name} has type {column.dtype}")
     if column.ndim != dimensions or len(column) != rows:
         raise ValueError(f"{name} has shape {column.shape}; expected {dimensions} dimensions, {rows} rows")
+    if kinds != "f" and column.size and not 0 <= column.min() <= column.max() <= _MOST_TOKEN_ID:
+        wrong = column.min() if column.min() < 0 else column.max()
+        raise ValueError(f"{name} holds {wrong}; expected whole numbers from 0 to {_MOST_TOKEN_ID}")

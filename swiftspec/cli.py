@@ -1,9 +1,11 @@
 """The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
 
 Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 3 where a process of the engine died, 130 for
-Ctrl-C, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a traceback.
+Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a
+traceback.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -14,12 +16,15 @@ import typer
 
 from swiftspec import __version__, console
 from swiftspec.commands import options, verbs
+from swiftspec.commands.program import run_program
 from swiftspec.commands.usage import usage_sentence
+from swiftspec.engine.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
 
 __all__ = ["app", "main"]
 
 _TRACEBACK = "SWIFTSPEC_TRACEBACK"
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
     name="swiftspec",
@@ -31,7 +36,16 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit code."""
+    """Run one verb; the exit code. Meanwhile SIGTERM and SIGHUP end it as Ctrl-C does."""
+    console.begin()
+    if sys.stdout is None:
+        console.error("stdout is closed; expected it open, or redirected to /dev/null")
+        return 2
+    with ending_signals_raised(), console.warnings_shown("swiftspec"):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(args=arguments, prog_name="swiftspec", standalone_mode=False)
     except typer.TyperException as error:
@@ -42,14 +56,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, EngineError) as error:
         if os.environ.get(_TRACEBACK):
             raise
-        console.error(error)
+        console.error(_sentence(error))
         return 3 if isinstance(error, EngineError) else 2
     return _interrupted() if code == 130 else code or 0
 
 
+def _sentence(error: Exception) -> object:
+    """What went wrong, and with which file or stream."""
+    if not isinstance(error, OSError):
+        return error
+    if error.filename is None and error.errno in _WRITING:
+        # Whatever else is written names itself; the parser's help does not.
+        console.abandon_stdout()
+        return f"stdout: cannot be written ({error.strerror})"
+    return f"{error.filename}: {error.strerror}" if error.filename else error
+
+
 def _interrupted() -> int:
     console.note("swiftspec: interrupted")
-    return 130
+    return exit_code()
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,6 +93,7 @@ def _root(
     """Plan, run and validate low-latency LLM decoding.
 
     profile -> trace -> plan -> run -> validate. Each writes a file for the next; every number says what it rests on.
+    Where a file is written, - is stdout; what is for people then goes to stderr.
 
     \b
     Example:
@@ -159,8 +185,8 @@ def trace(
 def plan(
     *,
     target: Annotated[str, typer.Option(metavar="M", help="Target: a directory, or with --device a name.")],
-    draft: Annotated[str, typer.Option(metavar="M", help="Draft: a directory, or with --device a name.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the plan.")],
+    out: options.PlanOut,
+    draft: options.Drafts = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
     device: options.DeviceName = None,
@@ -170,15 +196,26 @@ def plan(
     engine: options.Engine = None,
     op_tables: options.OpTables = None,
     context: options.Context = None,
+    output_tokens: options.OutputTokens = None,
     dataset: options.Dataset = None,
-    objective: options.ObjectiveName = "tokens-per-s",
+    acceptance: options.Acceptance = None,
+    objective: options.ObjectiveName = None,
+    min_tokens_per_s: options.MinSpeed = None,
     max_tpot_ms: options.MaxTpot = None,
+    max_ttft_ms: options.MaxTtft = None,
     max_gpus: options.MaxDevices = None,
+    split: options.Split = None,
     price_per_hour: options.Price = None,
     inflate: options.Inflate = None,
     dtype: options.ProfileDtype = None,
-    policy: Annotated[str, typer.Option(metavar="auto|NAME", help="Search all policies, or one.")] = "auto",
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|NAME", help="Search all policies, or one; then autoregressive is all it is compared with."
+        ),
+    ] = "auto",
     ranks: options.Ranks = None,
+    degrees: options.Degrees = None,
     seed: options.Seed = 0,
     jobs: options.Jobs = -1,
     backend: options.Backend = None,
@@ -195,9 +232,12 @@ def plan(
           --profile profile.json --trace trace.npz --devices 2 --out plan.json
       swiftspec plan --target llama-3-70b --draft llama-3.2-3b --device h800-sxm --devices 8 \\
           --quant int4 --out plan.json --report plan.html
+      swiftspec plan --target llama-3-70b --draft llama-3.2-1b --draft llama-3.2-3b --device h100 \\
+          --min-tokens-per-s 200 --price-per-hour 2.5 --out plan.json
     """
+    from swiftspec.commands.goal import make_goal
     from swiftspec.commands.hardware import Machine
-    from swiftspec.commands.plan import make_goal
+    from swiftspec.commands.plan import parse_degrees
     from swiftspec.commands.plan import plan as search
 
     machine = Machine.named(
@@ -207,11 +247,22 @@ def plan(
         draft_quant=draft_quant,
         engine=engine,
         context=context,
+        output_tokens=output_tokens,
         op_tables=op_tables,
+    )
+    goal = make_goal(
+        objective,
+        devices=devices,
+        min_tokens_per_s=min_tokens_per_s,
+        max_tpot_ms=max_tpot_ms,
+        max_ttft_ms=max_ttft_ms,
+        max_gpus=max_gpus,
+        split=split,
+        price_per_hour=price_per_hour,
     )
     search(
         target=target,
-        draft=draft,
+        drafts=draft or (),
         inflate=inflate,
         dtype=dtype,
         profile=profile,
@@ -219,9 +270,11 @@ def plan(
         devices=devices,
         machine=machine,
         dataset=dataset,
-        goal=make_goal(objective, max_tpot_ms=max_tpot_ms, max_gpus=max_gpus, price_per_hour=price_per_hour),
+        acceptance=acceptance or (),
+        goal=goal,
         policy=policy,
         ranks=ranks,
+        degrees=parse_degrees(degrees),
         seed=seed,
         jobs=jobs,
         backend=backend,
@@ -245,8 +298,9 @@ def simulate(
     """Replay a plan on its traced prompts in simulated time.
 
     \b
-    Example:
+    Examples:
       swiftspec simulate --plan plan.json --timeline simulated.json
+      swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
     """
     from swiftspec.commands.simulate import simulate as replay
 
@@ -310,40 +364,8 @@ def run(
     )
 
 
-@app.command()
-def validate(
-    *,
-    plan: options.PlanFile,
-    prompts: options.Prompts,
-    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the chosen one always is.")] = "all",
-    repeats: options.Repeats = 3,
-    max_new_tokens: options.NewTokens = None,
-    limit: options.Limit = None,
-    plot: options.Plot = None,
-    json: options.Json = None,
-) -> None:
-    """Run a plan's policies; lay predicted beside measured.
-
-    \b
-    Example:
-      swiftspec validate --plan plan.json --prompts other-prompts.jsonl --json report.json
-    """
-    from swiftspec.commands.validate import validate as compare
-
-    compare(
-        plan=plan,
-        prompts=prompts,
-        policies=policies,
-        repeats=repeats,
-        max_new_tokens=max_new_tokens,
-        limit=limit,
-        plot=plot,
-        json_path=json,
-    )
-
-
 verbs.register(app)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

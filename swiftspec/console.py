@@ -1,10 +1,21 @@
 """What the user sees: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
-progress, notes and errors to stderr."""
+progress, notes and errors to stderr.
 
+Much of it was written by others: models, prompts, files, other nodes. So no control character reaches a terminal, see
+`harmless`. A result in a pipe is exact to the byte.
+"""
+
+import io
+import logging
+import os
+import re
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
@@ -12,10 +23,61 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-__all__ = ["Progress", "error", "heading", "note", "progress", "say", "stream", "table"]
+__all__ = [
+    "Progress",
+    "abandon_stdout",
+    "begin",
+    "error",
+    "harmless",
+    "heading",
+    "keep_stdout_for_data",
+    "line_width",
+    "note",
+    "paragraph",
+    "progress",
+    "say",
+    "stream",
+    "table",
+    "warnings_shown",
+]
 
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
+_PIPE_COLUMNS = 100
+_LEAST_WRAPPED = 24  # columns that a wrapped one has, even where a terminal is narrower
+# Control characters (C0 but tab and line feed, delete, C1), separators that some take for line ends, what reorders the
+# text around it (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(slots=True)
+class _State:
+    """Whether stdout carries a file's bytes (`--json -`): results for people then go to stderr."""
+
+    stdout_is_data: bool = False
+
+
+_STATE = _State()
+
+
+def begin() -> None:
+    """Start afresh. Where stdin, stdout or stderr is closed, no file that is opened later takes its number."""
+    _STATE.stdout_is_data = False
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+
+
+def keep_stdout_for_data() -> None:
+    """Write results to stderr from now on: an output is written to stdout."""
+    _STATE.stdout_is_data = True
+
+
+def abandon_stdout() -> None:
+    """Forget what stdout still holds, after it could not be written."""
+    _abandon(sys.stdout)
 
 
 class Progress(Protocol):
@@ -24,32 +86,74 @@ class Progress(Protocol):
     def __call__(self, done: int, total: int, what: str, /) -> None: ...
 
 
+def harmless(text: str) -> str:
+    """Text for a terminal: what could steer it (escape sequences, for one) is spelt out, as in `\\x1b[31m`."""
+    return _HARMFUL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
+
+
+def _in_one_line(text: str) -> str:
+    return harmless(" ".join(text.split()))
+
+
 def say(text: str = "") -> None:
     """A line of the result."""
     stream(f"{text}\n")
 
 
 def stream(text: str) -> None:
-    """A piece of the result, as it comes."""
-    _write(sys.stdout, text)
+    """A piece of the result, as it comes; exact in a pipe."""
+    with _results() as file:
+        file.write(harmless(text) if file.isatty() else text)
+        file.flush()
 
 
 def note(text: str) -> None:
     """A line beside the result."""
-    _write(sys.stderr, f"{text}\n")
+    _write(sys.stderr, f"{harmless(text)}\n")
 
 
 def error(message: object) -> None:
     """One sentence on what went wrong."""
-    note(f"swiftspec: error: {' '.join(str(message).split())}")
+    note(f"swiftspec: error: {_in_one_line(str(message))}")
+
+
+@contextmanager
+def warnings_shown(logger: str) -> Iterator[None]:
+    """Within it, a warning of that logger, or worse, is a line beside the result."""
+    handler = _Notes(logging.WARNING)
+    log = logging.getLogger(logger)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"swiftspec: {' '.join(record.getMessage().split())}")
 
 
 def heading(text: str) -> None:
-    """A title over what follows."""
-    if sys.stdout.isatty():
-        _rich(sys.stdout).print(f"\n{text}", style="bold")
-    else:
-        say(f"\n== {text} ==")
+    """A title over what follows, in one line."""
+    text = _in_one_line(text)
+    with _results() as file:
+        if file.isatty():
+            _rich(file).print(f"\n{text}", style="bold")
+        else:
+            file.write(f"\n== {text} ==\n")
+        file.flush()
+
+
+def paragraph(text: str = "", *, indent: str = "") -> None:
+    """A sentence of the result, broken between words where the line ends; lines after the first are indented more."""
+    say("\n".join(_wrapped(text, line_width(), first=indent, rest=indent + "  " if indent else "")))
+
+
+def line_width() -> int:
+    """Columns of the terminal, or those that a line may have in a pipe."""
+    with _results() as file:
+        return shutil.get_terminal_size().columns if file.isatty() else _PIPE_COLUMNS
 
 
 def table(
@@ -59,26 +163,88 @@ def table(
     *,
     num_text_columns: int = 1,
     last_is_text: bool = False,
+    remarks: Sequence[str] = (),
 ) -> None:
-    """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right."""
+    """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right.
+
+    Parameters
+    ----------
+    last_is_text : bool
+        The last column is broken between words where the line ends.
+    remarks : sequence of str
+        What is said below each row, broken likewise; nothing where it is empty.
+    """
+    title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
+    remarks = [*map(harmless, remarks)]
     text_columns = {*range(num_text_columns), *([len(columns) - 1] if last_is_text else [])}
-    if sys.stdout.isatty():
-        _rich_table(title, columns, rows, text_columns)
-        return
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    say(f"\n{title}")
-    for row in (columns, *rows):
+    head, *body = _laid_out([columns, *rows], text_columns, wrap_last=last_is_text)
+    remarked = [*remarks, *[""] * (len(body) - len(remarks))]
+    lines = [line for row in (head, *body) for line in row]
+    _say_styled(f"\n{title}", "bold")
+    _say_lines(head)
+    with _results() as file:
+        if file.isatty():
+            say(f"  {'─' * (max(map(len, lines)) - 2)}")
+    for row, remark in zip(body, remarked, strict=True):
+        _say_lines(row)
+        for line in _remark(remark):
+            _say_styled(line, "dim")
+
+
+def _say_styled(line: str, style: str) -> None:
+    """A line of the result, in a style where it goes to a terminal."""
+    with _results() as file:
+        if not file.isatty():
+            say(line)
+            return
+        _rich(file).print(line, style=style, soft_wrap=True)
+        file.flush()
+
+
+def _laid_out(rows: Sequence[Sequence[str]], text_columns: set[int], *, wrap_last: bool) -> list[list[str]]:
+    """Lines of each row: one, or more where its last column is broken."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    laid: list[list[str]] = []
+    for row in rows:
         cells = [
             cell.ljust(width) if index in text_columns else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        say(f"  {'  '.join(cells)}".rstrip())
+        if not wrap_last:
+            laid.append([f"  {'  '.join(cells)}".rstrip()])
+            continue
+        before = "  ".join(["", *cells[:-1], ""])
+        room = max(len(before) + _LEAST_WRAPPED, line_width())
+        laid.append(_wrapped(row[-1], room, first=before, rest=" " * len(before)))
+    return laid
+
+
+def _remark(text: str) -> list[str]:
+    return _wrapped(text, line_width(), first="    ", rest="    ") if text else []
+
+
+def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:
+    """Lines of a text; a word that is longer than a line stays whole."""
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.rstrip() for line in lines] or [first.rstrip()]
+
+
+def _say_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 @contextmanager
 def progress(verb: str) -> Iterator[Progress]:
     """A bar on a terminal; otherwise a line now and then, from the second second on."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield _PlainProgress(verb, sys.stderr)
         return
     with _rich_progress() as bar:
@@ -86,7 +252,7 @@ def progress(verb: str) -> Iterator[Progress]:
 
 
 class _PlainProgress:
-    def __init__(self, verb: str, file: TextIO) -> None:
+    def __init__(self, verb: str, file: TextIO | None) -> None:
         self._verb = verb
         self._file = file
         self._start_s = time.monotonic()
@@ -96,7 +262,8 @@ class _PlainProgress:
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _PLAIN_EVERY_S
-            _write(self._file, f"{self._verb}: {done}/{total} {what} ({now_s - self._start_s:.0f} s)\n")
+            seconds = now_s - self._start_s
+            _write(self._file, f"{self._verb}: {done}/{total} {_in_one_line(what)} ({seconds:.0f} s)\n")
 
 
 class _BarProgress:
@@ -105,12 +272,49 @@ class _BarProgress:
         self._task = task
 
     def __call__(self, done: int, total: int, what: str, /) -> None:
-        self._bar.update(self._task, completed=done, total=total, description=what)
+        self._bar.update(self._task, completed=done, total=total, description=_in_one_line(what))
 
 
-def _write(file: TextIO, text: str) -> None:
-    file.write(text)
-    file.flush()
+def _write(file: TextIO | None, text: str) -> None:
+    """To stderr. Where it is closed or full there is nobody to tell, and no reason to stop."""
+    if file is None:
+        return
+    try:
+        file.write(text)
+        file.flush()
+    except OSError:
+        _abandon(file)
+
+
+@contextmanager
+def _results() -> Iterator[TextIO]:
+    """Where results for people go. ValueError, in one sentence, if it is stdout and cannot be written."""
+    file = sys.stderr if _STATE.stdout_is_data else sys.stdout
+    if file is None and not _STATE.stdout_is_data:
+        raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
+    try:
+        yield file or _Nowhere()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon(file)
+        if not _STATE.stdout_is_data:
+            raise ValueError(f"stdout: cannot be written ({error.strerror})") from error
+
+
+class _Nowhere(io.StringIO):
+    """A stream that keeps nothing."""
+
+    def write(self, text: str, /) -> int:
+        return len(text)
+
+
+def _abandon(file: TextIO) -> None:
+    """Send what a stream still holds to nowhere, or the interpreter fails on it when it ends."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, file.fileno())
+        os.close(nowhere)
 
 
 def _rich(file: TextIO) -> "Console":
@@ -129,15 +333,3 @@ def _rich_progress() -> "RichProgress":
         TimeElapsedColumn(),
     )
     return Progress(*columns, console=_rich(sys.stderr), transient=True)
-
-
-def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: set[int]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if index in text_columns else "right", overflow="fold")
-    for row in rows:
-        drawn.add_row(*row)
-    _rich(sys.stdout).print(drawn)

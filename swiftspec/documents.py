@@ -1,23 +1,22 @@
 """The files that pass between stages: schema'd JSON, checked on load, written whole or not at all. No torch here."""
 
 import hashlib
-import io
 import json
 import os
 import platform
 import shlex
 import sys
-import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Self
-from zipfile import BadZipFile
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
+
+from swiftspec.files.reading import open_input, read_json, shown
+from swiftspec.files.writing import write_output
 
 __all__ = [
     "Document",
@@ -27,15 +26,30 @@ __all__ = [
     "Spread",
     "file_sha256",
     "first_problem",
-    "read_archive",
-    "write_atomically",
 ]
 
 
+def _fail_fast(schema: Any) -> None:
+    """Let every list of a schema stop at the first error: a million of them take gigabytes."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "tuple"):
+            schema["fail_fast"] = True
+        schema = list(schema.values())
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _fail_fast(part)
+
+
 class Facts(BaseModel):
-    """Frozen values; unknown fields, NaN and infinities are errors."""
+    """Frozen values; unknown fields, NaN and infinities are errors. Of a list, the first item that is wrong is one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
 
 class Origin(Facts):
@@ -86,8 +100,8 @@ class Document(Facts):
     origin: Origin
 
     def save(self, path: Path) -> None:
-        """Write the whole document, or leave what was there."""
-        write_atomically(path, self.to_bytes())
+        """Write the document, as `write_output` does."""
+        write_output(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """What a saved file holds."""
@@ -99,25 +113,19 @@ class Document(Facts):
         return json.dumps(head | self.model_dump(mode="json"), indent=1, allow_nan=False)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path | str) -> Self:
         """ValueError, one sentence naming file, field and value, for anything that is not such a document."""
-        try:
-            content = json.loads(path.read_bytes())
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-        except ValueError as error:
-            raise ValueError(f"{path}: not a JSON document ({error})") from error
-        return cls.parse(content, source=str(path))
+        return cls.parse(read_json(Path(path), pipes=True), source=str(path))
 
     @classmethod
     def parse(cls, content: object, *, source: str) -> Self:
         """As `load`, from an object already read."""
         if not isinstance(content, Mapping) or content.get("schema") != cls.schema_name:
             found = content.get("schema") if isinstance(content, Mapping) else content
-            raise ValueError(f"{source}: schema is {_shown(found)}; expected {cls.schema_name!r}")
+            raise ValueError(f"{source}: schema is {shown(found)}; expected {cls.schema_name!r}")
         if content.get("version") != cls.schema_version:
             raise ValueError(
-                f"{source}: version of {cls.schema_name} is {_shown(content.get('version'))}; "
+                f"{source}: version of {cls.schema_name} is {shown(content.get('version'))}; "
                 f"this swiftspec reads version {cls.schema_version}"
             )
         body = {key: value for key, value in content.items() if key not in ("schema", "version")}
@@ -127,34 +135,10 @@ class Document(Facts):
             raise ValueError(f"{source}: {first_problem(error)}") from error
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside, then rename: a reader or a full disk never sees half a file."""
-    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()  # there unless it was renamed, an interrupt included
-
-
-def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
-    """Arrays of an .npz file by name; ValueError with one sentence if it is none. `kind` says what it should be."""
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    # What numpy and zipfile raise for bytes that are no archive; an unknown compression is a kind of RuntimeError.
-    except (ValueError, TypeError, EOFError, KeyError, RuntimeError, BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not {kind} (.npz)") from error
-
-
 def file_sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Hex digest of a file's bytes. ValueError if it cannot be read."""
+    with os.fdopen(open_input(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def device_name() -> str:
@@ -174,11 +158,6 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def first_problem(error: ValidationError) -> str:
     """Field, value and what is wrong, of the first thing that does not validate."""
     problem = error.errors(include_url=False)[0]
@@ -187,4 +166,4 @@ def first_problem(error: ValidationError) -> str:
         return f"{field} is missing"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    return f"{field} is {_shown(problem['input'])}; {message}" if field else message
+    return f"{field} is {shown(problem['input'])}; {message}" if field else message

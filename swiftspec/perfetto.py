@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swiftspec.documents import write_atomically
+from swiftspec.files.writing import write_output
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import Timeline
 
@@ -49,7 +49,7 @@ def to_events(timelines: Sequence[Timeline], *, names: Mapping[Process, str] | N
 def save_timelines(path: Path, timelines: Sequence[Timeline], *, names: Mapping[Process, str] | None = None) -> None:
     """Write `to_events` whole or not at all."""
     content = {"displayTimeUnit": "ms", "traceEvents": to_events(timelines, names=names)}
-    write_atomically(path, json.dumps(content, allow_nan=False).encode() + b"\n")
+    write_output(path, json.dumps(content, allow_nan=False).encode() + b"\n")
 
 
 def _name(process: Process) -> str:

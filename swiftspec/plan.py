@@ -2,17 +2,18 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import ClassVar, NamedTuple, Self
+from html import escape
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from swiftspec.documents import Document, Facts, ModelRef
+from swiftspec.goal import Goal, Objective, cost_per_million
 from swiftspec.latency import Provenance
 from swiftspec.policies import POLICIES, Layout, Policy, make_policy
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Collective
+from swiftspec.profile import MOST_DEVICES, Collective
 from swiftspec.timeline import Metrics
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Prediction",
     "Rejection",
     "Sensitivity",
+    "cost_per_million",
     "described",
     "named_group",
     "named_split",
@@ -36,35 +38,9 @@ __all__ = [
 # A prediction of which more than this share rests on no measurement of any machine says so first.
 WEAK_SHARE = 0.2
 WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
-
-
-class Objective(StrEnum):
-    """What the best plan has most, or least, of."""
-
-    TOKENS_PER_S = "tokens-per-s"  # of one user, from request to last token
-    TPOT = "tpot"  # the mean over requests
-    TPOT_P95 = "tpot-p95"  # over requests
-    TOKENS_PER_GPU = "tokens-per-gpu"  # tokens/s over devices in use
-    COST = "cost"  # tokens per unit of money
-
-
-class Goal(Facts):
-    """What the plan is to be best at, and what it must keep to.
-
-    max_tpot_s: of the mean request. max_devices: in use, of those there are. price_per_hour: of one device, in any
-    currency; the objective `cost` needs it.
-    """
-
-    objective: Objective = Objective.TOKENS_PER_S
-    max_tpot_s: float | None = Field(default=None, gt=0)
-    max_devices: int | None = Field(default=None, ge=1)
-    price_per_hour: float | None = Field(default=None, gt=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.objective is Objective.COST and self.price_per_hour is None:
-            raise ValueError("price_per_hour is missing; the objective cost needs what a device costs an hour")
-        return self
+_Count = Annotated[int, Field(ge=0)]
+_Speed = Annotated[float, Field(ge=0)]
+_Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 
 
 class Basis(Facts):
@@ -77,14 +53,15 @@ class Basis(Facts):
 class Prediction(Facts):
     """What the simulator expects of a candidate.
 
-    tokens_per_s_low, tokens_per_s_high: 95 % confidence interval of the mean over prompts. provenance: share of the
-    predicted time that rests on latencies of each provenance.
+    Where forwards have known errors all figures are averages over these. tokens_per_s_low, tokens_per_s_high: 95 %
+    interval of the mean over prompts, known errors included. provenance: share of the predicted time that rests on
+    latencies of each provenance.
     """
 
     metrics: Metrics
-    tokens_per_s_low: float
-    tokens_per_s_high: float
-    provenance: dict[Provenance, float]
+    tokens_per_s_low: _Speed
+    tokens_per_s_high: _Speed
+    provenance: dict[Provenance, _Share]
 
 
 class Candidate(Facts):
@@ -97,7 +74,7 @@ class Candidate(Facts):
 
     policy: str
     shape: dict[str, Value]
-    groups: dict[Role, tuple[int, ...]]
+    groups: dict[Role, tuple[_Count, ...]]
     ranks: dict[Role, int] = Field(default_factory=dict)
     patience_s: float = Field(default=0.5, gt=0, le=3600)
     prediction: Prediction
@@ -164,10 +141,14 @@ def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
 
 
 class Acceptance(Facts):
-    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known."""
+    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known.
+
+    `warning`: that it is known on one narrow kind of text only; empty if it is not.
+    """
 
     basis: str
     provenance: Provenance
+    warning: str = ""
 
 
 class GroupMemory(Facts):
@@ -177,11 +158,11 @@ class GroupMemory(Facts):
     usable_bytes: of the device's memory, the share that a server may fill.
     """
 
-    devices: tuple[int, ...]
-    weights_bytes: dict[Role, int]
-    kv_bytes: dict[Role, int]
-    reserve_bytes: int
-    usable_bytes: int
+    devices: tuple[_Count, ...]
+    weights_bytes: dict[Role, _Count]
+    kv_bytes: dict[Role, _Count]
+    reserve_bytes: _Count
+    usable_bytes: _Count
 
     @property
     def used_bytes(self) -> int:
@@ -192,16 +173,17 @@ class Explored(Facts):
     """The best of a policy's options on one split, as far as they were simulated: a cell of the heat map.
 
     tokens_per_s: from request to last token. tpot_s: mean over requests. Where the last stage did not get to the
-    option, both are what earlier stages say, times what the policy's finalist gained or lost from there to the end.
-    num_options: simulated on this split.
+    option, both are what earlier stages say, times what the policy's finalist gained or lost from there to the end:
+    `estimated`. num_options: simulated on this split.
     """
 
     policy: str
     split: str
-    num_devices: int
-    tokens_per_s: float
-    tpot_s: float
-    num_options: int
+    num_devices: int = Field(ge=1)
+    tokens_per_s: _Speed
+    tpot_s: float = Field(ge=0)
+    num_options: _Count
+    estimated: bool = False
 
 
 class Sensitivity(Facts):
@@ -209,13 +191,14 @@ class Sensitivity(Facts):
 
     change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate, simulated as planned and as changed on the same
     few prompts, the ratio of which scales its prediction. best, best_tokens_per_s: the fastest of the chosen and its
-    rivals then, likewise. changes_choice: whether that is another one, by more than simplicity may cost.
+    rivals then, likewise; rivals are options that might have been chosen. changes_choice: whether that is another one,
+    by more than simplicity may cost.
     """
 
     change: str
-    tokens_per_s: float
+    tokens_per_s: _Speed
     best: str
-    best_tokens_per_s: float
+    best_tokens_per_s: _Speed
     changes_choice: bool
 
 
@@ -233,17 +216,21 @@ class Rejection(NamedTuple):
 class Plan(Document):
     """The chosen candidate, and the best one of every other policy, best first.
 
-    ties: candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was
-    chosen for. acceptance, quantisation (of each model's weights, by role) and memory (of the chosen candidate, by
-    group): where a plan is for a machine that is not at hand. collectives: the all-reduce of each role of the chosen
-    candidate, where its steps are composed. explored, sensitivities: what else was simulated.
+    engine: whose forwards were composed; None where they were measured, which are this project's engine's. ties:
+    candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was chosen
+    for. known_errors: relative standard deviations of what predictions rest on, which their intervals include; None for
+    one that nobody knows, which no interval includes. acceptance, quantisation (of each model's weights, by role) and
+    memory (of the chosen candidate, by group): where a plan is for a machine that is not at hand. collectives: the
+    all-reduce of each role of the chosen candidate, where its steps are composed. explored, sensitivities: what else
+    was simulated.
     """
 
     schema_name: ClassVar[str] = "swiftspec.plan"
     schema_version: ClassVar[int] = 1
 
     device: str
-    num_devices: int = Field(ge=1)
+    engine: str | None = None
+    num_devices: int = Field(ge=1, le=MOST_DEVICES)
     target: ModelRef
     draft: ModelRef
     profile: Basis
@@ -252,10 +239,11 @@ class Plan(Document):
     chosen: Candidate
     alternatives: tuple[Candidate, ...]
     ties: tuple[str, ...] = ()
-    num_simulated: int
-    rejected: dict[str, int]
+    num_simulated: _Count
+    rejected: dict[str, _Count]
     goal: Goal = Goal()
     acceptance: Acceptance | None = None
+    known_errors: dict[str, float | None] = Field(default_factory=dict)
     quantisation: dict[Role, str] = Field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     memory: tuple[GroupMemory, ...] = ()
@@ -265,12 +253,42 @@ class Plan(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for candidate in (self.chosen, *self.alternatives):
-            if not candidate.devices <= set(range(self.num_devices)):
+            if max(candidate.devices) >= self.num_devices:
                 listed = ", ".join(map(str, sorted(candidate.devices)))
                 raise ValueError(f"{candidate.policy} is on devices {listed}; num_devices is {self.num_devices}")
         if len(self.candidates) <= len(self.alternatives):
             raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
         return self
+
+    def __repr__(self) -> str:
+        return f"Plan({self.summary}; {len(self.alternatives)} alternatives)"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the summary, and the best of every policy. `swiftspec report` writes the whole page."""
+        rows = (
+            (
+                candidate.policy,
+                candidate.split,
+                f"{candidate.prediction.metrics.figures.tokens_per_s:.1f}",
+                candidate.describe().partition(" (")[2].removesuffix(")"),
+            )
+            for candidate in self.candidates.values()
+        )
+        head = "".join(f"<th>{title}</th>" for title in ("policy", "split", "tokens/s", "shape"))
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<div><p>{escape(self.summary)}</p>{table}</div>"
+
+    @property
+    def summary(self) -> str:
+        """`llama-3-70b with llama-3.2-1b on 8 h100-sxm: swiftspec 4+1 (verify_rows=16), 243.8 tokens/s predicted`."""
+        speed = self.chosen.prediction.metrics.figures.tokens_per_s
+        return (
+            f"{self.target.model} with {self.draft.model} on {self.num_devices} {self.device}: "
+            f"{self.chosen.describe()}, {speed:.1f} tokens/s predicted"
+        )
 
     @property
     def candidates(self) -> Mapping[str, Candidate]:
@@ -279,10 +297,23 @@ class Plan(Document):
 
     @property
     def fastest_by_devices(self) -> Mapping[int, Explored]:
-        """The fastest of what was explored on each number of devices, fewest first: tokens/s against devices."""
-        counts = sorted({cell.num_devices for cell in self.explored})
-        of_count = ([cell for cell in self.explored if cell.num_devices == count] for count in counts)
+        """The fastest of what was explored on each number of devices, fewest first: tokens/s against devices.
+
+        On as many devices as the choice uses, estimates do not count: there the last stage has decided.
+        """
+        decided = len(self.chosen.devices)
+        cells = [cell for cell in self.explored if not (cell.estimated and cell.num_devices == decided)]
+        counts = sorted({cell.num_devices for cell in cells})
+        of_count = ([cell for cell in cells if cell.num_devices == count] for count in counts)
         return {cells[0].num_devices: max(cells, key=lambda cell: cell.tokens_per_s) for cells in of_count}
+
+    @property
+    def cost_per_million_tokens(self) -> float | None:
+        """Price of the devices in use while a million tokens come; None where the goal names no price."""
+        if self.goal.price_per_hour is None:
+            return None
+        tokens_per_s = self.chosen.prediction.metrics.figures.tokens_per_s
+        return cost_per_million(self.goal.price_per_hour, len(self.chosen.devices), tokens_per_s)
 
     @property
     def rejections(self) -> list[Rejection]:

@@ -16,6 +16,7 @@ from swiftspec.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.timeline import COMPUTING, Phase
 
 __all__ = [
+    "MOST_DEVICES",
     "Collective",
     "HostPoint",
     "Profile",
@@ -23,7 +24,9 @@ __all__ = [
     "StepTable",
 ]
 
-_Seconds = Annotated[float, Field(gt=0)]
+MOST_DEVICES = 65536  # more than any plan is made for
+_Seconds = Annotated[float, Field(gt=0, le=1e6)]  # a forward of twelve days is a mistake
+_Degree = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 
 
 class _Measured(Facts):
@@ -56,10 +59,10 @@ class StepPoint(_Measured):
 
     role: Role
     phase: Phase
-    degree: int = Field(ge=1)
+    degree: _Degree
     peer_busy: bool
     cold: bool = False
-    ranks: int = Field(default=1, ge=1)
+    ranks: _Degree = 1
     rows: int = Field(ge=1)
     context: int = Field(ge=0)
     parts: tuple[Part, ...] = ()
@@ -108,10 +111,10 @@ class Collective(Facts):
     """
 
     role: Role
-    degree: int = Field(ge=2)
-    ranks: int = Field(default=1, ge=1)
+    degree: int = Field(ge=2, le=MOST_DEVICES)
+    ranks: _Degree = 1
     implementation: str
-    seconds: dict[str, float]
+    seconds: dict[str, _Seconds]
 
     @model_validator(mode="after")
     def _among(self) -> Self:
@@ -132,7 +135,7 @@ class Profile(Document):
     schema_version: ClassVar[int] = 1
 
     device: str
-    num_devices: int = Field(ge=1)
+    num_devices: _Degree
     target: ModelRef
     draft: ModelRef
     steps: tuple[StepPoint, ...] = Field(min_length=1)
@@ -212,7 +215,10 @@ class Profile(Document):
         for point in self.host:
             host.setdefault(point.phase, []).append(point)
         return Latencies(
-            steps={table: StepGrid(points, in_buckets=self._in_buckets(table)) for table, points in steps.items()},
+            steps={
+                table: StepGrid(points, in_buckets=self._in_buckets(table), in_chunks=self._in_chunks(table))
+                for table, points in steps.items()
+            },
             host={phase: HostGrid(points) for phase, points in host.items()},
             peers_interfere=self.peers_interfere,
         )
@@ -220,6 +226,10 @@ class Profile(Document):
     def _in_buckets(self, table: StepTable) -> bool:
         """Whether its forwards were measured on a GPU of this machine, which replays graphs of fixed rows."""
         return self.device == "cuda" and table.phase is not Phase.PREFILL
+
+    def _in_chunks(self, table: StepTable) -> bool:
+        """Whether its forwards are prefills by this package's decoder for CPUs, which pads them."""
+        return self.device == "cpu" and table.phase is Phase.PREFILL
 
 
 def _stretched(step: StepPoint, factor: float) -> StepPoint:

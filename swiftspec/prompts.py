@@ -1,12 +1,22 @@
 """Prompts files: JSON lines with `prompt`, or Spec-Bench's `turns`. Text only; no tokenizer, no torch."""
 
-import json
+import os
+import stat
+import tempfile
+from array import array
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
+from weakref import finalize
 
-__all__ = ["Prompt", "read_prompts", "spread"]
+from swiftspec.files.reading import open_input, parse_json, read_lines, shown
+
+__all__ = ["Prompt", "PromptFile", "read_prompts", "spread"]
+
+_MOST_LINE_BYTES = 16 << 20  # a text of millions of tokens
+_MOST_PROMPTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +31,7 @@ class Prompt:
             raise ValueError("prompt is empty; expected some text")
 
 
-def read_prompts(path: Path) -> tuple[Prompt, ...]:
+def read_prompts(path: Path) -> "PromptFile":
     """Every prompt of a file, in order; blank lines are skipped.
 
     The id is `id` or `question_id`, else the line's number. Of Spec-Bench's `turns` the first is taken. Other fields
@@ -32,28 +42,77 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     ValueError
         One sentence naming file, line and what is wrong with it.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    prompts: list[Prompt] = []
-    line_of: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    return PromptFile(path)
+
+
+class PromptFile(Sequence[Prompt]):
+    """The prompts of a file, each read when it is asked for, so that memory does not grow with the file.
+
+    The whole file is checked first. It stays open, and a pipe is copied to a temporary file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._starts, self._sizes, self._numbers = array("Q"), array("Q"), array("Q")  # of the lines with a prompt
+        source = open_input(path, pipes=True)
+        is_copy = not stat.S_ISREG(os.fstat(source).st_mode)
+        self._descriptor = _temporary() if is_copy else source
+        finalize(self, os.close, self._descriptor)
         try:
-            prompt = _parsed(line, number)
-            if prompt.prompt_id in line_of:
-                raise ValueError(f"id is {prompt.prompt_id!r}, as in line {line_of[prompt.prompt_id]}")
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
-        line_of[prompt.prompt_id] = number
-        prompts.append(prompt)
-    if not prompts:
-        raise ValueError(f"{path}: holds no prompts; expected one JSON object per line")
-    return tuple(prompts)
+            self._index(source, is_copy=is_copy)
+        finally:
+            if is_copy:
+                os.close(source)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Prompt]: ...
+
+    def __getitem__(self, index: int | slice) -> Prompt | list[Prompt]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        line = os.pread(self._descriptor, self._sizes[index], self._starts[index])
+        return _parsed(self._path, self._numbers[index], line)
+
+    def _index(self, source: int, *, is_copy: bool) -> None:
+        """Find the lines with a prompt, and check every one."""
+        line_of: dict[str, int] = {}
+        start = 0
+        for number, line in read_lines(self._path, most_bytes=_MOST_LINE_BYTES, descriptor=source):
+            if is_copy:
+                _write_whole(self._descriptor, line)
+            if line.removeprefix(BOM_UTF8).strip():
+                prompt = _parsed(self._path, number, line)
+                if prompt.prompt_id in line_of:
+                    known = line_of[prompt.prompt_id]
+                    raise ValueError(
+                        f"{self._path}, line {number}: id is {shown(prompt.prompt_id)}, as in line {known}"
+                    )
+                line_of[prompt.prompt_id] = number
+                if len(line_of) > _MOST_PROMPTS:
+                    raise ValueError(f"{self._path}, line {number}: more than {_MOST_PROMPTS:,} prompts in one file")
+                self._starts.append(start)
+                self._sizes.append(len(line))
+                self._numbers.append(number)
+            start += len(line)
+        if not self:
+            raise ValueError(f"{self._path}: holds no prompts; expected one JSON object per line")
+
+
+def _temporary() -> int:
+    """A descriptor of an empty file without a name."""
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _write_whole(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
 
 
 def spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
@@ -63,21 +122,21 @@ def spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
     return [prompts[number * len(prompts) // limit] for number in range(limit)]
 
 
-def _parsed(line: str, number: int) -> Prompt:
+def _parsed(path: Path, number: int, line: bytes) -> Prompt:
     try:
-        fields = json.loads(line)
+        fields = parse_json(line.removeprefix(BOM_UTF8) if number == 1 else line)
+        if not isinstance(fields, Mapping):
+            raise ValueError(f"a JSON {type(fields).__name__}; expected an object with a prompt")
+        return Prompt(prompt_id=_id(fields, number), text=_text(fields))
     except ValueError as error:
-        raise ValueError(f"not JSON ({error})") from error
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"a JSON {type(fields).__name__}; expected an object with a prompt")
-    return Prompt(prompt_id=_id(fields, number), text=_text(fields))
+        raise ValueError(f"{path}, line {number}: {error}") from error
 
 
 def _id(fields: Mapping[str, Any], number: int) -> str:
     name = "id" if "id" in fields else "question_id"
     value = fields.get(name, number)
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{name} is {value!r}; expected text or a whole number")
+        raise ValueError(f"{name} is {shown(value)}; expected text or a whole number")
     return str(value)
 
 
@@ -87,12 +146,12 @@ def _text(fields: Mapping[str, Any]) -> str:
     elif "turns" in fields:
         name, turns = "turns", fields["turns"]
         if not isinstance(turns, list) or not turns:
-            raise ValueError(f"turns is {turns!r}; expected a list of texts")
+            raise ValueError(f"turns is {shown(turns)}; expected a list of texts")
         text = turns[0]
     else:
         raise ValueError("prompt is missing; expected a prompt field, or Spec-Bench turns")
     if not isinstance(text, str):
-        raise ValueError(f"{name} is {text!r}; expected text")
+        raise ValueError(f"{name} is {shown(text)}; expected text")
     if not text:
         raise ValueError(f"{name} is empty; expected some text")
     return text

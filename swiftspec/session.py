@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -19,7 +20,7 @@ from swiftspec.plan import Plan
 from swiftspec.policies import Request
 from swiftspec.registry import DEVICES
 from swiftspec.specs import ModelSpec, model_directory
-from swiftspec.timeline import Timeline, measure
+from swiftspec.timeline import Totals
 from swiftspec.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ class Stats:
     restarts: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past:
+    """Sums over the finished requests. Replaced as a whole, since another thread may read it."""
+
+    totals: Totals = field(default_factory=Totals)
+    prompt_tokens: int = 0
+    losses: int = 0
+
+    def plus(self, generation: Generation, *, prompt_tokens: int) -> _Past:
+        return _Past(
+            totals=self.totals.plus(generation.timeline),
+            prompt_tokens=self.prompt_tokens + prompt_tokens,
+            losses=self.losses + generation.losses,
+        )
+
+
 def check_here(plan: Plan, *, source: str) -> None:
     """ValueError if the plan is for a machine that is not at hand."""
     if plan.device in DEVICES:
@@ -81,7 +98,10 @@ class Engine:
     max_context : int, optional
         Prompt and output tokens of the longest request; what the model knows, but 4096 at most, if not given.
     max_restarts : int
-        How often a draft that died is started again.
+        How often within an hour a draft that died is started again. When it may not be, the target decodes alone,
+        and a warning of the logger `swiftspec` says so.
+    cancelled : threading.Event, optional
+        Set by another thread, it ends the start.
 
     Raises
     ------
@@ -89,6 +109,8 @@ class Engine:
         If the plan has no such policy, is for another machine, or its models cannot be loaded.
     EngineError
         If a process ends while it loads.
+    InterruptedError
+        If the start was cancelled.
 
     Examples
     --------
@@ -104,6 +126,7 @@ class Engine:
         policy: str | None = None,
         max_context: int | None = None,
         max_restarts: int = 3,
+        cancelled: Event | None = None,
     ) -> None:
         made = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
         check_here(made, source="plan" if isinstance(plan, Plan) else str(plan))
@@ -120,13 +143,13 @@ class Engine:
         if max_context is not None and not 0 < max_context <= longest:
             raise ValueError(f"max_context is {max_context}; expected 1 to {longest}, which {made.target.model} allows")
         self.max_context = max_context or min(longest, _MAX_CONTEXT)
-        self._timelines: list[Timeline] = []
-        self._prompt_tokens = self._losses = 0
+        self._past = _Past()
+        self._num_begun = 0
         self._is_busy = False
         from swiftspec.engine.launcher import Launcher
 
         self._launcher = Launcher.for_candidate(
-            made, candidate, max_context=self.max_context, max_restarts=max_restarts
+            made, candidate, max_context=self.max_context, max_restarts=max_restarts, cancelled=cancelled
         )
 
     def __enter__(self) -> Self:
@@ -171,7 +194,7 @@ class Engine:
         """
         from swiftspec.engine.sampling import Sampler
 
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+        tokens = self._tokenizer.encode(prompt, most=self.max_context) if isinstance(prompt, str) else tuple(prompt)
         request = Request(
             prompt=tokens,
             max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,
@@ -186,15 +209,14 @@ class Engine:
         self._is_busy = True
         try:
             generation = yield from self._commits(request, sampler)
-            self._timelines.append(generation.timeline)
-            self._prompt_tokens += len(request.prompt)
-            self._losses += generation.losses
+            self._past = self._past.plus(generation, prompt_tokens=len(request.prompt))
         finally:
             self._is_busy = False
 
     def _commits(self, request: Request, sampler: Sampler) -> Generator[Chunk, None, Generation]:
         text = self._tokenizer.stream()
-        request_id = str(len(self._timelines))
+        request_id = str(self._num_begun)
+        self._num_begun += 1
         with closing(self._launcher.stream(self._policy, request, request_id=request_id, sampler=sampler)) as stream:
             while True:
                 try:
@@ -207,15 +229,15 @@ class Engine:
                 yield Chunk(tokens, text.push(tokens))
 
     def stats(self) -> Stats:
-        """Figures of the requests that were finished."""
-        metrics = measure(self._timelines) if self._timelines else None
+        """Figures of the requests that were finished: from sums, at once, however many there were."""
+        past = self._past
         return Stats(
-            requests=len(self._timelines),
-            prompt_tokens=self._prompt_tokens,
-            tokens=metrics.num_tokens if metrics else 0,
-            tokens_per_s=metrics.figures.tokens_per_s if metrics else 0.0,
-            tokens_per_round=metrics.figures.tokens_per_round if metrics else 0.0,
-            losses=self._losses,
+            requests=past.totals.requests,
+            prompt_tokens=past.prompt_tokens,
+            tokens=past.totals.tokens,
+            tokens_per_s=past.totals.tokens_per_s,
+            tokens_per_round=past.totals.tokens_per_round,
+            losses=past.losses,
             restarts=self._launcher.num_restarts,
         )
 
@@ -240,15 +262,30 @@ class AsyncEngine:
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
-        self._engine = await self._call(self._start)
+        cancelled = Event()
+        started = asyncio.ensure_future(self._call(partial(self._start, cancelled=cancelled)))
+        try:
+            self._engine = await asyncio.shield(started)
+        except asyncio.CancelledError:
+            # Nobody would ever close what is on its way.
+            cancelled.set()
+            started.add_done_callback(self._close_unwanted)
+            with suppress(Exception):
+                await asyncio.shield(started)
+            raise
         return self
+
+    def _close_unwanted(self, started: asyncio.Future[Engine]) -> None:
+        if not started.cancelled() and started.exception() is None:
+            self._thread.submit(started.result().close)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine, self._engine = self._running, None
-        await self._call(engine.close)
-        self._thread.shutdown()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.shield(self._call(engine.close))
+        self._thread.shutdown(wait=False)
 
     async def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncIterator[Chunk]:
         """As `Engine.generate`; a task that is cancelled ends its request."""

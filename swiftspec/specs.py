@@ -6,13 +6,14 @@ Standard library, numpy and pydantic only: planning must work on a machine witho
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "model_directory"]
+from swiftspec.files.reading import read_json, shown
+
+__all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "is_model_directory", "model_directory"]
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 _ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
@@ -21,6 +22,8 @@ _DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "qwen2": 32768
 _DEFAULT_HEAD_DIM: Final = {"qwen3": 128}
 _DEFAULT_EPS: Final = 1e-6
 _DEFAULT_ROPE_THETA: Final = 10000.0
+_MOST: Final = 2**53  # a whole number that is exact as a float, and far beyond any model
+_MOST_DIGITS: Final = 9  # of a dimension that a user asks for
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -32,12 +35,21 @@ def dtype_bytes(dtype: str) -> int:
 
 def model_directory(name: str | Path) -> Path:
     """The directory that `name` stands for: `demo/NAME` is a model shipped with the package, anything else a path."""
-    parts = Path(name).parts
-    bundled = len(parts) == 2 and parts[0] == "demo"
-    directory = Path(__file__).parent / "demo" / parts[1] if bundled else Path(name)
+    directory = _directory(name)
     if not directory.is_dir():
         raise ValueError(f"model {str(name)!r}: there is no directory {directory}")
     return directory
+
+
+def is_model_directory(name: str | Path) -> bool:
+    """Whether there is a directory that `name` stands for."""
+    return _directory(name).is_dir()
+
+
+def _directory(name: str | Path) -> Path:
+    parts = Path(name).parts
+    bundled = len(parts) == 2 and parts[0] == "demo"
+    return Path(__file__).parent / "demo" / parts[1] if bundled else Path(name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +152,11 @@ class Inflation:
             if value is not None and value < 1:
                 raise ValueError(f"inflation: {field.name} is {value}; expected a positive integer")
 
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return ",".join(f"{name}={value}" for name, value in given.items() if value is not None)
+
     @classmethod
     def parse(cls, text: str) -> Inflation:
         """Read `layers=24,hidden=1024`. ValueError names the key and value that do not fit."""
@@ -148,11 +165,13 @@ class Inflation:
         for part in text.split(","):
             key, equals, value = (piece.strip() for piece in part.partition("="))
             if key not in names or not equals:
-                raise ValueError(f"inflation: {part.strip()!r} is not KEY=NUMBER with a key of {', '.join(names)}")
+                raise ValueError(f"inflation: {shown(part.strip())} is not KEY=NUMBER with a key of {', '.join(names)}")
             if key in values:
                 raise ValueError(f"inflation: {key} is given twice")
-            if not (value.isascii() and value.isdigit()) or int(value) < 1:
-                raise ValueError(f"inflation: {key} is {value!r}; expected a positive integer")
+            if not (value.isascii() and value.isdigit()) or len(value) > _MOST_DIGITS or int(value) < 1:
+                raise ValueError(
+                    f"inflation: {key} is {shown(value)}; expected a positive integer of at most {_MOST_DIGITS} digits"
+                )
             values[key] = int(value)
         return cls(**values)
 
@@ -198,23 +217,18 @@ class _Config:
     @classmethod
     def read(cls, directory: Path) -> _Config:
         path = directory / "config.json"
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ValueError(f"{directory}: cannot read config.json: {error.strerror}") from None
-        except ValueError as error:
-            raise ValueError(f"{directory}: config.json is not JSON: {error}") from None
+        values = read_json(path)
         if not isinstance(values, dict):
-            raise ValueError(f"{directory}: config.json holds {type(values).__name__}; expected an object")
+            raise ValueError(f"{path}: holds {type(values).__name__}; expected an object")
         return cls(directory, values)
 
     def fail(self, field: str, value: object, expected: str) -> ValueError:
-        return ValueError(f"{self.directory}: config.json {field} is {value!r}; expected {expected}")
+        return ValueError(f"{self.directory}: config.json {field} is {shown(value)}; expected {expected}")
 
     def integer(self, field: str, default: int | None = None) -> int:
         value = self.values.get(field)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
             raise self.fail(field, value, "a positive integer")
         return value
 
@@ -248,12 +262,18 @@ class _Config:
         if self.flag("mlp_bias", False):
             raise self.fail("mlp_bias", True, "false")
         layer_types = self.values.get("layer_types") or []
-        if any(kind != "full_attention" for kind in layer_types):
+        if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
             raise self.fail("layer_types", layer_types, "'full_attention' in every layer")
         default_window = 4096 if architecture == "mistral" else None
         window = self.values.get("sliding_window", default_window)
         if window is not None and not layer_types and self.flag("use_sliding_window", architecture == "mistral"):
-            raise self.fail("sliding_window", window, "null, since sliding-window attention is not supported")
+            expected = "null, since sliding-window attention is not supported"
+            if "sliding_window" in self.values:
+                raise self.fail("sliding_window", window, expected)
+            raise ValueError(
+                f"{self.directory}: config.json sliding_window is left out, which means {window} in a {architecture} "
+                f"model; expected {expected}"
+            )
 
     def rope(self) -> tuple[float, RopeScaling | None]:
         """Base and scaling, in the layout of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`)."""

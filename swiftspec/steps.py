@@ -11,13 +11,39 @@ from swiftspec.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import DRAFTING, Phase
 
-__all__ = ["COOLING_S", "HostGrid", "Latencies", "StepGrid", "StepTable"]
+__all__ = [
+    "COOLING_S",
+    "PREFILL_CHUNK",
+    "PREFILL_SIZES",
+    "HostGrid",
+    "Latencies",
+    "StepGrid",
+    "StepTable",
+    "padded_rows",
+    "prefill_rows",
+]
 
 # A model whose last forward ended longer ago than this is cold. Longer than what passes between two forwards of one,
 # shorter than a forward of a target that is worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
 COOLING_S = 1e-3
 
+# A CPU computes a prompt in chunks of 128 rows, the last one padded to one of a few sizes: any other size would be
+# compiled when a prompt first needs it, and would stay in memory (2.7 MB each for a model of 2 MB).
+PREFILL_CHUNK = 128
+PREFILL_SIZES: tuple[int, ...] = (*range(1, 33), 48, 64, 96, PREFILL_CHUNK)
+
 _Array = npt.NDArray[np.float64]
+
+
+def padded_rows(num_rows: int) -> int:
+    """Rows that are computed for the `num_rows` of a prompt's chunk, at most `PREFILL_CHUNK`."""
+    return next(size for size in PREFILL_SIZES if size >= num_rows)
+
+
+def prefill_rows(num_tokens: int) -> int:
+    """Rows that a CPU computes for a prompt of `num_tokens`: whole chunks, and a last one that is padded."""
+    whole, rest = divmod(num_tokens, PREFILL_CHUNK)
+    return whole * PREFILL_CHUNK + (padded_rows(rest) if rest else 0)
 
 
 class StepTable(NamedTuple):
@@ -62,10 +88,12 @@ class StepGrid:
     """Steps of one table: bilinear between its rows and contexts, flat in context and linear in rows beyond them.
 
     in_buckets: rows between those that are known are not interpolated: they are filled up to the next known number.
+    in_chunks: rows are those of a prompt that a CPU computes, see `prefill_rows`.
     """
 
-    def __init__(self, points: Iterable[_Step], *, in_buckets: bool = False) -> None:
+    def __init__(self, points: Iterable[_Step], *, in_buckets: bool = False, in_chunks: bool = False) -> None:
         self._in_buckets = in_buckets
+        self._in_chunks = in_chunks
         by_rows: dict[int, list[_Step]] = {}
         for point in sorted(points, key=lambda point: (point.rows, point.context)):
             by_rows.setdefault(point.rows, []).append(point)
@@ -100,6 +128,8 @@ class StepGrid:
         """Latency of a step."""
         if self._in_buckets:
             rows = next((bucket for bucket in self._rows if bucket >= rows), rows)
+        if self._in_chunks:
+            rows = prefill_rows(rows)
         values = self._at(rows, context)
         quantiles_s = tuple(np.maximum.accumulate(values[:NUM_QUANTILES]).tolist())
         if not self._is_composed:

@@ -1,17 +1,18 @@
 """Timeline: what each role did when. Both drivers emit it, in the same words; metrics are functions of it alone."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
+from pydantic import Field, field_validator
 
 from swiftspec.documents import Facts, Spread
 from swiftspec.policies.effects import Role
 
-__all__ = ["COMPUTING", "DRAFTING", "Excerpt", "Figures", "Metrics", "Phase", "Span", "Timeline", "measure"]
+__all__ = ["COMPUTING", "DRAFTING", "Excerpt", "Figures", "Metrics", "Phase", "Span", "Timeline", "Totals", "measure"]
 
 
 class Phase(StrEnum):
@@ -154,6 +155,56 @@ class Timeline:
         return sum(span.tokens for span in self.commits if starts_s and span.start_s >= starts_s[0])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over requests, from which their rates follow: all that has to be kept of requests that are over.
+
+    Parameters
+    ----------
+    requests, tokens, rounds : int
+        Finished requests, their output tokens, and their verification rounds.
+    verified_tokens : int
+        Output tokens that verifications brought.
+    seconds : float
+        From each request to its last token.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    rounds: int = 0
+    verified_tokens: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, timelines: Iterable[Timeline]) -> Self:
+        """Sums over some requests."""
+        totals = cls()
+        for timeline in timelines:
+            totals = totals.plus(timeline)
+        return totals
+
+    def plus(self, timeline: Timeline) -> Self:
+        """The sums with one more request."""
+        return replace(
+            self,
+            requests=self.requests + 1,
+            tokens=self.tokens + timeline.num_tokens,
+            rounds=self.rounds + len(timeline.round_s),
+            verified_tokens=self.verified_tokens + timeline.verified_tokens,
+            seconds=self.seconds + (timeline.e2e_s if timeline.commits else 0.0),
+        )
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens over the time from request to last token; 0 without requests."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Verified tokens per verification; 0 without verifications."""
+        return self.verified_tokens / max(1, self.rounds)
+
+
 class Figures(Facts):
     """What is predicted, measured and compared."""
 
@@ -176,19 +227,28 @@ class Metrics(Facts):
     """
 
     figures: Figures
-    num_tokens: int
-    rounds: int
-    ttft_s: float
-    tpot_s: float
+    num_tokens: int = Field(ge=0)
+    rounds: int = Field(ge=0)
+    ttft_s: float = Field(ge=0)
+    tpot_s: float = Field(ge=0)
     overlap_fraction: float
-    verify_s: float
-    mean_round_s: float
+    verify_s: float = Field(ge=0)
+    mean_round_s: float = Field(ge=0)
     target_busy: float
     draft_busy: float
     wasted_draft: float | None
     tail_s: Spread | None
     hit_fraction: float | None
     drafts_per_round: float | None = None
+
+    @field_validator("figures")
+    @classmethod
+    def _not_negative(cls, figures: Figures) -> Figures:
+        """Of errors, which have the same fields, they may be."""
+        least = min(figures.tokens_per_s, figures.tokens_per_round, figures.round_s.median, figures.round_s.p95)
+        if least < 0:
+            raise ValueError(f"expected no figure below 0, as {least}")
+        return figures
 
     @property
     def acceptance_length(self) -> float:
@@ -221,15 +281,16 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
     hit_tails = [seconds for seconds, forwards in tails if not forwards]
     busy = [_overlap(timeline) for timeline in timelines]
     target_busy_s = sum(target_s for _, target_s in busy)
+    totals = Totals.of(timelines)
     figures = Figures(
-        tokens_per_s=sum(t.num_tokens for t in timelines) / sum(t.e2e_s for t in timelines),
+        tokens_per_s=totals.tokens_per_s,
         round_s=_spread(rounds) or Spread(median=0.0, p95=0.0),
-        tokens_per_round=sum(t.verified_tokens for t in timelines) / max(1, len(rounds)),
+        tokens_per_round=totals.tokens_per_round,
     )
     return Metrics(
         figures=figures,
-        num_tokens=sum(t.num_tokens for t in timelines),
-        rounds=len(rounds),
+        num_tokens=totals.tokens,
+        rounds=totals.rounds,
         ttft_s=float(np.median([t.ttft_s for t in timelines])),
         tpot_s=float(np.median([t.tpot_s for t in timelines])),
         overlap_fraction=sum(both_s for both_s, _ in busy) / target_busy_s if target_busy_s else 0.0,

@@ -5,9 +5,14 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as FileTokenizer
 
-__all__ = ["TextStream", "Tokenizer", "check_same_vocabulary"]
+from swiftspec.files.reading import brief, read_input
+
+__all__ = ["TextStream", "Tokenizer", "check_same_vocabulary", "surely_over"]
 
 _FILE = "tokenizer.json"
+_MOST_BYTES = 64 << 20  # the largest in use have half of that
+_TOKEN_CHARACTERS = 6  # of a token, about; more than in most texts
+_MARGIN = 64
 _INCOMPLETE = "\ufffd"  # what decoding makes of bytes that are no whole character yet
 
 
@@ -18,18 +23,34 @@ class Tokenizer:
         path = directory / _FILE
         if not path.is_file():
             raise ValueError(f"{directory}: {_FILE} is missing")
+        content = read_input(path, most_bytes=_MOST_BYTES)
         try:
-            self._tokenizer = FileTokenizer.from_file(str(path))
+            self._tokenizer = FileTokenizer.from_buffer(content)
         except Exception as error:  # tokenizers raises bare Exception for whatever does not parse
-            raise ValueError(f"{path}: not a tokenizer ({error})") from error
+            raise ValueError(f"{path}: not a tokenizer ({brief(error)})") from error
 
     @property
     def vocabulary(self) -> dict[str, int]:
         """Token id by token, added tokens included."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids, with the special tokens that the model expects around a text."""
+    def encode(self, text: str, *, most: int | None = None) -> tuple[int, ...]:
+        """Token ids, with the special tokens that the model expects around a text.
+
+        Parameters
+        ----------
+        most : int, optional
+            More tokens than this are of no use to the caller. Of a text that has more, perhaps only the beginning is
+            looked at: the result is then incomplete, and longer than `surely_over(most)`. A token takes some 200
+            bytes here, so that a long text would take gigabytes before it is refused.
+        """
+        if most is not None:
+            length = _TOKEN_CHARACTERS * most + _MARGIN
+            while length < len(text):
+                tokens = self._tokenizer.encode(text[:length]).ids
+                if len(tokens) > surely_over(most):
+                    return tuple(tokens)
+                length *= 2
         return tuple(self._tokenizer.encode(text).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -39,6 +60,14 @@ class Tokenizer:
     def stream(self) -> "TextStream":
         """A decoder for tokens that arrive bit by bit."""
         return TextStream(self)
+
+
+def surely_over(most: int) -> int:
+    """Tokens in the beginning of a text from which it follows that the whole text has more than `most`.
+
+    The last tokens of a text that was cut off may be others than in the whole.
+    """
+    return most + most // 8 + _MARGIN
 
 
 class TextStream:

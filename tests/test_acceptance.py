@@ -115,7 +115,7 @@ def put(name: str, index: int | tuple[int, int], value: float) -> Callable[[Arra
     [
         (lambda a: a.pop("ranks"), "ranks is missing"),
         (lambda a: a.pop("about"), "about is missing"),
-        (lambda a: a.update(about=np.array("{")), "about is not a JSON document"),
+        (lambda a: a.update(about=np.array("{")), "about: not a JSON document"),
         (lambda a: a.update(about=np.array("[]")), r"schema is \[\]; expected 'swiftspec.acceptance-trace'"),
         (lambda a: about(a, schema="swiftspec.plan"), "schema is 'swiftspec.plan'; expected"),
         (lambda a: about(a, version=9), "version of swiftspec.acceptance-trace is 9; this swiftspec reads version 2"),
@@ -139,8 +139,16 @@ def put(name: str, index: int | tuple[int, int], value: float) -> Callable[[Arra
         (put("exit_logprobs", (2, 1), np.nan), "exit_logprobs holds NaN or infinity"),
         (put("draft_logprobs", (2, 1), np.nan), "draft_logprobs holds NaN or infinity; expected finite log-probs"),
         (put("draft_logprobs", (2, 2), -np.inf), "draft_logprobs holds NaN or infinity"),
-        (put("draft_logprobs", (2, 2), 1.0), "draft_logprobs rises along a row; expected the best candidate first"),
-        (put("ranks", 3, -1), "ranks holds -1; expected 0 or more"),
+        (put("draft_logprobs", (2, 2), -1e-3), "draft_logprobs rises along a row; expected the best candidate first"),
+        (put("ranks", 3, -1), "ranks holds -1; expected whole numbers from 0 to 2147483647"),
+        (put("draft_logprobs", (2, 0), 1e30), "draft_logprobs holds 1e\\+30; expected log-probs, which are at most 0"),
+        (put("prompt_tokens", 0, -7), "prompt_tokens holds -7; expected whole numbers from 0"),
+        (put("draft_tokens", (1, 1), -1), "draft_tokens holds -1; expected whole numbers from 0"),
+        (lambda a: a.update(extra=np.zeros(3)), "'extra' is an array that a trace does not have"),
+        (
+            lambda a: a.update(lengths=np.array([2**62, 2**62, 2**62, 2**62])[: len(a["lengths"])]),
+            "lengths holds 4611686018427387904; expected no more tokens than fit into a trace",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_the_file(tmp_path: Path, change: Callable[[Arrays], object], message: str) -> None:

@@ -16,7 +16,7 @@ MAX_LINES = 400
 
 CONTRACTS = frozenset(
     {
-        *("specs", "registry", "latency", "steps", "profile", "acceptance", "plan", "timeline", "report"),
+        *("specs", "registry", "latency", "steps", "profile", "acceptance", "goal", "plan", "timeline", "report"),
         *("tree", "policies", "documents", "errors", "difficulty"),
     }
 )
@@ -24,25 +24,28 @@ CONTRACTS = frozenset(
 # A layer is a first-level module or folder of swiftspec; the contracts are one layer, swiftspec/__init__.py is "root".
 ALLOWED: Mapping[str, frozenset[str]] = {
     "root": frozenset({"contracts", "session"}),
-    "contracts": frozenset({"contracts", "numpy", "scipy", "pydantic"}),
-    "kernels": frozenset({"kernels", "torch", "triton"}),
+    "files": frozenset({"files", "numpy"}),
+    "contracts": frozenset({"contracts", "files", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "kernels": frozenset({"kernels", "files", "torch", "triton"}),
     "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
     "engine": frozenset(
-        {"engine", "contracts", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy", "pydantic"}
+        {"engine", "contracts", "files", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy", "pydantic"}
     ),
-    "profiler": frozenset({"profiler", "engine", "kernels", "ops", "contracts", "torch", "numpy"}),
-    "ops": frozenset({"ops", "contracts", "numpy", "scipy", "pyarrow"}),
+    "profiler": frozenset({"profiler", "engine", "kernels", "ops", "contracts", "files", "torch", "numpy"}),
+    "ops": frozenset({"ops", "contracts", "files", "numpy", "scipy", "pyarrow"}),
     "planner": frozenset({"planner", "simulator", "contracts", "joblib", "distributed", "ray", "numpy", "scipy"}),
-    "backtest": frozenset({"backtest", "ops", "simulator", "contracts", "joblib", "numpy", "scipy"}),
+    "backtest": frozenset({"backtest", "ops", "simulator", "contracts", "files", "joblib", "numpy", "scipy"}),
     "validator": frozenset({"contracts"}),
     "session": frozenset({"session", "engine", "contracts", "tokenizer"}),
-    "prompts": frozenset({"prompts"}),
-    "tokenizer": frozenset({"tokenizer", "tokenizers"}),
-    "perfetto": frozenset({"contracts"}),
+    "prompts": frozenset({"prompts", "files"}),
+    "tokenizer": frozenset({"tokenizer", "files", "tokenizers"}),
+    "perfetto": frozenset({"contracts", "files"}),
     "wording": frozenset({"contracts"}),
     "html": frozenset({"html", "wording", "contracts"}),
-    "plotting": frozenset({"plotting", "contracts", "matplotlib", "numpy"}),
-    "demo": frozenset({"demo", "profiler", "engine", "contracts", "torch", "transformers", "tokenizers", "rich"}),
+    "plotting": frozenset({"plotting", "contracts", "files", "matplotlib", "numpy"}),
+    "demo": frozenset(
+        {"demo", "profiler", "engine", "contracts", "files", "torch", "transformers", "tokenizers", "rich"}
+    ),
 }
 # Parsing and printing: these may use every layer, but nothing heavy may be loaded when they are imported.
 FRONT = ("cli", "commands", "console", "__main__")
@@ -211,6 +214,26 @@ def signature_violations(module: Module) -> Iterator[str]:
     yield from visit(module.tree.body)
 
 
+WRITES = re.compile(r"\.(write_text|write_bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|\bnp\.save\w*\(")
+# A folder that appears whole, and records for a machine that has nothing but torch; the archive is made in memory.
+WRITERS = ("swiftspec.files", "swiftspec.engine.inflate", "swiftspec.profiler.gpu_check")
+READS = re.compile(r"\bjson\.loads?\(|\bnp\.load\(")
+# What comes with the package is believed.
+SHIPPED = (
+    *("swiftspec.backtest.systems", "swiftspec.ops.published", "swiftspec.ops.constants", "swiftspec.registry"),
+    *("swiftspec.difficulty.pairs", "swiftspec.profiler.gpu_check"),
+)
+
+
+def own_file_violations(module: Module) -> Iterator[str]:
+    """Files are written by `write_output`, and what a user gives is read with bounds."""
+    for number, line in enumerate(module.text.splitlines(), start=1):
+        if WRITES.search(line) and not within(module.name, *WRITERS):
+            yield f"{module.name}:{number}: writes a file by itself; there is swiftspec.files.writing"
+        if READS.search(line) and not within(module.name, "swiftspec.files", *SHIPPED):
+            yield f"{module.name}:{number}: reads a file by itself; there is swiftspec.files.reading"
+
+
 def size_violations(module: Module) -> Iterator[str]:
     num_lines = module.text.count("\n")
     if num_lines > MAX_LINES:
@@ -266,6 +289,7 @@ LIBRARY_CHECKS: tuple[Check, ...] = (
     print_violations,
     signature_violations,
     size_violations,
+    own_file_violations,
 )
 
 
@@ -304,6 +328,9 @@ def test_command_line_loads_nothing_heavy_when_imported() -> None:
         (signature_violations, "swiftspec.tree", "class Node:\n    q: float"),
         (signature_violations, "swiftspec.tree", "def accept(p, /): ..."),
         (size_violations, "swiftspec.tree", "\n" * (MAX_LINES + 1)),
+        (own_file_violations, "swiftspec.tree", "path.write_text('x')"),
+        (own_file_violations, "swiftspec.tree", "with path.open('wb') as file: ..."),
+        (own_file_violations, "swiftspec.tree", "json.loads(path.read_text())"),
     ],
 )
 def test_checks_find_what_they_look_for(check: Check, name: str, text: str) -> None:

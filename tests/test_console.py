@@ -1,5 +1,7 @@
 import io
+import re
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +13,67 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+ESCAPE = "\x1b[31mred\x1b[0m"
+TITLE = "\x1b]0;pwned\x07"
+CLIPBOARD = "\x1b]52;c;cm0gLXJm\x1b\\"
+HOSTILE = (
+    f"{ESCAPE}{TITLE}{CLIPBOARD}\x9b2J\x9d0;c1\x9c\x08\x7f\rover\u202etxt.exe\u2066\u2028\ud800[bold]markup[/bold]"
+)
+HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+OURS = re.compile("\x1b\\[[0-9;?]*[mKlhAG]|[\r]")  # what rich itself writes: colours, and moves of a progress bar
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        console.error,
+        console.note,
+        console.say,
+        console.stream,
+        console.heading,
+        lambda text: console.table(text, [text, "b"], [[text, text]]),
+        lambda text: _work(text),
+    ],
+    ids=["error", "note", "say", "stream", "heading", "table", "progress"],
+)
+def test_text_of_others_does_not_steer_a_terminal(show: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "400")
+    show(HOSTILE)
+    shown = screen.getvalue()
+    assert not HARMFUL.search(OURS.sub("", shown))
+    assert "\x1b[31m" not in shown
+    assert r"\x1b[31mred\x1b[0m\x1b]0;pwned\x07\x1b]52;c;cm0gLXJm" in shown
+    assert r"\x9b2J" in shown
+    assert r"\u202etxt.exe" in shown
+    assert "[bold]markup[/bold]" in shown
+
+
+def _work(text: str) -> None:
+    with console.progress("trace") as progress:
+        progress(1, 2, text)
+
+
+def test_a_result_in_a_pipe_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    exact = HOSTILE.replace("\ud800", "")
+    console.stream(exact)
+    assert capsys.readouterr().out == exact
+
+
+def test_what_is_beside_the_result_is_harmless_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
+    console.error(HOSTILE)
+    console.note(HOSTILE)
+    assert not HARMFUL.search(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("text", ["plain", "tab\tand\nline", "naïve 東京 👩‍💻 می‌خواهم", "a\\x1b"])
+def test_ordinary_text_is_shown_as_it_is(text: str) -> None:
+    assert console.harmless(text) == text
+    assert console.harmless("dos\r\nline") == "dos\nline"
 
 
 ROWS = [("swiftspec", "120.0"), ("serial_chain", "9.5")]

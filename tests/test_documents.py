@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import Field, model_validator
 
-from swiftspec.documents import Document, Facts, ModelRef, Origin, Spread, file_sha256, write_atomically
+from swiftspec.documents import Document, Facts, ModelRef, Origin, Spread, file_sha256
 
 ORIGIN = Origin(command="swiftspec test", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
 
@@ -116,55 +116,6 @@ def test_facts_are_frozen_and_know_no_nan() -> None:
         TABLE.title = "u"
     with pytest.raises(ValueError, match="finite"):
         Spread(median=float("nan"), p95=1.0)
-
-
-def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "table.json"
-    path.write_bytes(b"old")
-
-    def disk_is_full(_: Path, content: bytes) -> int:
-        with open(_, "wb") as file:
-            file.write(content[:3])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", disk_is_full)
-    with pytest.raises(ValueError, match=r"table.json: cannot be written \(No space left on device\)"):
-        write_atomically(path, b"new content")
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["table.json"]
-
-
-def test_interrupted_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "table.json"
-    path.write_bytes(b"old")
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, b"new content")
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["table.json"]
-
-
-def test_write_replaces_the_whole_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "table.json"
-    path.write_bytes(b"old and long")
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["table.json"]
-
-
-def test_unwritable_places_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "file" / "x.json", tmp_path / "absent" / "x.json", tmp_path / "folder", Path("/")):
-        with pytest.raises(ValueError, match=f"{path}: cannot be written"):
-            write_atomically(path, b"x")
-    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
 def test_document_that_holds_nan_after_all_is_not_written(tmp_path: Path) -> None:

@@ -92,6 +92,10 @@ def test_help_answers_within_half_a_second() -> None:
     assert statistics.median(durations_s) < 0.5
 
 
+def test_public_names_can_be_completed() -> None:
+    assert set(swiftspec.__all__) <= set(dir(swiftspec))
+
+
 def test_public_names_exist() -> None:
     assert len(swiftspec.__all__) <= 20
     assert [name for name in swiftspec.__all__ if not hasattr(swiftspec, name)] == []

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -125,12 +126,35 @@ def test_impossible_candidates_are_refused(changes: dict[str, Any], message: str
         Plan.parse(content, source="plan.json")
 
 
-@pytest.mark.parametrize("devices", [(2,), (-1,)])
-def test_devices_beyond_the_plans_own_are_refused(devices: tuple[int, ...]) -> None:
-    misplaced = candidate("autoregressive", {Role.TARGET: devices})
+def test_devices_beyond_the_plans_own_are_refused() -> None:
+    misplaced = candidate("autoregressive", {Role.TARGET: (2,)})
     for chosen, alternatives in ((misplaced, ()), (SWIFTSPEC, (misplaced,))):
-        with pytest.raises(ValueError, match=f"autoregressive is on devices {devices[0]}; num_devices is 2"):
+        with pytest.raises(ValueError, match="autoregressive is on devices 2; num_devices is 2"):
             plan(chosen=chosen, alternatives=alternatives)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (("num_devices",), 10**11),
+        (("num_simulated",), -1),
+        (("chosen", "groups", "target"), [-1]),
+        (("chosen", "prediction", "tokens_per_s_low"), -1.0),
+        (("chosen", "prediction", "provenance", "measured"), -0.5),
+        (("chosen", "prediction", "metrics", "ttft_s"), -1.0),
+        (("chosen", "prediction", "metrics", "rounds"), -1),
+        (("chosen", "prediction", "metrics", "figures", "tokens_per_s"), -1.0),
+        (("chosen", "prediction", "metrics", "figures", "round_s", "median"), -1.0),
+    ],
+)
+def test_figures_that_cannot_be_are_refused(field: tuple[str, ...], value: object) -> None:
+    content = json.loads(plan().to_json())
+    place = content
+    for name in field[:-1]:
+        place = place[name]
+    place[field[-1]] = value
+    with pytest.raises(ValueError, match=r"^plan\.json: .*(greater|less) than or equal to|expected no figure below 0"):
+        Plan.parse(content, source="plan.json")
 
 
 def test_policy_that_is_there_twice_is_refused() -> None:
@@ -210,3 +234,33 @@ def test_policies_that_share_a_reason_are_rejected_together() -> None:
         Rejection("no room: at all", {"": 2}),
         Rejection("too few", {"dsi": 1}),
     ]
+
+
+def test_a_plan_is_shown_in_a_line_and_in_a_notebook_as_a_table(tmp_path: Path) -> None:
+    made = plan(alternatives=(AUTOREGRESSIVE,)).model_copy(update={"device": "<b>"})
+    assert (
+        repr(made)
+        == str(made)
+        == (
+            "Plan(demo/target with demo/draft on 2 <b>: swiftspec 1+1 (verify_rows=6, expand_rows=2), "
+            "100.0 tokens/s predicted; 1 alternatives)"
+        )
+    )
+    page = ElementTree.fromstring(made._repr_html_())
+    assert "on 2 <b>: swiftspec 1+1" in "".join(page.itertext())
+    rows = [[cell.text for cell in row] for row in page.iter("tr")]
+    assert rows[1:] == [
+        ["swiftspec", "1+1", "100.0", "verify_rows=6, expand_rows=2"],
+        ["autoregressive", "2", "100.0", None],
+    ]
+
+
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    plan().save(tmp_path / "plan.json")
+    assert Plan.load(str(tmp_path / "plan.json")) == plan()
+
+
+def test_what_a_million_tokens_cost() -> None:
+    assert plan().cost_per_million_tokens is None
+    priced = plan().model_copy(update={"goal": Goal(price_per_hour=3.6)})
+    assert priced.cost_per_million_tokens == pytest.approx(20.0)  # 2 devices, 10,000 s

@@ -12,6 +12,7 @@ from swiftspec.documents import ModelRef, Origin
 from swiftspec.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Collective, HostPoint, Profile, StepPoint
+from swiftspec.steps import PREFILL_CHUNK
 from swiftspec.timeline import Phase
 
 ORIGIN = Origin(command="swiftspec profile", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
@@ -160,6 +161,21 @@ def test_a_gpus_forward_takes_as_long_as_the_graph_that_it_fits_into() -> None:
     assert at(gpu, 6, 0) == at(GRID, 6, 0)  # beyond what was measured there is a guess
     prefill = gpu.step(Phase.PREFILL, role=Role.TARGET, degree=1, peer_busy=False, rows=3, context=0)
     assert prefill.quantiles_s == pytest.approx(quantiles(6.0))
+
+
+def test_a_prompt_on_a_cpu_takes_as_long_as_the_rows_that_its_last_chunk_is_padded_to() -> None:
+    prefills = [step(rows, 0, seconds, phase=Phase.PREFILL) for rows, seconds in ((1, 1.0), (201, 201.0))]
+
+    def mean_s(device: str, rows: int) -> float:
+        held = profile([*GRID.steps, *prefills], device=device)
+        step = held.step(Phase.PREFILL, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=0)
+        return step.mean_s
+
+    assert [mean_s("cpu", rows) / mean_s("cpu", 1) for rows in (20, 33, 48, 129, 170)] == pytest.approx(
+        [20, 48, 48, 129, 176]
+    )
+    assert mean_s("cpu", 1000) == pytest.approx(mean_s("cpu", 7 * PREFILL_CHUNK + 128))
+    assert mean_s("h100-sxm", 33) == pytest.approx(33 * mean_s("h100-sxm", 1))
 
 
 def test_weak_points_weaken_what_is_interpolated_but_not_what_was_measured() -> None:

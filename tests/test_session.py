@@ -1,18 +1,27 @@
 import asyncio
+import gc
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import threading
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import swiftspec
 from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Generation
 from swiftspec.plan import Plan
+from swiftspec.timeline import Timeline, measure
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores
 from tests.engine.pairs import write_pair
+from tests.engine.processes import engine_processes, gone_within
 
 pytestmark = [pytest.mark.alone, two_cores]
 PROMPT = "def add(a, b):\n"
@@ -56,6 +65,40 @@ def test_prompts_in_turn_run_on_the_same_processes_and_are_counted(engine: swift
     assert after.prompt_tokens > before.prompt_tokens + 3
     assert after.tokens_per_s > 0
     assert after.restarts == 0
+
+
+def test_figures_are_those_that_measure_finds_in_the_same_timelines(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations: list[Generation] = []
+    with swiftspec.Engine(plan) as engine:
+        stream = engine._launcher.stream
+
+        def noted(*arguments: Any, **options: Any) -> Generator[tuple[int, ...], None, Generation]:
+            generation = yield from stream(*arguments, **options)
+            generations.append(generation)
+            return generation
+
+        monkeypatch.setattr(engine._launcher, "stream", noted)
+        assert (engine.stats().requests, engine.stats().tokens_per_s, engine.stats().tokens_per_round) == (0, 0.0, 0.0)
+        for max_new_tokens in (1, 9, 30):
+            list(engine.generate(PROMPT, max_new_tokens=max_new_tokens))
+        stats, metrics = engine.stats(), measure([generation.timeline for generation in generations])
+    assert (stats.requests, stats.tokens) == (3, metrics.num_tokens)
+    assert stats.tokens_per_s == pytest.approx(metrics.figures.tokens_per_s)
+    assert stats.tokens_per_round == pytest.approx(metrics.figures.tokens_per_round)
+
+
+def test_requests_that_are_over_are_not_kept(engine: swiftspec.Engine) -> None:
+    before = num_timelines()
+    for _ in range(3):
+        list(engine.generate(PROMPT, max_new_tokens=9))
+    assert num_timelines() <= before
+
+
+def num_timelines() -> int:
+    gc.collect()
+    return sum(type(kept) is Timeline for kept in gc.get_objects())
 
 
 def test_a_request_that_is_left_makes_way_for_the_next(engine: swiftspec.Engine, expected: str) -> None:
@@ -114,6 +157,61 @@ def test_a_cancelled_task_ends_its_request(plan: Plan, expected: str) -> None:
             return "".join(chunks), engine.stats().requests
 
     assert asyncio.run(cancelled()) == (expected, 1)
+
+
+def test_a_start_that_is_cancelled_leaves_no_process(plan: Plan) -> None:
+    """As by a server with a bound on its start, which tries again."""
+
+    async def start() -> None:
+        async with asyncio.timeout(0.05), swiftspec.AsyncEngine(plan):
+            raise AssertionError("it was ready at once")
+
+    before = set(engine_processes(os.getpid()))
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            asyncio.run(start())
+        assert gone_within(sorted(set(engine_processes(os.getpid())) - before), 5.0)
+    assert threading.active_count() < 10
+
+
+def test_leaving_an_engine_that_never_ran_is_clean(plan: Plan) -> None:
+    asyncio.run(swiftspec.AsyncEngine(plan).__aexit__(None, None, None))
+
+
+USES_LIBRARY = """
+import signal, sys, time
+import swiftspec
+with swiftspec.Engine(sys.argv[1]) as engine:
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    print(engine._launcher.processes[0].pid, flush=True)
+    for _ in engine.generate("def", max_new_tokens=200):
+        time.sleep(0.2)
+"""
+
+
+def test_a_program_that_uses_it_keeps_its_signals_and_leaves_nothing(plan: Plan, tmp_path: Path) -> None:
+    plan.save(tmp_path / "plan.json")
+    short = Path(tempfile.mkdtemp(prefix="lib-", dir="/tmp"))
+    environment = os.environ | {"TMPDIR": str(short)}
+    command = [sys.executable, "-c", USES_LIBRARY, str(tmp_path / "plan.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
+        assert program.stdout
+        program.stdout.readline()
+        pids = engine_processes(program.pid)
+        assert len(pids) == 3
+        program.terminate()
+        assert program.wait() == -signal.SIGTERM
+        assert gone_within(pids, 5.0)
+    assert len(list(short.glob("swiftspec-*"))) == 1
+    subprocess.run([sys.executable, "-c", SWEEPS], env=environment, check=True)
+    assert list(short.iterdir()) == []
+
+
+SWEEPS = """
+from swiftspec.engine.run_folder import run_folder
+with run_folder():
+    pass
+"""
 
 
 def test_an_engine_outside_of_async_with_says_so(plan: Plan) -> None:

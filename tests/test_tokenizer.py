@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swiftspec.tokenizer import Tokenizer, check_same_vocabulary
+from swiftspec.tokenizer import Tokenizer, check_same_vocabulary, surely_over
 from tests.cli.tokenizer_files import END, write_byte_tokenizer
 
 
@@ -70,3 +70,24 @@ def test_different_vocabularies_name_a_token_and_both_directories(tmp_path: Path
     draft = write_byte_tokenizer(tmp_path / "draft", merges=[("c", "d")])
     with pytest.raises(ValueError, match=r"draft .*/draft and target .*/target .* token 'ab' is missing .* 257 in the"):
         check_same_vocabulary(target, draft)
+
+
+def test_a_text_that_is_short_enough_is_encoded_whole(tokenizer: Tokenizer) -> None:
+    text = "abc " * 500
+    assert tokenizer.encode(text, most=2000) == tokenizer.encode(text)
+    assert len(tokenizer.encode(text, most=1999)) == 2000
+
+
+@pytest.mark.parametrize("unit", ["x", "\U0001f680", "\n"])
+def test_of_a_text_that_is_far_too_long_only_the_beginning_is_encoded(tokenizer: Tokenizer, unit: str) -> None:
+    tokens = tokenizer.encode(unit * 1_000_000, most=100)
+    assert surely_over(100) < len(tokens) < 10_000
+
+
+def test_long_tokens_are_told_from_many_tokens(tmp_path: Path) -> None:
+    """A thousand characters are ten tokens here: the beginning of the text proves nothing, and more of it is read."""
+    merges = [("x" * length, "x" * length) for length in (1, 2, 4, 8, 16, 32, 64)]
+    tokenizer = Tokenizer(write_byte_tokenizer(tmp_path, merges=merges))
+    text = "x" * 128 * 150
+    assert tokenizer.encode(text, most=150) == tokenizer.encode(text)
+    assert len(tokenizer.encode(text)) == 150

@@ -1,7 +1,10 @@
 import pytest
 
+from swiftspec.commands.hardware import ENGINES
 from swiftspec.latency import Provenance
-from swiftspec.wording import count, gigabytes, milliseconds, percent, provenance_shares, signed_percent
+from swiftspec.policies.effects import Role
+from swiftspec.wording import count, engine, gigabytes, milliseconds, percent, provenance_shares, signed_percent
+from tests.test_plan import plan
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,12 @@ def test_shares_and_sizes_have_their_unit() -> None:
 def test_provenance_shares_come_largest_first_and_without_crumbs() -> None:
     shares = {Provenance.MEASURED: 0.25, Provenance.ASSUMED: 0.004, Provenance.INTERPOLATED: 0.746}
     assert provenance_shares(shares) == "interpolated 75 %, measured 25 %"
+
+
+def test_every_engine_is_put_into_words() -> None:
+    for name in ENGINES:
+        text = engine(plan().model_copy(update={"engine": name}))
+        assert len(text) > len(name) + 10
+    int4 = plan().model_copy(update={"engine": "auto", "quantisation": {Role.TARGET: "int4", Role.DRAFT: "bf16"}})
+    assert engine(int4).endswith("forwards in int4 are SwiftSpec's, as published")
+    assert engine(plan()) == "this project's own, as measured on this machine"

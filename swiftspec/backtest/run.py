@@ -1,6 +1,8 @@
 """All of the backtest, over cores."""
 
+import signal
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import joblib
@@ -31,7 +33,12 @@ def run(*, e2e: Path | None, num_jobs: int, done: Callable[[int, int, str], None
     # The longest first, so that cores end together.
     makers = (_paper, _acceptance, _systems, _serving)
     sections = []
-    for section in joblib.Parallel(n_jobs=num_jobs, return_as="generator")(joblib.delayed(maker)() for maker in makers):
+    # Its processes never hear of Ctrl-C, which a terminal sends to them, too: they would print a traceback each.
+    resource_tracker.ensure_running()  # its own start would let the signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    made = joblib.Parallel(n_jobs=num_jobs, return_as="generator")(joblib.delayed(maker)() for maker in makers)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for section in made:
         sections.append(section)
         done(len(sections), len(makers), section.title)
     return Backtest(sections=tuple(sections), skipped=read_points(POINTS).skipped)

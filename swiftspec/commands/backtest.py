@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from swiftspec import console
+from swiftspec.backtest.coverage import LEVEL, coverage
 from swiftspec.backtest.rows import Backtest, Constant, Row, mean_error, median_error
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.wording import percent, signed_percent
@@ -12,7 +13,7 @@ __all__ = ["backtest", "show_backtest"]
 
 def backtest(*, e2e: Path | None, jobs: int, plot: Path | None, json_path: Path | None) -> Backtest:
     """Predict, print and save."""
-    check_outputs(plot=plot, json=json_path)
+    check_outputs(inputs={"--e2e": e2e}, plot=plot, json=json_path)
     from swiftspec.backtest.run import run
 
     with console.progress("backtest") as progress:
@@ -48,6 +49,17 @@ def show_backtest(result: Backtest) -> None:
         console.say(f"Not predicted: {number} serving points {reason}")
     console.say(f"\nAll: {_quality(result.rows)}")
     console.say("Left out: the prediction's error when nothing was fitted to the row itself.")
+    console.say(_coverage(result.rows))
+
+
+def _coverage(rows: list[Row]) -> str:
+    """In a sentence."""
+    every, *kinds = coverage(rows)
+    listed = ", ".join(f"{kind.name} {kind.num_inside} of {kind.num_rows}" for kind in kinds)
+    return (
+        f"{LEVEL * 100:.0f} % intervals hold {percent(every.share)} of the published figures ({listed}); the errors "
+        "that they are made of are those of the other sources."
+    )
 
 
 def _quality(rows: tuple[Row, ...] | list[Row]) -> str:
@@ -99,4 +111,11 @@ def _content(result: Backtest) -> dict[str, object]:
         }
         for title, group in [("all", result.rows), *((s.title, list(s.rows)) for s in result.sections)]
     }
-    return {"rows": rows, "constants": constants, "summary": summary, "skipped": dict(result.skipped)}
+    inside = {found.name: {"rows": found.num_rows, "inside": found.num_inside} for found in coverage(result.rows)}
+    return {
+        "rows": rows,
+        "constants": constants,
+        "summary": summary,
+        "coverage": {"level": LEVEL} | inside,
+        "skipped": dict(result.skipped),
+    }

@@ -8,8 +8,9 @@ from swiftspec.commands.models import Pair
 from swiftspec.documents import ModelRef, file_sha256
 from swiftspec.plan import Basis, Candidate, Plan
 from swiftspec.profile import Profile
+from swiftspec.specs import is_model_directory, model_directory
 
-__all__ = ["candidate_of", "check_models", "make_basis", "read_profile", "read_trace"]
+__all__ = ["candidate_of", "check_models", "files_of", "make_basis", "read_profile", "read_trace"]
 
 
 def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> Basis:
@@ -24,12 +25,28 @@ def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> 
 
 def read_profile(plan: Plan, plan_path: Path) -> Profile:
     """The profile the plan was computed from. ValueError if it is gone or was changed since."""
-    return Profile.load(_checked(plan.profile, plan_path))
+    path = _checked(plan.profile, plan_path)
+    profile = Profile.load(path)
+    if profile.device != plan.device:
+        raise ValueError(f"{path}: device is {profile.device!r}; {plan_path} is for {plan.device!r}")
+    return profile
 
 
 def read_trace(plan: Plan, plan_path: Path) -> AcceptanceTrace:
     """The trace the plan was computed from. ValueError if it is gone or was changed since."""
     return AcceptanceTrace.load(_checked(plan.trace, plan_path))
+
+
+def files_of(plan: Plan, plan_path: Path) -> dict[str, Path | str]:
+    """What a plan rests on, by what to call it: files and model directories, which no output may overwrite."""
+    names = {"the plan's target": plan.target.model, "the plan's draft": plan.draft.model}
+    folder = plan_path.resolve().parent
+    files: dict[str, Path | str] = {
+        "--plan": plan_path,
+        "the plan's profile": folder / plan.profile.path,
+        "the plan's trace": folder / plan.trace.path,
+    }
+    return files | {role: model_directory(name) for role, name in names.items() if is_model_directory(name)}
 
 
 def candidate_of(plan: Plan, policy: str | None) -> Candidate:
@@ -60,11 +77,11 @@ def _check_model(path: Path, role: str, recorded: ModelRef, named: ModelRef) -> 
 
 
 def _checked(basis: Basis, plan_path: Path) -> Path:
-    path = plan_path.parent / basis.path
+    path = plan_path.resolve().parent / basis.path
     try:
         found = file_sha256(path)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}), but {plan_path} was computed from it") from error
+    except ValueError as error:
+        raise ValueError(f"{error}, but {plan_path} was computed from it") from error
     if found != basis.sha256:
         raise ValueError(
             f"{path}: SHA-256 is {found[:12]}...; {plan_path} was computed from a file with {basis.sha256[:12]}..."

@@ -55,7 +55,14 @@ def compare(
     ranks: int | None = None,
 ) -> None:
     """Plan for every policy, measure if asked to, print and save."""
-    check_outputs(out=out, plot=plot, json=json_path)
+    inputs: dict[str, Path | str | None] = {
+        "--target": target,
+        "--draft": draft,
+        "--profile": profile,
+        "--trace": trace,
+        "--prompts": measuring.prompts if measuring else None,
+    }
+    check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
     names = _names(policies)
     made = search(
         target=target,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, overload
 
 from swiftspec.engine.devices import num_devices_here
 from swiftspec.plan import Candidate, Plan
@@ -12,16 +12,18 @@ from swiftspec.policies import Layout, Request
 from swiftspec.prompts import Prompt
 from swiftspec.session import check_here
 from swiftspec.specs import ModelSpec, model_directory
-from swiftspec.tokenizer import Tokenizer
+from swiftspec.tokenizer import Tokenizer, surely_over
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, Launcher
     from swiftspec.engine.placement import Site
 
 __all__ = [
+    "EncodedPrompt",
+    "EncodedPrompts",
     "Task",
+    "Tasks",
     "check_devices",
-    "encode",
     "generate_greedily",
     "make_tasks",
     "open_engines",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _WARM_UP_TOKENS = 16
+EncodedPrompt = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,41 +56,104 @@ def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: Path) 
             )
 
 
-def encode(tokenizer: Tokenizer, prompts: Iterable[Prompt]) -> list[tuple[str, tuple[int, ...]]]:
-    """(id, token ids) of every prompt. ValueError for one without tokens."""
-    encoded = [(prompt.prompt_id, tokenizer.encode(prompt.text)) for prompt in prompts]
-    for prompt_id, tokens in encoded:
+@dataclass(frozen=True, slots=True)
+class EncodedPrompts(Sequence[EncodedPrompt]):
+    """Prompts as id and token ids, tokenised whenever one is asked for: a large file never lies in memory.
+
+    Asking raises ValueError for a prompt without tokens, and for one that `model` cannot take.
+    """
+
+    prompts: Sequence[Prompt]
+    tokenizer: Tokenizer
+    model: str
+    spec: ModelSpec
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt], *, model: str) -> Self:
+        """As the model in a directory, or a bundled one, reads them."""
+        directory = model_directory(model)
+        return cls(prompts, Tokenizer(directory), model, ModelSpec.from_directory(directory))
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @overload
+    def __getitem__(self, index: int) -> EncodedPrompt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[EncodedPrompt]: ...
+
+    def __getitem__(self, index: int | slice) -> EncodedPrompt | list[EncodedPrompt]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        prompt, most = self.prompts[index], self.spec.max_position
+        tokens = self.tokenizer.encode(prompt.text, most=most)
         if not tokens:
-            raise ValueError(f"prompt {prompt_id} is empty: it has no tokens")
-    return encoded
+            raise ValueError(f"prompt {prompt.prompt_id} is empty: it has no tokens")
+        if len(tokens) > surely_over(most):
+            raise ValueError(
+                f"prompt {prompt.prompt_id} has over {surely_over(most)} tokens; "
+                f"that is more than the {most} positions of {self.model}"
+            )
+        if max(tokens) >= self.spec.vocab_size:
+            raise ValueError(
+                f"prompt {prompt.prompt_id}: the tokenizer.json of {self.model} gives token {max(tokens)}; "
+                f"its config.json has a vocab_size of {self.spec.vocab_size}"
+            )
+        return prompt.prompt_id, tokens
 
 
-def make_tasks(
-    plan: Plan,
-    candidates: Iterable[Candidate],
-    prompts: Sequence[tuple[str, tuple[int, ...]]],
-    *,
-    max_new_tokens: int,
-) -> list[Task]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks(Sequence[Task]):
+    """Requests for every prompt, made whenever one is asked for. max_context: tokens of the longest with its output."""
+
+    prompts: Sequence[EncodedPrompt]
+    max_new_tokens: int
+    eos_token_ids: frozenset[int]
+    max_context: int
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        prompt_id, tokens = self.prompts[index]
+        request = Request(prompt=tokens, max_new_tokens=self.max_new_tokens, eos_token_ids=self.eos_token_ids)
+        return Task(prompt_id=prompt_id, request=request)
+
+
+def make_tasks(plan: Plan, candidates: Iterable[Candidate], prompts: Sequence[Prompt], *, max_new_tokens: int) -> Tasks:
     """Requests for every prompt. ValueError for one that does not fit the models' context with its output and tree."""
-    spec = ModelSpec.from_directory(model_directory(plan.target.model))
+    encoded = EncodedPrompts.of(prompts, model=plan.target.model)
+    spec = encoded.spec
     tree_rows = max(candidate.build().target_rows for candidate in candidates)
-    tasks = []
-    for prompt_id, tokens in prompts:
+    longest = 0
+    for prompt_id, tokens in encoded:
         if len(tokens) + max_new_tokens + tree_rows > spec.max_position:
             raise ValueError(
                 f"prompt {prompt_id} has {len(tokens)} tokens; with --max-new-tokens {max_new_tokens} and {tree_rows} "
                 f"tree rows that is more than the {spec.max_position} positions of {plan.target.model}"
             )
-        request = Request(prompt=tokens, max_new_tokens=max_new_tokens, eos_token_ids=frozenset(spec.eos_token_ids))
-        tasks.append(Task(prompt_id=prompt_id, request=request))
-    return tasks
+        longest = max(longest, len(tokens))
+    return Tasks(
+        prompts=encoded,
+        max_new_tokens=max_new_tokens,
+        eos_token_ids=frozenset(spec.eos_token_ids),
+        max_context=longest + max_new_tokens,
+    )
 
 
 def open_engines(
     plan: Plan,
     candidates: Sequence[Candidate],
-    tasks: Sequence[Task],
+    tasks: Tasks,
     stack: ExitStack,
     *,
     site: "Site | None" = None,
@@ -98,12 +164,11 @@ def open_engines(
     """
     from swiftspec.engine.launcher import Launcher
 
-    max_context = max(len(task.request.prompt) + task.request.max_new_tokens for task in tasks)
     engines: dict[str, Launcher] = {}
     for group in _sharing(candidates):
         layouts = {candidate.build().layout for candidate in group}
         layout = next(layout for layout in reversed(Layout) if layout in layouts)
-        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=max_context, site=site)
+        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=tasks.max_context, site=site)
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}
     return engines

@@ -1,44 +1,93 @@
-"""What the verbs write: paths are tried before the long work, files appear whole or not at all."""
+"""Files that verbs write: tried before the long work, and never in the place of an input or of each other."""
 
 import json
 import os
-import tempfile
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from swiftspec.documents import write_atomically
+from swiftspec import console
+from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 
-__all__ = ["check_outputs", "write_json"]
+__all__ = ["check_outputs", "saved", "write_json"]
 
 _FIGURES = (".png", ".svg", ".pdf")
+# What is read of a directory that is given as an input: a model's, or one of op measurements.
+_READ_NAMES = ("config.json", "tokenizer.json", "model.safetensors.index.json")
+_READ_SUFFIXES = (".safetensors", ".csv")
 
 
-def check_outputs(**paths: Path | None) -> None:
-    """ValueError, naming the option, for the first path that could not be written now, or would be written twice."""
-    wanted: dict[Path, str] = {}
-    for option, path in paths.items():
-        if path is not None:
-            _check(f"--{option}", path)
-            if (other := wanted.setdefault(path.resolve(), option)) != option:
-                raise ValueError(f"--{option} is {path}, where --{other} is to be written, too")
+def check_outputs(
+    *,
+    inputs: Mapping[str, Path | str | None] | None = None,
+    beside: Mapping[str, Path] | None = None,
+    **paths: Path | None,
+) -> None:
+    """Refuse outputs that could not be written now, or that would overwrite an input or each other.
+
+    Where one of them is stdout, what is for people goes to stderr from now on.
+
+    Parameters
+    ----------
+    inputs : mapping, optional
+        Files and directories that the verb reads, by what to call them: `--plan`.
+    beside : mapping, optional
+        Files that are written beside an output, by what to call them: `the profile beside --out`.
+    paths
+        Outputs, by the name of their option: `json` for `--json`.
+
+    Raises
+    ------
+    ValueError
+        One sentence naming option and path.
+    """
+    outputs = {f"--{option}": path for option, path in paths.items() if path is not None} | dict(beside or {})
+    read = {identity: name for name, path in (inputs or {}).items() if path for identity in _identities(Path(path))}
+    written: dict[object, str] = {}
+    for name, path in outputs.items():
+        destination = _located(name, path)
+        if (identity := destination.identity) is None:
+            continue
+        if identity in read:
+            raise ValueError(f"{name} is {path}, which is read as {read[identity]}; expected another file")
+        if (other := written.setdefault(identity, name)) != name:
+            raise ValueError(f"{name} is {path}, where {other} is to be written, too")
+        if identity == STDOUT:
+            console.keep_stdout_for_data()
     if (plot := paths.get("plot")) is not None and plot.suffix not in _FIGURES:
         raise ValueError(f"--plot is {plot}; expected a name ending in {', '.join(_FIGURES)}")
 
 
-def _check(option: str, path: Path) -> None:
-    if path.is_dir():
-        raise ValueError(f"{option} is {path}, a directory; expected a file to write")
+def _located(name: str, path: Path) -> Destination:
     try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        destination = locate(path)
+        destination.check()
     except OSError as error:
-        raise ValueError(f"{option} is {path}, which cannot be written ({error.strerror})") from error
-    if path.exists() and not os.access(path, os.W_OK):
-        raise ValueError(f"{option} is {path}, which cannot be written (write-protected)")
+        raise ValueError(f"{name} is {path}, which cannot be written ({error.strerror})") from error
+    return destination
+
+
+def _identities(path: Path) -> Iterator[object]:
+    """Of the file, or of the files in a directory that are read, as `Destination.identity` has them."""
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            for file in path.iterdir():
+                if file.name in _READ_NAMES or file.suffix in _READ_SUFFIXES:
+                    yield from _identities(file)
+        elif stat.S_ISREG(status.st_mode):
+            yield status.st_dev, status.st_ino
+    except OSError:
+        return  # whoever reads it says so
+
+
+def saved(path: Path) -> str:
+    """`Saved as plan.json`, for a line of the results."""
+    return f"Written to {'stdout' if path == Path('-') else path}" if locate(path).is_stream else f"Saved as {path}"
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
     """Machine-readable results, where they were asked for."""
     if path is not None:
-        write_atomically(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+        write_output(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")

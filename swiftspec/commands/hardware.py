@@ -9,13 +9,15 @@ from swiftspec.commands.models import model_name
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.registry import (
-    DEVICES,
+    MOST_PADDING,
+    NOT_LISTED,
     QUANTISATIONS,
     ClusterSpec,
     DeviceSpec,
     known_model,
     model_names,
     named_device,
+    registered_device,
     registered_name,
 )
 from swiftspec.registry.names import unknown
@@ -30,12 +32,10 @@ __all__ = ["ENGINES", "Machine", "PlannedModel", "planned_pair"]
 
 ENGINES = ("auto", "swiftspec", "vllm-int4", "vllm", "sglang", "trtllm")
 MOST_NODES = 2
+MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
 _SERVING = ("vllm", "sglang", "trtllm")  # of `ENGINES`, those whose op tables and host time are known
 _INT4 = ("swiftspec", "vllm-int4")  # and those of which whole forwards in int4 are published
 _QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
-# Vocabularies whose sizes differ by no more are taken for one that is padded differently, as Qwen2's of 151,936 and
-# 152,064 tokens.
-_MOST_PADDING = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,32 +49,25 @@ class PlannedModel:
 
     @classmethod
     def of(cls, role: Role, name: str) -> "PlannedModel":
-        """From the registry, by name or repository, or from a directory with a config.json.
+        """From a directory with a config.json, or from the registry as `registered_name` understands names.
 
         Raises
         ------
         ValueError
             With the closest names where it is neither.
         """
-        if (known := registered_name(name)) is not None:
+        is_path = name not in model_names() and (name.startswith((".", "/", "demo/")) or Path(name).is_dir())
+        if not is_path and (known := registered_name(name, field=f"--{role}")) is not None:
             found = known_model(known)
             return cls(name=known, spec=found.spec, vocabulary=found.vocabulary, directory=None)
         if name.startswith((".", "/")) and not Path(name).is_dir():
             raise ValueError(f"--{role} is {name!r}; there is no such directory")
-        if not Path(name).is_dir() and not name.startswith("demo/"):
-            raise unknown(f"--{role}", name, model_names())
+        if not is_path:
+            raise unknown(f"--{role}", name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
         return cls(
             name=model_name(name), spec=ModelSpec.from_directory(directory), vocabulary=None, directory=directory
         )
-
-    @property
-    def registered(self) -> str:
-        """Its own name in the registry, or that of the model closest in size, whose acceptance stands in."""
-        if self.directory is None:
-            return self.name
-        size = self.spec.num_parameters
-        return min(model_names(), key=lambda name: abs(known_model(name).spec.num_parameters / size - 1))
 
 
 def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
@@ -102,7 +95,7 @@ def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
     directories = [model.directory for model in (theirs, ours) if model.directory is not None]
     if len(directories) == len((theirs, ours)) and all((path / "tokenizer.json").exists() for path in directories):
         check_same_vocabulary(*directories)
-    elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > _MOST_PADDING:
+    elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > MOST_PADDING:
         raise ValueError(
             f"--draft is {ours.name} with a vocabulary of {ours.spec.vocab_size} tokens; "
             f"that of {theirs.name} has {theirs.spec.vocab_size}"
@@ -116,7 +109,7 @@ class Machine:
     Parameters
     ----------
     device : str
-        A name of the registry.
+        A name of the registry, or one that `registered_device` understands; kept as the registry has it.
     num_devices : int
         On two nodes at most, since a forward is divided within a node only.
     quant, draft_quant : str
@@ -125,6 +118,8 @@ class Machine:
         One of `ENGINES`: whose kernels forwards are composed of.
     context : int
         Tokens of a prompt.
+    output_tokens : int, optional
+        Of each request; 256 if not given.
     op_tables : Path, optional
         As `swiftspec import` writes them; those that come with the package if not given.
     """
@@ -135,6 +130,7 @@ class Machine:
     draft_quant: str = _QUANT
     engine: str = _ENGINE
     context: int = _CONTEXT
+    output_tokens: int | None = None
     op_tables: Path | None = None
 
     @classmethod
@@ -148,6 +144,7 @@ class Machine:
         engine: str | None,
         context: int | None,
         op_tables: Path | None,
+        output_tokens: int | None = None,
     ) -> "Machine | None":
         """The machine that flags name, None if they name none; the draft is quantised as the target unless they say.
 
@@ -162,6 +159,7 @@ class Machine:
                 "--draft-quant": draft_quant,
                 "--engine": engine,
                 "--context": context,
+                "--output-tokens": output_tokens,
                 "--op-tables": op_tables,
             }
             for flag, value in flags.items():
@@ -175,17 +173,19 @@ class Machine:
             draft_quant=draft_quant or quant or _QUANT,
             engine=engine or _ENGINE,
             context=context or _CONTEXT,
+            output_tokens=output_tokens,
             op_tables=op_tables,
         )
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise unknown("--device", self.device, DEVICES)
+        object.__setattr__(self, "device", registered_device(self.device, field="--device"))
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise ValueError(
                 f"--devices is {self.num_devices}; expected 1 to {most}, which are {MOST_NODES} nodes of {self.device}"
             )
+        if self.output_tokens is not None and not 1 <= self.output_tokens <= MOST_OUTPUT_TOKENS:
+            raise ValueError(f"--output-tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
         for flag, quant in (("--quant", self.quant), ("--draft-quant", self.draft_quant)):
             if quant not in QUANTISATIONS:
                 raise unknown(flag, quant, QUANTISATIONS)
@@ -195,6 +195,11 @@ class Machine:
             raise ValueError(
                 f"--engine is {self.engine}, of which only int4 forwards are known; --quant is {self.quant}"
             )
+
+    @property
+    def serving_engine(self) -> str | None:
+        """The engine, if it is one that people serve models with."""
+        return self.engine if self.engine in _SERVING else None
 
     @property
     def spec(self) -> DeviceSpec:

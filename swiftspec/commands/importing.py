@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from swiftspec import console
-from swiftspec.commands.files import check_outputs, write_json
+from swiftspec.commands.files import check_outputs, saved, write_json
 from swiftspec.ops.importing import from_directory
 from swiftspec.ops.tables import COLUMNS, OpTables
+from swiftspec.registry import registered_device
 
 __all__ = ["PACKAGE", "import_tables", "show_tables"]
 
@@ -14,7 +15,8 @@ PACKAGE = "aiconfigurator"
 
 def import_tables(*, source: str, device: str, out: Path, json_path: Path | None = None) -> OpTables:
     """Read, print and save."""
-    check_outputs(out=out, json=json_path)
+    check_outputs(inputs={"--from": source}, out=out, json=json_path)
+    device = registered_device(device, field="--device")
     if source == PACKAGE:
         from swiftspec.ops.aiconfigurator import from_package
 
@@ -23,7 +25,7 @@ def import_tables(*, source: str, device: str, out: Path, json_path: Path | None
         tables = from_directory(Path(source), device=device)
     tables.save(out)
     show_tables(tables)
-    console.say(f"\nSaved as {out}")
+    console.say(f"\n{saved(out)}")
     content = {
         "tables": str(out),
         "device": tables.device,

@@ -14,7 +14,7 @@ _SHAPE = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv
 
 def inflate(*, target: str, inflate: str, dtype: str, out: Path, seed: int, json_path: Path | None = None) -> None:
     """Write the inflated model as a Hugging Face directory and print both shapes."""
-    check_outputs(json=json_path)
+    check_outputs(inputs={"--target": target}, json=json_path)
     if dtype not in DTYPES:
         raise ValueError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     source = model_directory(model_name(target))

@@ -1,7 +1,6 @@
 """`swiftspec run` on several nodes: who this one is, and its part."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec import __version__, console
+from swiftspec.commands.files import check_outputs
 from swiftspec.documents import file_sha256
 from swiftspec.engine.devices import num_devices_here
 from swiftspec.plan import Candidate, Plan
@@ -50,12 +50,17 @@ class NodeOptions:
             raise ValueError("expected all of --nnodes, --node-rank and --rendezvous, or none of them")
         return Rendezvous.at(self.rendezvous, rank=self.rank, num_nodes=self.num_nodes, timeout_s=self.timeout_s)
 
-    def read_secret(self) -> bytes | None:
-        """Of --secret, or of the file that the environment names; None without either."""
-        from swiftspec.engine.curve import read_secret
+    def read_secret(self) -> bytes:
+        """Of --secret, or of the file that the environment names. ValueError without either."""
+        from swiftspec.engine.curve import MAKE_ONE, read_secret
 
         path = self.secret or os.environ.get(_SECRET_FILE)
-        return read_secret(Path(path)) if path else None
+        if not path:
+            raise ValueError(
+                "--secret is missing; it keeps strangers out, on one machine, too: "
+                f"make one with {MAKE_ONE}, and give every node a copy"
+            )
+        return read_secret(Path(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ class _Joined:
 
     meeting: "Meeting"
     own: "NodeFacts"
-    curve: "Curve | None"
+    curve: "Curve"
 
 
 @contextmanager
@@ -72,22 +77,22 @@ def _joined(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, source: 
     from swiftspec.engine.curve import Curve
     from swiftspec.engine.nodes import free_ports
     from swiftspec.engine.rendezvous import NodeFacts, meet
+    from swiftspec.engine.run_folder import run_folder
 
-    secret = options.read_secret()
-    meeting = meet(rendezvous, secret)
-    with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
+    curve = Curve.derived(options.read_secret())
+    with meet(rendezvous, curve) as meeting, run_folder() as folder:
         own = NodeFacts(
             rank=rendezvous.rank,
             num_nodes=rendezvous.num_nodes,
             version=__version__,
             plan_sha256=file_sha256(source),
             address=meeting.own_address,
-            folder=folder,
+            folder=str(folder),
             host=rendezvous.host_rank,
             num_devices=num_devices_here(plan.device),
             ports=free_ports(meeting.own_address, _NUM_PORTS),
         )
-        yield _Joined(meeting=meeting, own=own, curve=Curve.derived(secret) if secret else None)
+        yield _Joined(meeting=meeting, own=own, curve=curve)
 
 
 @contextmanager
@@ -137,12 +142,19 @@ def join(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, *, source: 
             stack.enter_context(interrupts_noted())  # Ctrl-C goes to all processes, and is node 0's to handle
         joined = stack.enter_context(_joined(options, rendezvous, plan, source))
         console.note(f"node {rendezvous.rank} of {rendezvous.num_nodes}: computes for node 0 at {rendezvous.endpoint}")
-        serve(joined.meeting, joined.own, joined.curve, models=(plan.target, plan.draft))
+        serve(
+            joined.meeting,
+            joined.own,
+            joined.curve,
+            models=(plan.target, plan.draft),
+            device="cuda" if plan.device == "cuda" else "cpu",
+        )
 
 
 def secret(*, out: Path) -> None:
     """Write a new secret."""
     from swiftspec.engine.curve import write_secret
 
+    check_outputs(out=out)
     write_secret(out)
     console.note(f"{out}: a new secret, for every node's --secret; keep it to yourself")

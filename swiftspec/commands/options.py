@@ -6,14 +6,17 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
+    "Acceptance",
     "AcceptanceMethod",
     "Backend",
     "Context",
     "Dataset",
+    "Degrees",
     "DeviceName",
     "Directory",
     "Draft",
     "DraftQuant",
+    "Drafts",
     "Dtype",
     "Engine",
     "Inflate",
@@ -22,12 +25,16 @@ __all__ = [
     "Limit",
     "MaxDevices",
     "MaxTpot",
+    "MaxTtft",
+    "MinSpeed",
     "NewTokens",
     "NodeRank",
     "NumNodes",
     "ObjectiveName",
     "OpTables",
+    "OutputTokens",
     "PlanFile",
+    "PlanOut",
     "Plot",
     "Price",
     "ProfileDtype",
@@ -42,12 +49,17 @@ __all__ = [
     "ReportPage",
     "Secret",
     "Seed",
+    "Split",
     "Target",
     "Timeline",
     "TraceFile",
 ]
 
 Target = Annotated[str, typer.Option(metavar="M", help="Target: a Hugging Face directory, or demo/target.")]
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option("--draft", metavar="M", help="Draft, as the target. With --device, several may be compared."),
+]
 Draft = Annotated[str, typer.Option(metavar="M", help="Draft: a Hugging Face directory, or demo/draft.")]
 Inflate = Annotated[
     str | None,
@@ -61,6 +73,14 @@ Dtype = Annotated[
     ),
 ]
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
+PlanOut = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        help="Where to write the plan; with --device, profile and trace are written beside X.json as X.profile.json "
+        "and X.trace.npz.",
+    ),
+]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
 PromptFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Many: JSON lines with `prompt`, or Spec-Bench `turns`.")
@@ -72,7 +92,9 @@ Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: 
 ReportPage = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write the plan as a page: one HTML file.")
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results; - is stdout.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt at most; else the plan's.")]
 ProfileFile = Annotated[Path, typer.Option(metavar="FILE", help="A profile of this pair.")]
@@ -94,7 +116,7 @@ AcceptanceMethod = Annotated[
 Jobs = Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")]
 DeviceName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Plan for this device, as h100-sxm, h200-sxm or h800-sxm, from op tables."),
+    typer.Option(metavar="NAME", help="Plan for this device, as h100 or b200; `swiftspec devices` lists them."),
 ]
 Quant = Annotated[
     str | None,
@@ -102,6 +124,14 @@ Quant = Annotated[
 ]
 DraftQuant = Annotated[
     str | None, typer.Option(metavar="FORMAT", help="With --device, of the draft's; the target's if not given.")
+]
+Degrees = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N,..",
+        help="Devices that may divide a model, as 1,2,4,8; any number if not given, or with --engine vllm, sglang or "
+        "trtllm those that the engine can run.",
+    ),
 ]
 Engine = Annotated[
     str | None,
@@ -121,12 +151,34 @@ Dataset = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="With --device: acceptance on this data set; on all if not given."),
 ]
+Acceptance = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RATE",
+        help="With --device: draft tokens that are accepted, as measured. 0.75 of single ones, 0.44@5 of chains of 5 "
+        "(vLLM's average), 0.8,0.7,0.6 by position (vLLM's too). One for each --draft.",
+    ),
+]
+OutputTokens = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --device, tokens of an output; 256 if not given.")
+]
 ObjectiveName = Annotated[
-    Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost"], typer.Option(help="What to be best at.")
+    Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None,
+    typer.Option(help="What to be best at; tokens-per-s if not given, and devices with --min-tokens-per-s."),
+]
+MinSpeed = Annotated[
+    float | None, typer.Option(metavar="X", help="Only what reaches this speed; on the fewest devices that do.")
 ]
 MaxTpot = Annotated[float | None, typer.Option(metavar="MS", help="Only what keeps the mean TPOT below this.")]
+MaxTtft = Annotated[float | None, typer.Option(metavar="MS", help="Only what keeps the mean TTFT below this.")]
 MaxDevices = Annotated[int | None, typer.Option(min=1, help="Only what needs so many devices at most.")]
-Price = Annotated[float | None, typer.Option(metavar="P", help="Of a device, in any currency, for --objective cost.")]
+Split = Annotated[
+    str | None,
+    typer.Option(metavar="T+D", help="Only so many devices of the target and the draft: 4+4, or 8 for both together."),
+]
+Price = Annotated[
+    float | None, typer.Option(metavar="P", help="Of one device, in any currency: what a million tokens cost.")
+]
 Backend = Annotated[
     str | None, typer.Option(metavar="loky|dask|ray", help="Where simulations run: here, or on an existing cluster.")
 ]
@@ -138,6 +190,9 @@ Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where they meet: an address and a free port of node 0.")
 ]
 Secret = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="What only they know, as `swiftspec secret` wrote it.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Keeps strangers out, and is needed with --nnodes: a file that `swiftspec secret` wrote."
+    ),
 ]
 RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Longest wait for each other, in seconds.")]

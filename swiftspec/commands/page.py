@@ -1,20 +1,32 @@
-"""`--report`: a plan as one HTML file, with ten simulated rounds of its choice."""
+"""`plan --report` and `swiftspec report`: a plan as one HTML file, with ten simulated rounds of its choice."""
 
 from pathlib import Path
 
 import numpy as np
 
+from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.documents import write_atomically
+from swiftspec.commands.basis import read_profile, read_trace
+from swiftspec.commands.files import check_outputs, saved, write_json
+from swiftspec.files.writing import write_output
 from swiftspec.plan import Plan
 from swiftspec.profile import Profile
 from swiftspec.timeline import Timeline
 
-__all__ = ["typical_timeline", "write_page"]
+__all__ = ["report", "typical_timeline", "write_page"]
 
 _NUM_PROMPTS = 5
 _MOST_TOKENS = 96
 _NUM_ROUNDS = 10
+
+
+def report(*, plan: Path, out: Path, json_path: Path | None = None) -> None:
+    """Write the page of a plan that was saved, and say so."""
+    check_outputs(inputs={"--plan": plan}, out=out, json=json_path)
+    made = Plan.load(plan)
+    write_page(out, made, profile=read_profile(made, plan), trace=read_trace(made, plan))
+    console.say(saved(out))
+    write_json(json_path, {"plan": str(plan), "report": str(out)})
 
 
 def write_page(path: Path, plan: Plan, *, profile: Profile, trace: AcceptanceTrace) -> None:
@@ -22,7 +34,7 @@ def write_page(path: Path, plan: Plan, *, profile: Profile, trace: AcceptanceTra
     from swiftspec.html import render
 
     timeline = typical_timeline(plan, profile=profile, trace=trace)
-    write_atomically(path, render(plan, profile=profile, timeline=timeline).encode())
+    write_output(path, render(plan, profile=profile, timeline=timeline).encode())
 
 
 def typical_timeline(plan: Plan, *, profile: Profile, trace: AcceptanceTrace) -> Timeline:

@@ -1,32 +1,36 @@
 """`swiftspec plan`: the simulator's choice of policy, shape and split, and what it rests on."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.commands.basis import check_models, make_basis, read_profile, read_trace
-from swiftspec.commands.elsewhere import search_elsewhere
-from swiftspec.commands.files import check_outputs, write_json
-from swiftspec.commands.hardware import Machine
+from swiftspec.commands.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
+from swiftspec.commands.elsewhere import Planned, plan_elsewhere, side_files
+from swiftspec.commands.files import check_outputs, saved, write_json
+from swiftspec.commands.hardware import Machine, PlannedModel, planned_pair
 from swiftspec.commands.models import resolve_pair
 from swiftspec.commands.page import write_page
 from swiftspec.commands.policies import check_policy
 from swiftspec.commands.showing import show_plan
-from swiftspec.plan import Goal, Objective, Plan
+from swiftspec.plan import Goal, Plan
+from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
+from swiftspec.registry import DEVICES
 
-__all__ = ["make_goal", "plan", "search", "search_elsewhere"]
+__all__ = ["parse_degrees", "plan", "search"]
 
 _ANY_GOAL = Goal()
+_NOT_HERE = "with --device nothing is run or was measured here"
+_RECORDED = "it needs --device, without which acceptance is that of --trace"
 
 
 def plan(
     *,
     target: str,
-    draft: str,
+    drafts: Sequence[str],
     inflate: str | None,
     dtype: str | None,
     profile: Path | None,
@@ -38,43 +42,116 @@ def plan(
     out: Path,
     machine: Machine | None = None,
     dataset: str | None = None,
+    acceptance: Sequence[str] = (),
     goal: Goal = _ANY_GOAL,
     backend: str | None = None,
     report: Path | None = None,
     json_path: Path | None = None,
     ranks: int | None = None,
+    degrees: frozenset[int] | None = None,
 ) -> Plan:
     """Search, print and save: for the machine that profile and trace were recorded on, or for a `machine` elsewhere."""
-    check_outputs(out=out, report=report, json=json_path)
+    inputs: dict[str, Path | str | None] = {
+        "--target": target,
+        **{f"--draft {draft}": draft for draft in drafts},
+        "--profile": profile,
+        "--trace": trace,
+        "--op-tables": machine.op_tables if machine else None,
+    }
+    beside = {} if machine is None else side_files(out, with_trace=trace is None)
+    check_outputs(inputs=inputs, beside=beside, out=out, report=report, json=json_path)
+    if machine is not None and report is not None and not beside:
+        raise ValueError(f"--report is {report}; it needs an --out that is a file, with profile and trace beside it")
     _check_simulating(jobs, backend)
-    common: Common = {"policy": policy, "goal": goal, "seed": seed, "jobs": jobs, "backend": backend, "plan_path": out}
+    common: Common = {
+        "policy": policy,
+        "goal": goal,
+        "seed": seed,
+        "jobs": jobs,
+        "backend": backend,
+        "plan_path": out,
+        "degrees": degrees,
+    }
+    each: Drafts = {}
     if machine is None:
-        if dataset is not None:
-            raise ValueError(f"--dataset is {dataset}; it needs --device, without which acceptance is that of --trace")
+        _refuse({"--dataset": dataset, "--acceptance": ", ".join(acceptance) or None}, _RECORDED)
+        recorded = _needed("--profile", profile)
         made = search(
             target=target,
-            draft=draft,
+            draft=recorded_draft(drafts, policy, recorded),
             inflate=inflate,
             dtype=dtype,
-            profile=_needed("--profile", profile),
+            profile=recorded,
             trace=_needed("--trace", trace),
             devices=devices,
             ranks=ranks,
             **common,
         )
     else:
-        _refuse({"--inflate": inflate, "--dtype": dtype, "--profile": profile, "--ranks": ranks})
-        with console.progress("plan") as progress:
-            made = search_elsewhere(
-                machine, target=target, draft=draft, trace=trace, dataset=dataset, progress=progress, **common
-            )
+        _refuse({"--inflate": inflate, "--dtype": dtype, "--profile": profile, "--ranks": ranks}, _NOT_HERE)
+        named = named_drafts(target, drafts, acceptance, policy)
+        _note_names(target, named)
+        each = _plan_each(machine, named, target=target, trace=trace, dataset=dataset, common=common)
+        best = best_draft(each)
+        best.inputs.save()
+        made = best.plan
     made.save(out)
+    if len(each) > 1:
+        show_drafts(each)
     show_plan(made)
+    if machine is not None and not beside:
+        console.note("The profile and trace of this plan are not saved: --out is no file that they could lie beside")
     if report is not None:
         write_page(report, made, profile=read_profile(made, out), trace=read_trace(made, out))
-    console.say(f"\nSaved as {out}" + (f"; the report is {report}" if report else ""))
-    write_json(json_path, {"plan": str(out)} | made.model_dump(mode="json"))
+    console.say(f"\n{saved(out)}" + (f"; the report is {report}" if report else ""))
+    write_json(json_path, _content(made, out, each))
     return made
+
+
+def _plan_each(
+    machine: Machine, drafts: Sequence[Draft], *, target: str, trace: Path | None, dataset: str | None, common: "Common"
+) -> Drafts:
+    """A plan for each draft; where several are named, one that cannot be planned is told with the others."""
+    found: dict[str, Planned | ValueError] = {}
+    for draft in drafts:
+        planned_pair(target, draft.name)
+    for draft in drafts:
+        with console.progress(f"plan with {draft.name}" if len(drafts) > 1 else "plan") as progress:
+            try:
+                found[draft.name] = plan_elsewhere(
+                    machine,
+                    target=target,
+                    draft=draft.name,
+                    trace=trace,
+                    dataset=dataset,
+                    acceptance=draft.acceptance,
+                    progress=progress,
+                    **common,
+                )
+            except ValueError as error:
+                if len(drafts) == 1:
+                    raise
+                found[draft.name] = error
+    return found
+
+
+def _note_names(target: str, drafts: Sequence[Draft]) -> None:
+    """What short names were taken for."""
+    for role, name in ((Role.TARGET, target), *((Role.DRAFT, draft.name) for draft in drafts)):
+        planned = PlannedModel.of(role, name)
+        if planned.directory is None and planned.name != name:
+            console.note(f"--{role} {name} is taken for {planned.name}")
+
+
+def _content(made: Plan, out: Path, each: Drafts) -> dict[str, Any]:
+    """For --json: the plan, what it costs, and the plans with other drafts."""
+    content = {"plan": str(out), "cost_per_million_tokens": made.cost_per_million_tokens} | made.model_dump(mode="json")
+    if len(each) > 1:
+        content["drafts"] = {
+            name: {"error": str(found)} if isinstance(found, ValueError) else found.plan.model_dump(mode="json")
+            for name, found in each.items()
+        }
+    return content
 
 
 class Common(TypedDict):
@@ -86,23 +163,17 @@ class Common(TypedDict):
     jobs: int
     backend: str | None
     plan_path: Path
+    degrees: frozenset[int] | None
 
 
-def make_goal(objective: str, *, max_tpot_ms: float | None, max_gpus: int | None, price_per_hour: float | None) -> Goal:
-    """From flags. ValueError naming the flag."""
-    for flag, value in (("--max-tpot-ms", max_tpot_ms), ("--price-per-hour", price_per_hour)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{flag} is {value}; expected a positive number")
-    if objective == Objective.COST and price_per_hour is None:
-        raise ValueError("--price-per-hour is missing; --objective cost needs what a device costs an hour")
-    if objective != Objective.COST and price_per_hour is not None:
-        raise ValueError(f"--price-per-hour is {price_per_hour}; it needs --objective cost, not {objective}")
-    return Goal(
-        objective=Objective(objective),
-        max_tpot_s=None if max_tpot_ms is None else max_tpot_ms / 1e3,
-        max_devices=max_gpus,
-        price_per_hour=price_per_hour,
-    )
+def parse_degrees(text: str | None) -> frozenset[int] | None:
+    """From `1,2,4,8`. ValueError naming the flag."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise ValueError(f"--degrees is {text!r}; expected positive numbers with commas between, as 1,2,4,8")
+    return frozenset(map(int, parts))
 
 
 def _needed(flag: str, path: Path | None) -> Path:
@@ -120,10 +191,10 @@ def _check_simulating(jobs: int, backend: str | None) -> None:
         check_backend(backend, field="--backend")
 
 
-def _refuse(given: Mapping[str, object]) -> None:
+def _refuse(given: Mapping[str, object], reason: str) -> None:
     for flag, value in given.items():
         if value is not None:
-            raise ValueError(f"{flag} is {value}; with --device nothing is run or was measured here")
+            raise ValueError(f"{flag} is {value}; {reason}")
 
 
 def search(
@@ -142,14 +213,16 @@ def search(
     goal: Goal = _ANY_GOAL,
     backend: str | None = None,
     ranks: int | None = None,
+    degrees: frozenset[int] | None = None,
 ) -> Plan:
     """The plan for the machine of a profile, as it would be saved at `plan_path`."""
     wanted = check_policy(policy, devices)
     latencies, recorded = Profile.load(profile), AcceptanceTrace.load(trace)
+    _check_same_machine(latencies, profile)
     dtype = dtype or latencies.target.dtype
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=latencies.device)
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
-    from swiftspec.planner.search import make_plan
+    from swiftspec.planner import AllowedDegrees, make_plan
 
     with console.progress("plan") as progress:
         return make_plan(
@@ -165,4 +238,14 @@ def search(
             goal=goal,
             backend=backend,
             ranks=ranks,
+            degrees=AllowedDegrees(sizes=degrees),
+        )
+
+
+def _check_same_machine(profile: Profile, path: Path) -> None:
+    """ValueError for one that was composed: what it is of cannot be run here."""
+    if profile.device in DEVICES:
+        raise ValueError(
+            f"{path}: a profile of {profile.device}, which this machine is not; plan for it with --device "
+            f"{profile.device}, without --profile"
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swiftspec import console
-from swiftspec.commands.files import check_outputs, write_json
+from swiftspec.commands.files import check_outputs, saved, write_json
 from swiftspec.commands.models import Pair, resolve_pair
 from swiftspec.commands.wording import milliseconds, signed_percent
 from swiftspec.engine.devices import num_devices_here
@@ -43,7 +43,7 @@ def profile(
 
     ValueError, and nothing saved, where measurements on a GPU contradict themselves and `accept_noise` is not given.
     """
-    check_outputs(out=out, ops=ops, plot=plot, json=json_path)
+    check_outputs(inputs={"--target": target, "--draft": draft}, out=out, ops=ops, plot=plot, json=json_path)
     available = _num_devices(device)
     num_devices = available if devices is None else devices
     if num_devices > available:
@@ -55,14 +55,14 @@ def profile(
     _judge(measured, op_rows, _least_s(pair, device, op_rows), refuse=device == "cuda" and not accept_noise)
     measured.save(out)
     show_profile(measured)
-    console.say(f"\nSaved as {out}")
+    console.say(f"\n{saved(out)}")
     if ops is not None:
         from swiftspec.profiler.ops import op_tables
 
         name = _registered_name(measured.origin.device)
         op_tables(op_rows, device=name, origin=measured.origin).save(ops)
         show_ops(op_rows)
-        console.say(f"\nSaved as {ops}")
+        console.say(f"\n{saved(ops)}")
     if plot is not None:
         from swiftspec.plotting import save_figure, step_latency
 

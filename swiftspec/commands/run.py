@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swiftspec import console
-from swiftspec.commands.basis import candidate_of
-from swiftspec.commands.execution import Task, check_devices, encode, make_tasks, open_engines, warm_up
+from swiftspec.commands.basis import candidate_of, files_of
+from swiftspec.commands.execution import Task, check_devices, make_tasks, open_engines, warm_up
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.nodes import NodeOptions, join, node_site
@@ -60,8 +60,14 @@ def run(
 
     On several nodes this is node 0's part; the others compute for it until it ends.
     """
-    check_outputs(timeline=timeline, plot=plot, json=json_path)
+    named: dict[str, Path | str | None] = {
+        "--plan": plan,
+        "--prompts": prompts,
+        "--secret": nodes.secret if nodes else None,
+    }
+    check_outputs(inputs=named, timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     candidate = candidate_of(made, policy)
     nodes = nodes or NodeOptions()
     rendezvous = nodes.resolve()
@@ -70,8 +76,9 @@ def run(
         join(nodes, rendezvous, made, source=plan)
         return
     tokenizer = target_tokenizer(made)
-    encoded = encode(tokenizer, _prompts(prompt, prompts))
-    tasks = make_tasks(made, [candidate], encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
+    tasks = make_tasks(
+        made, [candidate], _prompts(prompt, prompts), max_new_tokens=max_new_tokens or made.max_new_tokens
+    )
     from swiftspec.engine.sampling import Sampler
 
     sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)

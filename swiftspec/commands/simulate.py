@@ -1,14 +1,18 @@
 """`swiftspec simulate`: replays a plan in simulated time."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swiftspec import console
-from swiftspec.commands.basis import candidate_of, read_profile, read_trace
+from swiftspec.commands.basis import candidate_of, files_of, read_profile, read_trace
 from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.wording import milliseconds, percent, speed
 from swiftspec.perfetto import save_timelines
 from swiftspec.plan import Plan
 from swiftspec.timeline import Metrics, Timeline, measure
+
+if TYPE_CHECKING:
+    from swiftspec.simulator.forward_errors import ForwardErrors
 
 __all__ = ["show_metrics", "simulate"]
 
@@ -24,12 +28,15 @@ def simulate(
     json_path: Path | None = None,
 ) -> list[Timeline]:
     """Simulate every traced prompt and print the metrics."""
-    check_outputs(timeline=timeline, plot=plot, json=json_path)
+    check_outputs(inputs={"--plan": plan}, timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     candidate = candidate_of(made, policy)
     profile, trace = read_profile(made, plan), read_trace(made, plan)
     from swiftspec.simulator.driver import simulate as replay
+    from swiftspec.simulator.forward_errors import forward_errors
 
+    errors = forward_errors(profile)
     timelines = replay(
         candidate.build(),
         degrees={role: len(group) for role, group in candidate.groups.items()},
@@ -39,9 +46,10 @@ def simulate(
         prompt_indices=None,
         seed=seed,
         max_new_tokens=max_new_tokens or made.max_new_tokens,
+        errors=errors,
     )
     metrics = measure(timelines)
-    console.say(f"Simulated {candidate.describe()} on {len(timelines)} traced prompts")
+    console.say(f"Simulated {candidate.describe()} on {len(trace.prompts)} traced prompts{_twice(errors)}")
     show_metrics(metrics)
     if timeline is not None:
         save_timelines(timeline, timelines)
@@ -52,6 +60,11 @@ def simulate(
     content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": seed}
     write_json(json_path, content | {"metrics": metrics.model_dump(mode="json")})
     return timelines
+
+
+def _twice(errors: "ForwardErrors") -> str:
+    known = [f"{role} {percent(error)}" for role, error in errors.of_role.items() if error]
+    return f", each twice, with forwards drawn within their known error ({', '.join(known)})" if known else ""
 
 
 def show_metrics(metrics: Metrics) -> None:

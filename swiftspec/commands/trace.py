@@ -4,13 +4,12 @@ from pathlib import Path
 
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.commands.execution import encode
-from swiftspec.commands.files import check_outputs, write_json
+from swiftspec.commands.execution import EncodedPrompts
+from swiftspec.commands.files import check_outputs, saved, write_json
 from swiftspec.commands.models import resolve_pair
 from swiftspec.commands.wording import percent
 from swiftspec.engine.devices import num_devices_here
 from swiftspec.prompts import read_prompts, spread
-from swiftspec.tokenizer import Tokenizer
 
 __all__ = ["NUM_CANDIDATES", "show_trace", "trace"]
 
@@ -32,17 +31,17 @@ def trace(
     json_path: Path | None = None,
 ) -> AcceptanceTrace:
     """Record, print and save."""
-    check_outputs(out=out, plot=plot, json=json_path)
+    inputs: dict[str, Path | str | None] = {"--target": target, "--draft": draft, "--prompts": prompts}
+    check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
     texts = spread(read_prompts(prompts), limit)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
-    encoded = encode(Tokenizer(pair.target_directory), texts)
     from swiftspec.profiler.acceptance import record_trace
 
     with console.progress("trace") as progress:
         recorded = record_trace(
             target=pair.target,
             draft=pair.draft,
-            prompts=encoded,
+            prompts=EncodedPrompts.of(texts, model=pair.target.model),
             max_new_tokens=max_new_tokens,
             num_candidates=NUM_CANDIDATES,
             num_threads=num_devices_here("cpu"),
@@ -50,7 +49,7 @@ def trace(
         )
     recorded.save(out)
     show_trace(recorded)
-    console.say(f"\nSaved as {out}")
+    console.say(f"\n{saved(out)}")
     if plot is not None:
         from swiftspec.plotting import acceptance_by_rank, save_figure
 

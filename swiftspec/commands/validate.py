@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING
 
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.commands.basis import read_profile, read_trace
+from swiftspec.commands.basis import files_of, read_profile, read_trace
 from swiftspec.commands.execution import (
-    Task,
+    Tasks,
     check_devices,
-    encode,
     generate_greedily,
     make_tasks,
     open_engines,
     warm_up,
 )
 from swiftspec.commands.files import check_outputs
-from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.retiming import gauge, list_drift, measured_text, retimed_figures, say_drift
 from swiftspec.commands.wording import milliseconds, percent, signed_percent, speed
 from swiftspec.documents import Origin, file_sha256
@@ -53,8 +51,9 @@ def validate(
     json_path: Path | None = None,
 ) -> Report:
     """Measure, print and save. On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt."""
-    check_outputs(plot=plot, json=json_path)
+    check_outputs(inputs={"--plan": plan, "--prompts": prompts}, plot=plot, json=json_path)
     made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), plot=plot, json=json_path)
     report, interrupted = measure_plan(
         made,
         plan_sha256=file_sha256(plan),
@@ -92,8 +91,8 @@ def measure_plan(
     for the texts that were measured, too. KeyboardInterrupt if no repetition was whole.
     """
     check_devices(made, candidates, source=source)
-    encoded = encode(target_tokenizer(made), spread(read_prompts(prompts), limit))
-    tasks = make_tasks(made, candidates, encoded, max_new_tokens=max_new_tokens or made.max_new_tokens)
+    texts = spread(read_prompts(prompts), limit)
+    tasks = make_tasks(made, candidates, texts, max_new_tokens=max_new_tokens or made.max_new_tokens)
     runs, interrupted, drift = _measure(made, candidates, tasks, repeats)
     if not runs:
         raise KeyboardInterrupt
@@ -106,7 +105,8 @@ def measure_plan(
             retimed = retimed_figures(made, candidates, profile=profile, trace=trace, factors=factors)
         # A trace is recorded on cores, which is no matter of seconds for what needs a GPU.
         if trace.source == "recorded" and made.device == "cpu":
-            text = measured_text(trace, encoded, plain_outputs(measurements))
+            texts_run = [(task.prompt_id, task.request.prompt) for task in tasks]
+            text = measured_text(trace, texts_run, plain_outputs(measurements))
             retraced = retimed_figures(made, candidates, profile=profile, trace=text, factors=factors)
     report = make_report(
         made,
@@ -142,7 +142,7 @@ Runs = Mapping[str, Sequence[Sequence["Generation"]]]
 
 
 def _measure(
-    made: Plan, candidates: Sequence[Candidate], tasks: Sequence[Task], repeats: int
+    made: Plan, candidates: Sequence[Candidate], tasks: Tasks, repeats: int
 ) -> tuple[Runs, bool, "DriftGauge | None"]:
     """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile.
 

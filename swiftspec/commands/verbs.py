@@ -12,11 +12,87 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (compare, inflate, demo):
+    for verb in (validate, report, models, devices, compare, inflate, demo):
         app.command()(verb)
     app.command("import")(import_tables)
     app.command()(backtest)
     app.command()(secret)
+
+
+def validate(
+    *,
+    plan: options.PlanFile,
+    prompts: options.Prompts,
+    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the chosen one always is.")] = "all",
+    repeats: options.Repeats = 3,
+    max_new_tokens: options.NewTokens = None,
+    limit: options.Limit = None,
+    plot: options.Plot = None,
+    json: options.Json = None,
+) -> None:
+    """Run a plan's policies; lay predicted beside measured.
+
+    \b
+    Example:
+      swiftspec validate --plan plan.json --prompts other-prompts.jsonl --json report.json
+    """
+    from swiftspec.commands.validate import validate as compare
+
+    compare(
+        plan=plan,
+        prompts=prompts,
+        policies=policies,
+        repeats=repeats,
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        plot=plot,
+        json_path=json,
+    )
+
+
+def report(
+    *,
+    plan: options.PlanFile,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page: one HTML file.")],
+    json: options.Json = None,
+) -> None:
+    """Write the page of an existing plan, as plan --report does.
+
+    The profile and the trace that the plan was made from have to be where they were.
+
+    \b
+    Example:
+      swiftspec report --plan plan.json --out plan.html
+    """
+    from swiftspec.commands.page import report as write
+
+    write(plan=plan, out=out, json_path=json)
+
+
+def models(*, json: options.Json = None) -> None:
+    """List the models that can be planned for by name.
+
+    Any other model of these architectures can be named by a directory with its config.json.
+
+    \b
+    Example:
+      swiftspec models --json models.json
+    """
+    from swiftspec.commands.listing import list_models
+
+    list_models(json_path=json)
+
+
+def devices(*, json: options.Json = None) -> None:
+    """List the devices that can be planned for by name.
+
+    \b
+    Example:
+      swiftspec devices --json devices.json
+    """
+    from swiftspec.commands.listing import list_devices
+
+    list_devices(json_path=json)
 
 
 def compare(
@@ -164,7 +240,7 @@ def backtest(
 
 
 def secret(*, out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it, for you alone.")]) -> None:
-    """Make a secret that several nodes share, for `run --secret`.
+    """Make a secret that several nodes share, for `run --secret`. Every node needs a copy that only its user can read.
 
     \b
     Example:

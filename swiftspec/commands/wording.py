@@ -3,7 +3,16 @@
 from swiftspec.plan import Candidate
 from swiftspec.wording import count, milliseconds, percent, provenance_shares, signed_percent, speed
 
-__all__ = ["count", "milliseconds", "percent", "prediction_row", "provenance_shares", "signed_percent", "speed"]
+__all__ = [
+    "count",
+    "milliseconds",
+    "percent",
+    "prediction_row",
+    "provenance_shares",
+    "shape_of",
+    "signed_percent",
+    "speed",
+]
 
 PREDICTION_COLUMNS = (
     "policy",
@@ -11,18 +20,13 @@ PREDICTION_COLUMNS = (
     "tokens/s",
     "95 % interval",
     "round ms (p95)",
-    "tokens/round",
-    "of light",
-    "shape",
+    "per round",
 )
 
 
 def prediction_row(candidate: Candidate) -> tuple[str, ...]:
     """A candidate and what is expected of it, under PREDICTION_COLUMNS."""
-    prediction, metrics = candidate.prediction, candidate.prediction.metrics
-    figures = metrics.figures
-    # Several target groups verify at once, so one group's speed is no bound.
-    light = percent(metrics.light_fraction) if candidate.build().target_groups == 1 else "-"
+    prediction, figures = candidate.prediction, candidate.prediction.metrics.figures
     return (
         candidate.policy,
         candidate.split,
@@ -30,6 +34,9 @@ def prediction_row(candidate: Candidate) -> tuple[str, ...]:
         f"{speed(prediction.tokens_per_s_low)} to {speed(prediction.tokens_per_s_high)}",
         f"{milliseconds(figures.round_s.median)} ({milliseconds(figures.round_s.p95)})",
         f"{figures.tokens_per_round:.2f}",
-        light,
-        candidate.describe().partition(" (")[2].removesuffix(")"),
     )
+
+
+def shape_of(candidate: Candidate) -> str:
+    """`verify_rows=8, expand_rows=4`; nothing if the policy has no shape."""
+    return candidate.describe().partition(" (")[2].removesuffix(")")

@@ -14,6 +14,7 @@ from swiftspec.demo import train
 from swiftspec.demo.corpus import HELD_OUT_MODULES, held_out_sources
 from swiftspec.demo.prompts import traced_prompts, validated_prompts
 from swiftspec.documents import ModelRef
+from swiftspec.files.writing import write_output
 from swiftspec.profiler.acceptance import record_trace
 
 __all__ = ["main"]
@@ -115,7 +116,7 @@ def write_card(directory: Path) -> None:
         rank_rules="|".join("---" for _ in range(_RANKS)),
         rank_shares=" | ".join(f"{share:.3f}" for share in shares),
     )
-    (directory / "MODEL_CARD.md").write_text(card)
+    write_output(directory / "MODEL_CARD.md", card.encode())
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from swiftspec.demo.corpus import HELD_OUT_MODULES, held_out_sources
+from swiftspec.files.writing import write_output
 
 __all__ = ["TRACED_MODULES", "VALIDATED_MODULES", "traced_prompts", "validated_prompts"]
 
@@ -51,7 +52,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for name, prompts in (("trace", traced_prompts()), ("validate", validated_prompts())):
         lines = [json.dumps(prompt) for prompt in prompts]
-        (args.out / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        write_output(args.out / f"{name}.jsonl", "\n".join([*lines, ""]).encode())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import sys
 
 from swiftspec.cli import main
+from swiftspec.commands.program import run_program
 
 if __name__ == "__main__":
-    sys.exit(main(["run", *sys.argv[1:]]))
+    sys.exit(run_program(lambda: main(["run", *sys.argv[1:]])))

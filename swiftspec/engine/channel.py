@@ -8,6 +8,8 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 import zmq
@@ -28,6 +30,7 @@ _MAX_QUEUED = 1024  # messages, in either direction: more than any policy has un
 _MAX_REFUSED = 1024  # messages that one look goes through
 _IDLE_POLL_MS = 50
 _FIRST_CONTACT_MS = 500  # once in a process's life
+_FOUND_AGAIN_MS = 100  # several times _RECONNECT_MS
 _RECONNECT_MS = 10  # the end that binds may be there a little later
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
@@ -122,15 +125,48 @@ class Channel:
         interrupted: Callable[[], bool],
         curve: Curve | None = None,
     ) -> None:
-        self._context = zmq.Context(io_threads=1)
-        self._socket = _socket(self._context)
-        if curve:
-            secure(self._socket, curve, server=bind)
-        (self._socket.bind if bind else self._socket.connect)(address)
+        self._address, self._binds, self._curve = address, bind, curve
+        self._open()
         self._conversation = Conversation(leads=leads)
         self._vocab_size = vocab_size
         self._interrupted = interrupted
         self._has_met_peer = False
+
+    def _open(self) -> None:
+        self._context = zmq.Context(io_threads=1)
+        self._socket = _socket(self._context)
+        if self._curve:
+            secure(self._socket, self._curve, server=self._binds)
+        try:
+            (self._socket.bind if self._binds else self._socket.connect)(self._address)
+        except zmq.ZMQError as error:
+            self._close()
+            why = zmq.strerror(error.errno or 0)
+            raise ValueError(f"{self._address}: cannot be {'bound' if self._binds else 'connected'} ({why})") from error
+
+    def _close(self) -> None:
+        """Returns when the address is free."""
+        self._socket.close()
+        self._context.term()
+
+    def _open_again_if_lost(self) -> None:
+        """Make the socket's file anew where it has been removed, by a cleaner of /tmp, say: no new peer would find it.
+
+        Nothing is lost by it where no peer is connected, which is when this is called.
+        """
+        path = Path(self._address.removeprefix("ipc://"))
+        if not self._binds or not self._address.startswith("ipc:") or path.exists():
+            return
+        self._close()
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700)  # if the folder has gone, too
+        try:
+            self._open()
+        except ValueError:  # not now: nobody can connect until it is tried again
+            self._context = zmq.Context(io_threads=1)
+            self._socket = _socket(self._context)
+            return
+        self._socket.poll(_FOUND_AGAIN_MS, zmq.POLLOUT)
 
     def __enter__(self) -> "Channel":
         return self
@@ -138,8 +174,7 @@ class Channel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close()
-        self._context.term()
+        self._close()
 
     @property
     def num_refused(self) -> int:
@@ -148,10 +183,14 @@ class Channel:
 
     def begin(self, request: int) -> None:
         """What comes is about this request from now on, or dropped."""
+        if not self._socket.poll(0, zmq.POLLOUT):  # no peer
+            self._open_again_if_lost()
         self._conversation.begin(request)
 
     def send(self, message: Message) -> None:
         """Dropped where no peer is there or its queue is full; the very first one may wait a moment for the peer."""
+        if isinstance(message, Knock):  # the peer has been silent
+            self._open_again_if_lost()
         frame = encode(message, self._conversation.stamp(message))
         if not self._has_met_peer:
             self._socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)

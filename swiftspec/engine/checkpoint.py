@@ -5,14 +5,17 @@ Every tensor the spec asks for is there with its shape, or a ValueError names fi
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from swiftspec.engine.cutting import EMBEDDING, HEAD, cut
+from swiftspec.files.reading import brief, read_json, read_prefix, shown
 from swiftspec.registry.sharding import Shard, shard_of
 from swiftspec.specs import ModelSpec
 
@@ -20,6 +23,9 @@ __all__ = ["load_weights", "weight_shapes"]
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
+_LENGTH_BYTES = 8  # at the beginning of a safetensors file, little endian: of the header that follows
+_MOST_HEADER_BYTES = 16 << 20  # the largest known ones have a hundredth of that
+_LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.")
 
 
 def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -62,10 +68,12 @@ def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = N
     Reads model.safetensors, or the files named by model.safetensors.index.json. ValueError names the file and the
     tensor that is missing, unexpected or misshapen, or the file that cannot be read.
     """
+    files = _weight_files(Path(directory))
+    _check_layers(Path(directory), files, spec)
     shapes = weight_shapes(spec)
     shard = shard or shard_of(spec, 1, 0)
     weights: dict[str, Tensor] = {}
-    for path in _weight_files(Path(directory)):
+    for path in files:
         weights |= _read(path, shapes, shard, is_tied=spec.tie_word_embeddings)
     missing = next((name for name in shapes if name not in weights), None)
     if missing is not None:
@@ -75,26 +83,50 @@ def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = N
     return weights
 
 
-def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is_tied: bool) -> dict[str, Tensor]:
-    weights: dict[str, Tensor] = {}
+def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> None:
+    """ValueError if config.json has more layers than the checkpoint: before names are made for a billion of them."""
+    numbers = {-1}
+    for path in files:
+        with _opened(path) as file:
+            numbers |= {int(found[1]) for name in file.keys() if (found := _LAYER_NAME.match(name))}  # noqa: SIM118 - no mapping
+    num_layers = max(numbers) + 1
+    if spec.num_layers > num_layers:
+        raise ValueError(
+            f"{directory}: config.json num_hidden_layers is {spec.num_layers}; "
+            f"model.layers.{num_layers} and what follows is missing from the checkpoint"
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file, its header found to be of a sane length."""
+    length = int.from_bytes(read_prefix(path, _LENGTH_BYTES), "little")
+    if length > _MOST_HEADER_BYTES:
+        raise ValueError(f"{path}: not a readable safetensors file: its header would have {length} bytes")
     try:
         with safe_open(path, framework="pt") as file:
-            names = file.keys()
-            for name in names:
-                if _is_redundant(name, is_tied=is_tied):
-                    continue
-                if name not in shapes:
-                    raise ValueError(f"{path}: unexpected tensor {name}; config.json does not describe it")
-                stored = file.get_slice(name)
-                shape = tuple(stored.get_shape())
-                if shape != shapes[name]:
-                    raise ValueError(f"{path}: tensor {name} has shape {shape}; expected {shapes[name]}")
-                weights[name] = cut(name, stored, shard)
-                if not weights[name].is_floating_point():
-                    dtype = weights[name].dtype
-                    raise ValueError(f"{path}: tensor {name} has dtype {dtype}; expected floating point")
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a readable safetensors file: {error}") from None
+            yield file
+    except (SafetensorError, OSError, MemoryError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file: {brief(error)}") from None
+
+
+def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is_tied: bool) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = {}
+    with _opened(path) as file:
+        names = file.keys()
+        for name in names:
+            if _is_redundant(name, is_tied=is_tied):
+                continue
+            if name not in shapes:
+                raise ValueError(f"{path}: unexpected tensor {shown(name)[1:-1]}; config.json does not describe it")
+            stored = file.get_slice(name)
+            shape = tuple(stored.get_shape())
+            if shape != shapes[name]:
+                raise ValueError(f"{path}: tensor {name} has shape {shown(shape)}; expected {shapes[name]}")
+            weights[name] = cut(name, stored, shard)
+            if not weights[name].is_floating_point():
+                dtype = weights[name].dtype
+                raise ValueError(f"{path}: tensor {name} has dtype {dtype}; expected floating point")
     return weights
 
 
@@ -109,12 +141,11 @@ def _weight_files(directory: Path) -> list[Path]:
         return [directory / _SINGLE_FILE]
     if not index.is_file():
         raise ValueError(f"{directory}: neither {_SINGLE_FILE} nor {_INDEX_FILE} is there")
-    try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted(set(weight_map.values())) if isinstance(weight_map, Mapping) else []
-        files = [directory / name for name in names]
-    except (ValueError, KeyError, TypeError, OSError):
-        files = []
-    if not files:
+    content = read_json(index)
+    weight_map = content.get("weight_map") if isinstance(content, Mapping) else None
+    if not isinstance(weight_map, Mapping) or not weight_map:
         raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
-    return files
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
+            raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file beside it")
+    return [directory / name for name in sorted(set(weight_map.values()))]

@@ -1,10 +1,16 @@
-"""What keeps strangers out between nodes: CURVE keys of both ends of a ZeroMQ connection, made of one shared secret."""
+"""Secrets that keep strangers out between nodes, and the CURVE keys of ZeroMQ connections that are made of them.
+
+A secret is what `swiftspec secret` wrote: 256 random bits, and a checksum that tells it from anything else. Whoever
+records a connection can try guesses at the secret, so one that a person made up would not do.
+"""
 
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,21 +20,25 @@ from threading import Thread
 import zmq
 from zmq.utils import z85
 
-__all__ = ["Curve", "read_secret", "secure", "write_secret"]
+from swiftspec.files.writing import write_output
 
+__all__ = ["MAKE_ONE", "Curve", "read_secret", "secure", "write_secret"]
+
+MAKE_ONE = "`swiftspec secret --out swiftspec.secret`"
 _SECRET_BYTES = 32  # as many as a CURVE key has
 _MOST_BYTES = 4096
+_FORMAT = re.compile(rb"swiftspec-([0-9a-f]{64})-([0-9a-f]{8})")
 _ZAP = "inproc://zeromq.zap.01"  # where libzmq asks who may come in, see ZeroMQ RFC 27
 
 
 def write_secret(path: Path) -> None:
     """A new random secret that only this user may read. ValueError if the file is there already."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(_SECRET_BYTES) + "\n")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written ({error.strerror})") from error
+    write_output(path, f"{_new_secret()}\n".encode(), private=True)
+
+
+def _new_secret() -> str:
+    bits = secrets.token_hex(_SECRET_BYTES)
+    return f"swiftspec-{bits}-{zlib.crc32(bits.encode()):08x}"
 
 
 def read_secret(path: Path) -> bytes:
@@ -37,7 +47,7 @@ def read_secret(path: Path) -> bytes:
     Raises
     ------
     ValueError
-        If others may read the file, or if it is too short to be one.
+        If others may read the file, or if it does not hold what `write_secret` writes.
     """
     try:
         with path.open("rb") as file:
@@ -47,8 +57,9 @@ def read_secret(path: Path) -> bytes:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     if mode & 0o077:
         raise ValueError(f"{path}: its mode is {mode:o}, so others may read the secret; expected 600")
-    if len(secret) < _SECRET_BYTES:
-        raise ValueError(f"{path}: the secret has {len(secret)} bytes; expected {_SECRET_BYTES} or more")
+    parts = _FORMAT.fullmatch(secret)
+    if parts is None or zlib.crc32(parts[1]) != int(parts[2], 16):
+        raise ValueError(f"{path}: holds no secret that `swiftspec secret` made; make one with {MAKE_ONE}")
     return secret
 
 

@@ -20,11 +20,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from swiftspec.engine.checkpoint import load_weights, weight_shapes
+from swiftspec.engine.memory import require_memory
+from swiftspec.files.reading import read_json
 from swiftspec.specs import Inflation, ModelSpec
 
 __all__ = ["inflate_weights", "write_inflated"]
 
 _LAYER = "model.layers."
+_MOST_LAYERS = 100_000  # whose names alone fill some 100 MB
 # What a layer adds to the residual stream; zero in an added layer.
 _OUTPUTS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight")
 _TOKENIZER_FILES = (
@@ -63,6 +66,8 @@ class _Inflated(Mapping[str, Tensor]):
     def __init__(
         self, weights: Mapping[str, Tensor], spec: ModelSpec, inflated: ModelSpec, *, seed: int, device: torch.device
     ) -> None:
+        if inflated.num_layers > _MOST_LAYERS:
+            raise ValueError(f"inflation: layers is {inflated.num_layers}; expected at most {_MOST_LAYERS}")
         self._weights = weights
         self._shapes = weight_shapes(inflated)
         self._source_of = _sources(spec, inflated)
@@ -137,9 +142,13 @@ def write_inflated(
     """
     source, out = Path(source_dir), Path(out_dir)
     spec = ModelSpec.from_directory(source)
-    config = _inflated_config(source, inflation.inflated(spec), dtype)
+    larger = inflation.inflated(spec)
+    config = _inflated_config(source, larger, dtype)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out}: already exists and is not an empty directory")
+    num_bytes = larger.num_parameters * dtype.itemsize
+    require_memory(num_bytes, f"inflation: the model of {inflation}")
+    _require_disk(num_bytes, out, inflation)
     inflated = inflate_weights(load_weights(source, spec), spec, inflation, seed=seed)
     weights = {name: tensor.to(dtype).contiguous() for name, tensor in inflated.items()}
     try:
@@ -157,6 +166,16 @@ def write_inflated(
         raise ValueError(f"{out}: cannot write the inflated model: {error.strerror}") from None
 
 
+def _require_disk(num_bytes: int, out: Path, inflation: Inflation) -> None:
+    existing = next(folder for folder in (out, *out.resolve().parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
+    if num_bytes > free:
+        raise ValueError(
+            f"inflation: the model of {inflation} has {num_bytes / 1e9:.3g} GB; there are {free / 1e9:.3g} GB free for "
+            f"{out}"
+        )
+
+
 def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> dict[str, object]:
     if inflated.architecture == "llama" and inflated.hidden_size % inflated.num_heads:
         # Llama's configuration class insists, although head_dim is given.
@@ -164,7 +183,7 @@ def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> d
             f"inflation: heads is {inflated.num_heads}; expected a divisor of hidden {inflated.hidden_size}, "
             "without which transformers does not load a llama model"
         )
-    config: dict[str, object] = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config: dict[str, object] = read_json(source / "config.json")
     config |= {
         "num_hidden_layers": inflated.num_layers,
         "hidden_size": inflated.hidden_size,

@@ -1,32 +1,115 @@
-"""Ctrl-C where it may not cut in."""
+"""Signals that end a program (Ctrl-C, SIGTERM, SIGHUP): where they may cut in, and where they are only noted.
 
+A program calls `ending_signals_raised` once, as the command line does. Without that only Ctrl-C is ever looked at:
+a library leaves the signals of the program that uses it alone.
+"""
+
+from __future__ import annotations
+
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event
+from threading import Event, current_thread, main_thread
+from types import FrameType
 
-__all__ = ["interrupts_held", "interrupts_noted"]
+__all__ = ["ending_signals_raised", "exit_code", "interrupts_noted", "signals_held", "was_interrupted"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDS_WITHIN_S = 5.0  # what the first signal has begun; a later one ends the program at once
+
+
+class _Ending:
+    """The signal that ends this program, once one has come."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.noted: list[Event] = []  # those who want to be told, instead of being interrupted
+        self._since_s = 0.0
+
+    def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal passes it
+        """The handler of all three. The first signal interrupts; those that follow soon change nothing.
+
+        `timeout` and shells with a pipeline send more than one. What the first began, such as writing what there is,
+        is not cut short, unless it takes longer than it may.
+        """
+        if self.number is not None:
+            if time.monotonic() - self._since_s > _ENDS_WITHIN_S:
+                os._exit(128 + number)
+            return
+        self.number, self._since_s = number, time.monotonic()
+        if self.noted:
+            self.noted[-1].set()
+        else:
+            raise KeyboardInterrupt
+
+
+_ending = _Ending()
+
+
+def was_interrupted() -> bool:
+    """Whether a signal has ended this program, within `ending_signals_raised`."""
+    return _ending.number is not None
+
+
+def exit_code() -> int:
+    """Of a program that a signal has ended, as a shell says it: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+    return 128 + (_ending.number or signal.SIGINT)
+
+
+@contextmanager
+def ending_signals_raised(*, ignored_afterwards: bool = False) -> Iterator[None]:
+    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; `exit_code` says which it was.
+
+    Does nothing in another than the main thread, or within itself. A signal that is ignored (nohup) stays so.
+    Afterwards signals do what they did before, or are ignored.
+    """
+    handler = _ending.handle
+    if current_thread() is not main_thread() or any(signal.getsignal(number) == handler for number in _ENDING):
+        yield
+        return
+    previous = {number: signal.getsignal(number) for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
+    _ending.number = None
+    for number in previous:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, signal.SIG_IGN if ignored_afterwards else before)
 
 
 @contextmanager
 def interrupts_noted() -> Iterator[Event]:
-    """Ctrl-C sets the event instead of cutting in between a message received and its tokens counted."""
+    """A signal that ends the program sets the event instead of cutting in between a message and its bookkeeping.
+
+    Ctrl-C always; SIGTERM and SIGHUP within `ending_signals_raised`.
+    """
     noted = Event()
-    try:
-        previous = signal.signal(signal.SIGINT, lambda *_: noted.set())
-    except ValueError:  # not the main thread, which alone may say so, and alone is interrupted
+    if current_thread() is not main_thread():  # which alone is interrupted
         yield noted
         return
+    previous = signal.getsignal(signal.SIGINT)
+    takes_over = previous not in (_ending.handle, signal.SIG_IGN)
+    _ending.noted.append(noted)
+    if takes_over:
+        signal.signal(signal.SIGINT, lambda *_: noted.set())
     try:
         yield noted
     finally:
-        signal.signal(signal.SIGINT, previous)
+        _ending.noted.pop()
+        if takes_over:
+            signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the end. A process started meanwhile never hears of it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def signals_held() -> Iterator[None]:
+    """Signals that end a program wait until the end of it. A process that is started meanwhile never hears of them.
+
+    They go to all processes of a terminal or a service, and are the launcher's to handle.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
     finally:

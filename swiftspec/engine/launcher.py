@@ -1,11 +1,9 @@
 """The engine from outside: starts its processes, hands out requests, gathers tokens and timelines, cleans up."""
 
-import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from threading import Event
 from types import TracebackType
 
@@ -16,6 +14,7 @@ from swiftspec.engine.interrupts import interrupts_noted
 from swiftspec.engine.nursery import shared_nursery
 from swiftspec.engine.placement import LocalSite, Seat, Site, check_groups, seats
 from swiftspec.engine.protocol import Generate, Setup
+from swiftspec.engine.run_folder import run_folder
 from swiftspec.engine.running import RunningRequest
 from swiftspec.engine.sampling import Sampler
 from swiftspec.errors import EngineError
@@ -29,6 +28,7 @@ __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 
 PATIENCE_S = 0.5  # where no plan says otherwise
 MAX_RESTARTS = 3
+_LOOK_EVERY_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +76,21 @@ class Launcher:
     fallback : Policy
         How, without a draft; the text is looked up in itself if not given.
     max_restarts : int
-        How often a draft that died is started again.
+        How often within an hour a draft that died is started again. When it may not be, the target decodes alone,
+        and a warning of the logger `swiftspec` says so.
     site : Site
         Where processes run; this machine if not given.
+    cancelled : Event
+        Set by another thread, it ends the start.
 
     Raises
     ------
     ValueError
         If a model cannot be loaded or a device does not exist; no process is left behind.
     EngineError
-        If a process ends while it loads.
+        If a process ends while it loads: the target's, or a draft's four times.
+    InterruptedError
+        If the start was cancelled.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Launcher:
         fallback: Policy | None = None,
         max_restarts: int = MAX_RESTARTS,
         site: Site | None = None,
+        cancelled: Event | None = None,
     ) -> None:
         if patience_s <= 0:
             raise ValueError(f"patience_s is {patience_s}; expected a positive time")
@@ -112,26 +118,24 @@ class Launcher:
         self.max_context = max_context
         self.patience_s = patience_s
         self._fallback = fallback or PromptLookup()
-        self._max_restarts = max_restarts
         self._number = 0
         self._tree_slots = TREE_SLOTS[device]
         if device != "cpu":
             usable_device(device)
         with ExitStack() as stack:
             if site is None:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-")))
-                site = LocalSite(folder, stack.enter_context(shared_nursery()))
+                site = LocalSite(stack.enter_context(run_folder()), stack.enter_context(shared_nursery()))
             teams = self._teams(groups, ranks or {}, site, device)
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
             leaders = [team[0] for team in teams]
-            crews = [Crew(site, [self._setup(seat, leaders, site, models, device) for seat in team]) for team in teams]
+            setups = [[self._setup(seat, leaders, site, models, device) for seat in team] for team in teams]
+            crews = [Crew(site, team, max_restarts=max_restarts) for team in setups]
             self._targets = [crew for crew in crews if crew.role is Role.TARGET]
             self._draft = next((crew for crew in crews if crew.role is Role.DRAFT), None)
             for crew in crews:
                 stack.callback(crew.close)
                 crew.start()
-            for crew in crews:
-                crew.await_ready()
+            self._await_ready(crews, cancelled or Event())
             self._stack = stack.pop_all()
 
     @classmethod
@@ -144,6 +148,7 @@ class Launcher:
         layout: Layout | None = None,
         max_restarts: int = MAX_RESTARTS,
         site: Site | None = None,
+        cancelled: Event | None = None,
     ) -> "Launcher":
         """The processes that a plan's candidate asks for.
 
@@ -165,7 +170,17 @@ class Launcher:
             fallback=fallback.build() if fallback else None,
             max_restarts=max_restarts,
             site=site,
+            cancelled=cancelled,
         )
+
+    @staticmethod
+    def _await_ready(crews: Sequence[Crew], cancelled: Event) -> None:
+        """Until all processes have their models: as long as loading takes, which nobody knows."""
+        while not all(crew.is_ready for crew in crews):
+            for crew in crews:
+                crew.attend_start()
+            if cancelled.wait(_LOOK_EVERY_S):
+                raise InterruptedError("the start was cancelled")
 
     def _teams(
         self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], site: Site, device: Device
@@ -226,7 +241,7 @@ class Launcher:
     def attend(self) -> None:
         """Notice what became of the draft since the last request: one that died is started again."""
         if self._draft is not None:
-            for _ in self._draft.reports_or_restart(self._max_restarts):
+            for _ in self._draft.reports_or_restart():
                 pass  # of a request that is over
 
     def generate(
@@ -314,7 +329,7 @@ class Launcher:
             fallback=self._fallback,
         )
         targets = self._targets[: policy.target_groups]
-        return RunningRequest(targets, self._draft, command, max_restarts=self._max_restarts)
+        return RunningRequest(targets, self._draft, command)
 
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         runs = {self.layout, Layout.TARGET_ONLY} if self.layout is Layout.COLOCATED else {self.layout}

@@ -34,11 +34,11 @@ class Link:
         `tcp://host:port`; port 0 is any free one, see `address`.
     bind : bool
         Exactly one end binds.
-    curve : Curve or None
-        Keeps strangers out; None on the loopback interface only.
+    curve : Curve
+        Keeps strangers out.
     """
 
-    def __init__(self, address: str, *, bind: bool, curve: Curve | None) -> None:
+    def __init__(self, address: str, *, bind: bool, curve: Curve) -> None:
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PAIR)
         self._bound = bind
@@ -56,7 +56,7 @@ class Link:
             raise ValueError(f"{address}: cannot be {'bound' if bind else 'connected'} ({why})") from error
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def _set_options(self, curve: Curve | None) -> None:
+    def _set_options(self, curve: Curve) -> None:
         options = {
             zmq.LINGER: round(1000 * _FAREWELL_S),
             zmq.MAXMSGSIZE: MAX_BYTES,
@@ -69,8 +69,7 @@ class Link:
         }
         for option, value in options.items():
             self._socket.setsockopt(option, value)
-        if curve:
-            secure(self._socket, curve, server=self._bound)
+        secure(self._socket, curve, server=self._bound)
 
     def __enter__(self) -> "Link":
         return self

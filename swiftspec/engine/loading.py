@@ -12,6 +12,7 @@ from torch import Tensor
 from swiftspec.engine.checkpoint import load_weights
 from swiftspec.engine.cutting import cut_weights
 from swiftspec.engine.inflate import inflate_weights
+from swiftspec.engine.memory import require_memory
 from swiftspec.engine.team import Team
 from swiftspec.registry.sharding import shard_of
 from swiftspec.specs import Inflation, ModelSpec
@@ -35,6 +36,9 @@ def load_model(
     if inflation is None:
         return spec, load_weights(directory, spec, shard_of(spec, team.size, team.rank))
     inflated = inflation.inflated(spec)
+    if torch.device(device).type == "cpu":
+        # In 16 bits, the fewest that a CPU computes with.
+        require_memory(2 * inflated.num_parameters // team.size, f"{directory}: the model inflated to {inflation}")
     weights = inflate_weights(load_weights(directory, spec), spec, inflation, seed=seed, device=device)
     return inflated, cut_weights(weights, shard_of(inflated, team.size, team.rank))
 

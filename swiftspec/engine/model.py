@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,12 +26,12 @@ from swiftspec.engine.rope import rotations
 from swiftspec.engine.sampling import top_candidates
 from swiftspec.engine.team import Team
 from swiftspec.specs import Inflation, ModelSpec
+from swiftspec.steps import PREFILL_CHUNK, PREFILL_SIZES, padded_rows
 
-__all__ = ["PREFILL_ROWS", "Decoder", "grouped"]
+__all__ = ["Decoder", "grouped"]
 
 T = TypeVar("T")
 
-PREFILL_ROWS = 128
 _LAYERS_PER_GROUP = 4  # EasySpec's choice (arXiv 2502.02493): with more, the layers' inputs differ too much
 
 
@@ -57,6 +59,7 @@ class _Step:
     work: _Workspace
     turns: Tensor
     residual: Tensor
+    new: Tensor  # keys and values of this forward's rows, those that pad it left out
     keys: Iterator[Tensor]  # of the layers to come
     values: Iterator[Tensor]
     new_slots: Iterator[Tensor]
@@ -120,10 +123,19 @@ class Decoder:
         return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=self.dtype)
 
     def warm_up(self, row_counts: Iterable[int], cache: KVCache) -> None:
-        """Run a forward of each number of rows, which compiles its products; the empty `cache` stays empty."""
+        """Run forwards of these numbers of rows, and all that a prompt may need, which compiles their products.
+
+        The empty `cache` stays empty.
+        """
+        done = set()
         for num_rows in row_counts:
             self.forward([0] * num_rows, range(num_rows), [0] * num_rows, cache)
             cache.keep((), 0)
+            done.add(num_rows)
+        for below, size in pairwise((0, *PREFILL_SIZES)):
+            if size not in done and below < cache.capacity:
+                self.prefill([0] * (below + 1), cache)
+                cache.reset()
 
     @torch.inference_mode()
     def forward(
@@ -190,13 +202,14 @@ class Decoder:
             raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
         cache.require_room(len(tokens))
         step = None
-        for first in range(0, len(tokens), PREFILL_ROWS):
-            chunk = tokens[first : first + PREFILL_ROWS]
+        for first in range(0, len(tokens), PREFILL_CHUNK):
+            chunk = tokens[first : first + PREFILL_CHUNK]
             positions = range(cache.prefix_length, cache.prefix_length + len(chunk))
-            step = self._begin(chunk, positions, causal_visibility(len(chunk)), cache)
+            num_rows = padded_rows(len(chunk))
+            step = self._begin(chunk, positions, causal_visibility(len(chunk)), cache, num_rows=num_rows)
             self._run(step, self._layers)
             cache.extend_prefix(len(chunk))
-        return None if step is None else self._logits(step, first_row=step.num_rows - 1)[0]
+        return None if step is None else self._logits(step, row=len(chunk) - 1)[0]
 
     def _begin_tree(
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache
@@ -209,14 +222,29 @@ class Decoder:
         cache.require_room(len(tokens))
         return self._begin(tokens, positions, tree_visibility(ancestors, cache.tree_length), cache)
 
-    def _begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> _Step:
-        """The embeddings of R rows, and where each layer finds its keys and values."""
-        work = self._workspace(len(tokens))
+    def _begin(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        visible: Visibility,
+        cache: KVCache,
+        *,
+        num_rows: int | None = None,
+    ) -> _Step:
+        """The embeddings of R rows, and where each layer finds its keys and values.
+
+        num_rows: R, if more than there are tokens: copies of the last row, which the cache never sees, pad them.
+        """
+        num_rows = num_rows or len(tokens)
+        if num_padding := num_rows - len(tokens):
+            visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
+        work = self._workspace(num_rows)
         num_slots = work.attention.prepare(visible, prefix_length=cache.prefix_length)
         return _Step(
             work=work,
-            turns=self._rotations_at(positions, cache.capacity),
-            residual=self._embedding.index_select(0, torch.tensor(tokens)).float(),
+            turns=self._rotations_at(_padded(positions, num_padding), cache.capacity),
+            residual=self._embedding.index_select(0, torch.tensor(_padded(tokens, num_padding))).float(),
+            new=work.keys_values[:, :, : len(tokens)],
             keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
             values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
             new_slots=iter(cache.data[:, :, :, cache.length : cache.length + len(tokens)].unbind(0)),
@@ -243,15 +271,19 @@ class Decoder:
             self._normalise_heads(work.queries_keys, layer.qk_norm)
         work.qk_complex.mul_(step.turns)
         work.attention.queries_GRJD.copy_(work.queries_GRJD)
-        next(step.new_slots).copy_(work.keys_values)
+        next(step.new_slots).copy_(step.new)
         return self._team.all_reduce(layer.output(work.attention(next(step.keys), next(step.values))))
 
     def _feed(self, step: _Step, layer: Layer) -> None:
         gate, up = layer.gate_up(self._normalised(step)).chunk(2, -1)
         step.residual.add_(self._team.all_reduce(layer.down(F.silu(gate).mul_(up))))
 
-    def _logits(self, step: _Step, *, first_row: int = 0) -> Tensor:
-        return self._team.gather(self._head(self._normalised(step)[first_row:]), self.spec.vocab_size).float()
+    def _logits(self, step: _Step, *, row: int | None = None) -> Tensor:
+        """Of all rows, or of one."""
+        hidden = self._normalised(step)
+        return self._team.gather(
+            self._head(hidden if row is None else hidden[row : row + 1]), self.spec.vocab_size
+        ).float()
 
     def _normalised(self, step: _Step) -> Tensor:
         """Rows of length one; the norm's weight is folded into what follows. Three ops where rms_norm runs eight.
@@ -276,6 +308,10 @@ class Decoder:
         if work is None:
             work = self._workspaces[num_rows] = _Workspace(self._held, num_rows=num_rows, dtype=self.dtype)
         return work
+
+
+def _padded(numbers: Sequence[int], num_padding: int) -> Sequence[int]:
+    return [*numbers, *[numbers[-1]] * num_padding] if num_padding else numbers
 
 
 def grouped(layers: Sequence[T]) -> list[Sequence[T]]:

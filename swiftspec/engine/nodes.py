@@ -7,11 +7,13 @@ whose devices are its own and passes on what node 0 and they say to each other.
 import socket
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.admission import Admission
 from swiftspec.engine.curve import Curve
 from swiftspec.engine.devices import Device
 from swiftspec.engine.links import SILENCE_S, Link
@@ -19,6 +21,7 @@ from swiftspec.engine.nursery import Nursery, shared_nursery
 from swiftspec.engine.placement import Seat
 from swiftspec.engine.protocol import Command, Failed, Finished, Generate, Report, Setup
 from swiftspec.engine.rendezvous import Meeting, NodeFacts
+from swiftspec.engine.store import StoreServer
 from swiftspec.engine.wire import Bye, Clock, Close, Frame, Halt, Message
 from swiftspec.engine.workers import LocalWorker, Worker, check_report
 from swiftspec.errors import EngineError
@@ -132,6 +135,15 @@ class RemoteWorker:
         if self._peer.reports.pop(self._number, None) is not None:
             self._send(Close())
 
+    def kill(self) -> None:
+        """Let it end; its node sees to it."""
+        self.hang_up()
+
+    @property
+    def has_ended(self) -> bool:
+        """True: nothing here waits for another node's process."""
+        return True
+
     def close(self) -> None:
         """Let it end; its node sees to it."""
         self.hang_up()
@@ -151,10 +163,10 @@ class NodeSite:
         All but node 0.
     owned : sequence of tuple of int
         Devices of each node, as numbered over all.
-    curve : Curve or None
-        Of channels between nodes.
-    store : str
-        Where teams meet that span nodes.
+    curve : Curve
+        Keys of what is between nodes.
+    store : callable
+        `tcp://host:port` where teams meet that span nodes; asked only if there are any.
     nursery : Nursery
         Of node 0's own processes.
 
@@ -170,8 +182,8 @@ class NodeSite:
         peers: Mapping[int, Peer],
         owned: Sequence[tuple[int, ...]],
         *,
-        curve: Curve | None,
-        store: str,
+        curve: Curve,
+        store: Callable[[], str],
         nursery: Nursery,
     ) -> None:
         self._nodes, self._peers, self._owned = nodes, peers, owned
@@ -198,7 +210,7 @@ class NodeSite:
         nodes = [self._node_of(setup.devices) for setup in setups]
         if all(node.host == nodes[0].host for node in nodes):
             return f"file://{nodes[0].folder}/team-{name}"
-        return f"{self._store}/team-{name}"
+        return f"{self._store()}/team-{name}"
 
     def start(self, setup: Setup) -> Worker:
         rank = self._node_of(setup.devices).rank
@@ -215,7 +227,7 @@ class NodeSite:
 
 
 @contextmanager
-def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], curve: Curve | None) -> Iterator[NodeSite]:
+def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], curve: Curve) -> Iterator[NodeSite]:
     """Node 0's part: every node as one site, until the end, at which all others end.
 
     Raises
@@ -232,19 +244,23 @@ def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], cur
         for peer in peers.values():
             peer.link.await_peer(rendezvous.timeout_s)
             stack.callback(peer.link.send, Frame(0, Bye()))
-        store = f"tcp://{rendezvous.address}:{rendezvous.port}/{rendezvous.prefix}"
+
+        @cache
+        def store() -> str:
+            return f"tcp://{own.address}:{stack.enter_context(StoreServer(own.address, 0, curve)).port}"
+
         nursery = stack.enter_context(shared_nursery())
         yield NodeSite(nodes, peers, owned, curve=curve, store=store, nursery=nursery)
 
 
-def serve(meeting: Meeting, own: NodeFacts, curve: Curve | None, *, models: Collection[ModelRef]) -> None:
+def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[ModelRef], device: Device) -> None:
     """Another node's part: run workers for node 0, until it ends.
 
     Parameters
     ----------
     meeting, own, curve
         As of `lead`.
-    models : collection of ModelRef
+    models, device
         What node 0 may ask for: this node's own plan names them.
 
     Raises
@@ -255,9 +271,12 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve | None, *, models: Coll
         If it goes without a word.
     """
     first, own = meeting.exchange(own)
+    admission = Admission(
+        own=own, first=first, models=models, device=device, shares_machine=meeting.rendezvous.is_process
+    )
     with shared_nursery() as nursery, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
         link.await_peer(meeting.rendezvous.timeout_s)
-        agent = _Agent(link, own, curve, models, nursery)
+        agent = _Agent(link, admission, curve, nursery)
         try:
             while agent.obey():
                 agent.pass_on()
@@ -269,10 +288,8 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve | None, *, models: Coll
 class _Agent:
     """Workers of this node, by the numbers that node 0 gave them."""
 
-    def __init__(
-        self, link: Link, own: NodeFacts, curve: Curve | None, models: Collection[ModelRef], nursery: Nursery
-    ) -> None:
-        self._link, self._own, self._curve, self._models = link, own, curve, models
+    def __init__(self, link: Link, admission: Admission, curve: Curve, nursery: Nursery) -> None:
+        self._link, self._admission, self._curve = link, admission, curve
         self._nursery = nursery
         self._workers: dict[int, LocalWorker] = {}
 
@@ -297,10 +314,11 @@ class _Agent:
         return True
 
     def _start(self, number: int, setup: Setup) -> None:
-        wanted = set(setup.models.values())
-        if not wanted <= set(self._models) or not all(0 <= d < self._own.num_devices for d in setup.devices):
+        self._admission.check(setup)
+        most = self._admission.most_workers
+        if number in self._workers or len(self._workers) >= most:
             raise ValueError(
-                f"node 0 asks for {', '.join(map(str, wanted))} on devices {setup.devices}; not of the plan"
+                f"node 0 asks for process {number} beside {len(self._workers)}; expected a new one of {most}"
             )
         self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._nursery)
 

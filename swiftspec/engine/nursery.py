@@ -1,128 +1,282 @@
-"""Forks the engine's processes off one that has loaded torch: that takes seconds once, and every process is there at
-once, also one that takes the place of a dead one.
-
-`python -m swiftspec.engine.nursery FD` is started by a `Nursery`, never by hand. It computes nothing itself, so that no
-thread of torch exists when it forks, and ends with its launcher.
-"""
+"""The fork server as launchers see it: asked for processes without waiting, and replaced when it dies or freezes."""
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
-from threading import Lock
+from threading import Lock, Thread
 
-from swiftspec.engine.interrupts import interrupts_held
+from swiftspec.engine.fork_server import NEWS, REQUEST, News
+from swiftspec.engine.interrupts import signals_held
+from swiftspec.engine.waiting import Silence, is_stopped
 from swiftspec.errors import EngineError
 
-__all__ = ["Nursery", "shared_nursery"]
+__all__ = ["ForkedProcess", "Nursery", "shared_nursery"]
 
-_NEWS = struct.Struct("<?ii")  # whether a process ended, its id, its exit code (negative: the signal)
-_MOST_BYTES = 2**16  # of a path
-_MOST_THREADS = 8
+_ANSWERS_WITHIN_S = 3.0  # a fork takes milliseconds; a fork server that takes longer is replaced
+_IMPORTS_WITHIN_S = 120.0  # torch, from a slow disk
 _ENDS_WITHIN_S = 1.0
+_LOOK_EVERY_S = 0.05
 
 
 class Nursery:
-    """Where launchers, of whatever threads, have their processes started. Nothing runs before the first `start`."""
+    """Where launchers, of whatever threads, have their processes started. Nothing runs before the first `start`.
+
+    Nothing here waits for the fork server. One that has died, or does not answer, is replaced at the next `start`.
+    """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._codes: dict[int, int] = {}  # of processes that have ended
-        self._has_gone = False
+        self._server: _Server | None = None
         self._lock = Lock()
 
-    def start(self, connections: Sequence[int]) -> int:
-        """Fork a worker, here, that holds the pipes with these descriptors; its process id.
+    def start(self, connections: Sequence[int]) -> ForkedProcess:
+        """Ask for a worker, in the current folder, that holds the pipes with these descriptors.
 
-        It has a thread for each of several. EngineError if there is nothing to fork it off, ValueError without a here.
+        It has a thread for each of several. Returns at once; where no worker comes of it, the pipes are closed.
+
+        Raises
+        ------
+        EngineError
+            If no fork server can be started.
+        ValueError
+            If the current folder has been removed.
         """
         try:
             folder = os.fsencode(os.getcwd())
         except FileNotFoundError as error:
             raise ValueError("the current folder has been removed; expected one to start processes in") from error
         with self._lock:
-            control = self._control or self._begin()
-            try:
-                socket.send_fds(control, [folder], connections)
-            except OSError:
-                self._has_gone = True
-            while not self._has_gone and (news := self._news()):
-                ended, pid, code = news
-                if not ended:
-                    return pid
-                self._codes[pid] = code
-        raise EngineError("the process that starts the engine's others has gone")
+            for _ in range(2):  # that it has gone may only be found out by asking
+                if self._server is None or not self._server.is_there:
+                    self._server = _Server(self._lock)
+                if process := self._server.ask(folder, connections):
+                    return process
+        raise EngineError("the fork server ended as soon as it was started")
 
-    def exit_code(self, pid: int, *, within_s: float) -> int | None:
-        """How a process ended, negative for a signal; None if it has not, or if nobody can say any more."""
-        assert self._control is not None, "it has started the process"
-        until_s = time.monotonic() + within_s
+    @property
+    def pid(self) -> int | None:
+        """Of the fork server's process, if there is one."""
+        return self._server.pid if self._server and self._server.is_there else None
+
+    def close(self) -> None:
+        """End the fork server; its processes have ended before, or end with their pipes."""
         with self._lock:
-            while pid not in self._codes:
-                ready, _, _ = select.select([self._control], [], [], max(0.0, until_s - time.monotonic()))
-                news = self._news() if ready else None
-                if news is None:
-                    return None
-                _, ended, code = news
-                self._codes[ended] = code
-            return self._codes[pid]
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+
+class ForkedProcess:
+    """A process that the fork server was asked for.
+
+    Attributes
+    ----------
+    pid : int or None
+        None until the fork server has said so.
+    refusal : str
+        Why there is none, if the fork server said so.
+    """
+
+    def __init__(self, server: _Server) -> None:
+        self.pid: int | None = None
+        self.refusal = ""
+        self._code: int | None = None
+        self._pidfd: int | None = None
+        self._server = server
+
+    def __del__(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+    def attend(self) -> None:
+        """Hear what the fork server has said, and end it if it has been silent for too long."""
+        with self._server.lock:
+            self._server.attend()
+
+    @property
+    def has_started(self) -> bool:
+        return self.pid is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, or there never was one."""
+        if self._pidfd is not None:
+            return bool(select.select([self._pidfd], [], [], 0)[0])
+        if self._code is None:
+            self.attend()
+        return self._code is not None or not self.has_started or not self._server.is_there
+
+    def exit_code(self, *, within_s: float) -> int | None:
+        """How it ended, negative for a signal; None if it has not, or if nobody can say."""
+        until_s = time.monotonic() + within_s
+        self.attend()
+        while self._code is None and self._server.is_there and time.monotonic() < until_s:
+            self._server.wait(max(0.0, until_s - time.monotonic()))
+            self.attend()
+        if self._code is None and self._pidfd is not None:
+            with suppress(ChildProcessError):  # it is this process's child only where that adopts orphans
+                result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+                if result is not None:
+                    self._code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        return self._code
+
+    def await_end(self, *, within_s: float) -> bool:
+        """Wait until it is over; whether it is."""
+        if self._pidfd is not None:
+            return bool(select.select([self._pidfd], [], [], within_s)[0])
+        return self.exit_code(within_s=within_s) is not None or self.has_ended
+
+    def kill(self) -> None:
+        """End it at once; nothing happens if it is over."""
+        with suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            elif self.pid is not None and not self.has_ended:  # its id is its own until the fork server has waited
+                os.kill(self.pid, signal.SIGKILL)
+
+    def hear(self, kind: News, value: int, descriptors: Sequence[int]) -> None:
+        """What the fork server says of it."""
+        if kind is News.STARTED:
+            self.pid = value
+            self._pidfd = descriptors[0] if descriptors else None
+        elif kind is News.REFUSED:
+            self.refusal = os.strerror(value)
+        elif kind is News.ENDED:
+            self._code = value
+
+
+class _Server:
+    """One fork server: its process, and the socket to it. For whoever holds the lock."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        self._is_ready = self._has_gone = False
+        self._processes: dict[int, ForkedProcess] = {}
+        self._unanswered: set[int] = set()
+        self._num_asked = 0
+        self._silence = Silence()
+        started: Future[subprocess.Popen[bytes]] = Future()
+        # The kernel ends it with the thread that started it: with one that lives as long as it is wanted.
+        self._keeper = Thread(target=_keep, args=(theirs, started), name="swiftspec-fork-server", daemon=True)
+        self._keeper.start()
+        try:
+            self._process = started.result()
+        except OSError as error:
+            raise EngineError(f"the fork server cannot be started ({error.strerror})") from error
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def is_there(self) -> bool:
         """Whether it can start processes, as far as is known."""
-        return not self._has_gone and (self._process is None or self._process.poll() is None)
+        return not self._has_gone
 
-    def _news(self) -> tuple[bool, int, int] | None:
-        """What it says next, as `_NEWS` has it; None when it has gone."""
-        assert self._control is not None
-        news = b""
-        with suppress(ConnectionResetError):
-            news = self._control.recv(_NEWS.size)
-        self._has_gone = not news
-        return _NEWS.unpack(news) if news else None
+    def ask(self, folder: bytes, connections: Sequence[int]) -> ForkedProcess | None:
+        """A process; None if the fork server has gone."""
+        self.attend()
+        if self._has_gone:
+            return None
+        self._num_asked += 1
+        request = REQUEST.pack(self._num_asked) + folder
+        try:
+            socket.send_fds(self._control, [request], connections)
+        except OSError:  # it has gone, or reads nothing
+            self._end()
+            return None
+        if not self._unanswered:
+            self._silence.broken()
+        self._unanswered.add(self._num_asked)
+        process = self._processes[self._num_asked] = ForkedProcess(self)
+        return process
+
+    def attend(self) -> None:
+        """Take what it has said. One that does not answer is ended, which closes the pipes that it was to pass on."""
+        while not self._has_gone and self._hear():
+            self._silence.broken()
+        if self._has_gone or not self._unanswered:
+            return
+        silent_s = self._silence.look()
+        is_late = silent_s > _ANSWERS_WITHIN_S and (self._is_ready or is_stopped(self.pid))
+        if is_late or silent_s > _IMPORTS_WITHIN_S:
+            self._end()
+
+    def _hear(self) -> bool:
+        """One of its words, if there is any."""
+        try:
+            news, descriptors, _, _ = socket.recv_fds(self._control, NEWS.size, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            news = b""
+        if not news:
+            self._end()
+            return False
+        kind, number, value = NEWS.unpack(news)
+        if kind == News.READY:
+            self._is_ready = True
+            return True
+        self._unanswered.discard(number)
+        self._processes[number].hear(News(kind), value, descriptors)
+        if kind != News.STARTED:
+            del self._processes[number]
+        return True
+
+    def _end(self) -> None:
+        self._has_gone = True
+        self._control.close()
+        self._process.kill()
+        self._processes.clear()
+        self._unanswered.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Until it says something, no longer than a while; without the lock."""
+        with suppress(OSError, ValueError):  # closed meanwhile
+            select.select([self._control], [], [], min(seconds, _LOOK_EVERY_S))
 
     def close(self) -> None:
-        """End it; its processes have ended before, or end with their pipes."""
-        if self._control is None or self._process is None:
-            return
-        self._control.close()
-        try:
-            self._process.wait(_ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """End it."""
+        with self.lock:
+            self._has_gone = True
+            self._control.close()
+        self._keeper.join(_ENDS_WITHIN_S)
+        self._process.kill()
+        self._keeper.join(_ENDS_WITHIN_S)
 
-    def _begin(self) -> socket.socket:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
-        tuning = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        with theirs, interrupts_held():  # inherited: Ctrl-C in a terminal is the launcher's to handle
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "swiftspec.engine.nursery", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | tuning,
+
+def _keep(theirs: socket.socket, started: Future[subprocess.Popen[bytes]]) -> None:
+    """Start a fork server and wait for its end."""
+    # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
+    tuning = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    command = [sys.executable, "-m", "swiftspec.engine.fork_server", str(theirs.fileno()), str(os.getpid())]
+    try:
+        with theirs, signals_held():
+            process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=os.environ | tuning
             )
-        return self._control
+    except BaseException as error:  # noqa: BLE001 - whoever waits for the process raises it
+        started.set_exception(error)
+        return
+    started.set_result(process)
+    process.wait()
 
 
 @contextmanager
 def shared_nursery() -> Iterator[Nursery]:
     """The nursery of this process: engines that are there together load torch once. The last to leave ends it."""
     with _sharing:
-        nursery = _shared[-1] if _shared and _shared[-1].is_there else Nursery()
+        nursery = _shared[-1] if _shared else Nursery()
         _shared.append(nursery)
     try:
         yield nursery
@@ -135,59 +289,4 @@ def shared_nursery() -> Iterator[Nursery]:
 
 
 _sharing = Lock()
-_shared: list[Nursery] = []  # once for everyone who holds one; another one takes the place of one that was killed
-
-
-def main() -> None:
-    """Fork a worker for every descriptor that comes, and say how each ended, until the launcher is gone."""
-    import swiftspec.engine.worker  # noqa: F401 - what takes seconds, done once
-
-    control = socket.socket(fileno=int(sys.argv[1]))
-    woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wakes)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    gc.freeze()  # or every collection of a child would copy all pages
-    while True:
-        ready, _, _ = select.select([control.fileno(), woken], [], [])
-        if woken in ready:
-            os.read(woken, 512)
-            _tell_ends(control)
-        if control.fileno() in ready:
-            folder, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, _MOST_THREADS)
-            if not descriptors:
-                return
-            pid = os.fork()
-            if pid == 0:
-                _become_worker(descriptors, folder, (control.detach(), woken, wakes))
-            for descriptor in descriptors:
-                os.close(descriptor)
-            control.send(_NEWS.pack(False, pid, 0))
-
-
-def _tell_ends(control: socket.socket) -> None:
-    with suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            control.send(_NEWS.pack(True, ended[0], os.waitstatus_to_exitcode(ended[1])))
-
-
-def _become_worker(connections: Sequence[int], folder: bytes, inherited: tuple[int, ...]) -> None:
-    """Never returns: what the nursery was at is not this process's."""
-    from swiftspec.engine import worker
-
-    code = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in inherited:
-            os.close(descriptor)
-        os.chdir(folder)
-        worker.serve(*map(Connection, connections))
-        code = 0
-    except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-if __name__ == "__main__":
-    main()
+_shared: list[Nursery] = []  # once for everyone who holds one

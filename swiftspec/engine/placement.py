@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from swiftspec.engine.devices import Device, num_devices_here
-from swiftspec.engine.nursery import Nursery
+from swiftspec.engine.nursery import ForkedProcess, Nursery
+from swiftspec.engine.pipes import PipeEnd
 from swiftspec.engine.protocol import Setup
 from swiftspec.engine.workers import LocalWorker, Worker, start_process
 from swiftspec.policies.effects import Role
@@ -31,7 +31,10 @@ class Site(Protocol):
         """Where a team of several ranks meets; another name, another place."""
 
     def start(self, setup: Setup) -> Worker:
-        """Start a process; it loads its models and reports Ready, or Failed."""
+        """Start a process, without waiting; it loads its models and reports Ready, or Failed.
+
+        EngineError or ValueError if that is impossible already.
+        """
 
 
 class LocalSite:
@@ -68,14 +71,14 @@ class ThreadSite(LocalSite):
     def __init__(self, folder: Path, nursery: Nursery, *, sms: Mapping[Role, int] | None = None) -> None:
         super().__init__(folder, nursery)
         self._sms = sms or {}
-        self._free: list[tuple[int, Connection]] = []  # a thread of a process that has been started already
+        self._free: list[tuple[ForkedProcess, PipeEnd]] = []  # a thread of a process that has been started already
 
     def start(self, setup: Setup) -> Worker:
         if not self._free:
-            pid, connections = start_process(self._nursery, num_threads=2)
-            self._free = [(pid, connection) for connection in connections]
+            process, ends = start_process(self._nursery, num_threads=2)
+            self._free = [(process, end) for end in ends]
         own = replace(setup, is_thread=True, num_sms=self._sms.get(setup.role, 0))
-        return LocalWorker(own, self._nursery, *self._free.pop())
+        return LocalWorker(own, *self._free.pop())
 
 
 class Seat(NamedTuple):

@@ -1,34 +1,38 @@
-"""Nodes find each other: over a store at node 0, as torch's launchers do, each says where it is and what it runs.
+"""Nodes find each other: over a store at node 0, each says where it is and what it runs.
 
-Nothing in the store is trusted. Facts are sealed with the secret, where there is one; the connections that follow
-are refused without it. Whoever can reach the store can keep nodes from meeting, and nothing more.
+Only who has the secret gets into the store, and it is closed as soon as all nodes have met. Whoever can reach it can at
+most keep nodes from meeting.
 """
 
-import hashlib
-import hmac
 import ipaddress
 import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
+from types import TracebackType
+from typing import Annotated, Self
 
 from pydantic import Field, ValidationError
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
 
 from swiftspec.documents import Facts, first_problem
+from swiftspec.engine.curve import Curve
+from swiftspec.engine.store import NodeStore, StoreServer
 
-__all__ = ["Meeting", "NodeFacts", "Rendezvous", "from_torchrun", "is_loopback", "meet"]
+__all__ = ["Meeting", "NodeFacts", "Rendezvous", "from_torchrun", "meet"]
 
 _LOOK_EVERY_S = 0.05
-_MAX_BYTES = 2**16
 _PREFIX = "swiftspec"
 _LOOPBACK = "127.0.0.1"
 _COMPLAINT = "complaint"
 _MAX_COMPLAINT = 500
+_MOST_DEVICES = 2**16  # of one machine
+
+_IPv4 = r"\d{1,3}(\.\d{1,3}){3}"
+_Port = Annotated[int, Field(gt=0, lt=2**16)]
 
 
 class NodeFacts(Facts):
@@ -39,16 +43,16 @@ class NodeFacts(Facts):
     the plan's kind. ports: free ones, for channels. links: of node 0 alone, where every other node is awaited.
     """
 
-    rank: int = Field(ge=0)
-    num_nodes: int = Field(ge=1)
+    rank: int = Field(ge=0, lt=_MOST_DEVICES)
+    num_nodes: int = Field(ge=1, le=_MOST_DEVICES)
     version: str = Field(max_length=40)
-    plan_sha256: str = Field(max_length=64)
-    address: str = Field(max_length=64)
-    folder: str = Field(max_length=256)
-    host: int = Field(ge=0)
-    num_devices: int = Field(ge=0)
-    ports: tuple[int, ...] = Field(max_length=64)
-    links: tuple[str, ...] = Field(default=(), max_length=1024)
+    plan_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    address: str = Field(pattern=f"^{_IPv4}$")
+    folder: str = Field(pattern=r"^/[^\x00-\x1f]{1,255}$")
+    host: int = Field(ge=0, lt=_MOST_DEVICES)
+    num_devices: int = Field(ge=0, le=_MOST_DEVICES)
+    ports: tuple[_Port, ...] = Field(max_length=64)
+    links: tuple[Annotated[str, Field(pattern=rf"^tcp://{_IPv4}:\d{{1,5}}$")], ...] = Field(default=(), max_length=1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,37 +119,59 @@ class Rendezvous:
             raise ValueError(f"--rendezvous is {self.endpoint}: {self.host} has no address ({error})") from error
 
 
-def is_loopback(address: str) -> bool:
-    """Whether it never leaves this machine."""
-    return ipaddress.ip_address(address).is_loopback
-
-
 class Meeting:
-    """The store, once this node has it: what nodes write there and read."""
+    """The store, once this node has it: what nodes write there and read. A context manager, which closes the store."""
 
-    def __init__(self, store: Store, rendezvous: Rendezvous, own_address: str, secret: bytes | None) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, own_address: str, store: NodeStore, server: StoreServer | None = None
+    ) -> None:
         self.rendezvous = rendezvous
         self.own_address = own_address
         self._store = store
-        self._secret = secret or b""
+        self._server = server
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; node 0 listens no more."""
+        self._store.close()
+        if self._server:
+            self._server.close()
+            self._server = None
 
     def exchange(self, own: NodeFacts) -> list[NodeFacts]:
-        """Facts of every node on node 0; on the others those of node 0 and their own.
+        """Facts of every node on node 0; on the others those of node 0 and their own. Closes the store.
 
         Raises
         ------
         ValueError
             If a node does not come in time, two have one rank, or they do not agree on what to run.
         """
-        try:
-            return self._exchange(own)
-        except ValueError as error:
-            self._store.set(_COMPLAINT, f"node {own.rank}: {error}"[:_MAX_COMPLAINT])
-            if own.rank == 0:
-                time.sleep(4 * _LOOK_EVERY_S)  # the others' time to read it: the store ends with this process
-            raise
-        except DistError as error:
-            raise ValueError(f"node 0 at {self.rendezvous.endpoint} ended before all nodes had met") from error
+        where = self.rendezvous.endpoint
+        with self:
+            try:
+                return self._exchange(own)
+            except PermissionError as error:
+                raise ValueError(
+                    f"node 0 at {where} does not have the same secret; expected one file on all nodes"
+                ) from error
+            except (ConnectionError, TimeoutError) as error:
+                raise ValueError(f"node 0 at {where} ended before all nodes had met") from error
+            except ValueError as error:
+                self._complain(own.rank, str(error))
+                raise
+
+    def _complain(self, rank: int, sentence: str) -> None:
+        with suppress(OSError):
+            self._store.set(_COMPLAINT, f"node {rank}: {sentence}"[:_MAX_COMPLAINT])
+        if rank == 0:
+            time.sleep(4 * _LOOK_EVERY_S)  # the others' time to read it
 
     def _exchange(self, own: NodeFacts) -> list[NodeFacts]:
         rank, num_nodes = self.rendezvous.rank, self.rendezvous.num_nodes
@@ -160,12 +186,7 @@ class Meeting:
         return [first, own]
 
     def _post(self, facts: NodeFacts) -> None:
-        body = facts.model_dump_json()
-        self._store.set(f"node-{facts.rank}", self._seal(facts.rank, body) + body)
-
-    def _seal(self, rank: int, body: str) -> str:
-        text = f"{self.rendezvous.prefix} {rank} {body}"
-        return hmac.digest(self._secret, text.encode(), hashlib.sha256).hex()
+        self._store.set(f"node-{facts.rank}", facts.model_dump_json())
 
     def _await(self, rank: int) -> NodeFacts:
         timeout_s = self.rendezvous.timeout_s
@@ -173,26 +194,25 @@ class Meeting:
         key = f"node-{rank}"
         while not self._store.check([key]):
             if self._store.check([_COMPLAINT]):
-                raise ValueError(_shown(self._store.get(_COMPLAINT)))
+                raise ValueError(self._store.get(_COMPLAINT).decode("utf-8", "replace"))
             if time.monotonic() > deadline_s:
                 where = f"{self.rendezvous.endpoint} within {timeout_s:g} s"
-                raise ValueError(f"node {rank} of {self.rendezvous.num_nodes} did not come to {where}")
+                raise ValueError(
+                    f"node {rank} of {self.rendezvous.num_nodes} did not come to {where}{self._strangers()}"
+                )
             time.sleep(_LOOK_EVERY_S)
-        text = self._store.get(key)[:_MAX_BYTES].decode("utf-8", "replace")
-        seal, body = text[:64], text[64:]
-        if not hmac.compare_digest(seal.encode(), self._seal(rank, body).encode()):
-            raise ValueError(f"node {rank} does not have the same secret; expected one file on all nodes")
         try:
-            return NodeFacts.model_validate_json(body)
+            facts = NodeFacts.model_validate_json(self._store.get(key))
         except ValidationError as error:
             raise ValueError(f"node {rank} says of itself: {first_problem(error)}") from error
+        if facts.rank != rank:
+            raise ValueError(f"node {rank} says of itself that it is node {facts.rank}")
+        return facts
 
-
-def _shown(complaint: bytes) -> str:
-    """Text of who knows whom, for one line."""
-    return "".join(
-        letter if letter.isprintable() else " " for letter in complaint[:_MAX_COMPLAINT].decode("utf-8", "replace")
-    )
+    def _strangers(self) -> str:
+        """For a sentence: how many connections were not let in."""
+        refused = self._server.num_refused if self._server else 0
+        return f"; {refused} connections without the secret were refused" if refused else ""
 
 
 def _agree(first: NodeFacts, own: NodeFacts) -> None:
@@ -205,34 +225,54 @@ def _agree(first: NodeFacts, own: NodeFacts) -> None:
             raise ValueError(f"{name} is {mine} here and {others} on node 0; expected the same")
 
 
-def meet(rendezvous: Rendezvous, secret: bytes | None) -> Meeting:
-    """The store of all nodes: node 0's, which listens on one address and lives as long as the answer, or torchrun's.
+def meet(rendezvous: Rendezvous, curve: Curve) -> Meeting:
+    """The store of all nodes, at node 0, which listens on one address until they have met.
 
     Raises
     ------
     ValueError
-        If node 0 cannot listen, or cannot be reached in time; or without a secret between machines.
+        If node 0 cannot listen, or cannot be reached in time.
     """
-    address = rendezvous.address
-    if secret is None and not rendezvous.is_local and not is_loopback(address):
-        raise ValueError(f"--secret is missing; {rendezvous.endpoint} is on a network, which everybody in it could use")
-    listener = None
-    if rendezvous.rank == 0 and not rendezvous.has_store:
-        listener, own_address = _listen(rendezvous, address), address
-    else:
-        own_address = _reach(rendezvous, address)
-    store = _store(rendezvous, address, listener)
-    return Meeting(store, rendezvous, _LOOPBACK if rendezvous.is_local else own_address, secret)
+    address, port = rendezvous.address, rendezvous.port
+    own_address = address if rendezvous.rank == 0 and not rendezvous.has_store else _reach(rendezvous, address)
+    if rendezvous.is_local:
+        own_address = _LOOPBACK
+    with ExitStack() as stack:
+        server = None
+        if rendezvous.rank == 0:
+            server = stack.enter_context(_listen(rendezvous, own_address, curve))
+        if rendezvous.has_store:
+            address, port = _announced(rendezvous, (own_address, server.port) if server else None)
+        elif server:
+            address, port = own_address, server.port
+        stack.pop_all()
+    return Meeting(rendezvous, own_address, NodeStore(address, port, curve, timeout_s=rendezvous.timeout_s), server)
 
 
-def _listen(rendezvous: Rendezvous, address: str) -> socket.socket:
+def _listen(rendezvous: Rendezvous, address: str, curve: Curve) -> StoreServer:
     try:
-        return socket.create_server((address, rendezvous.port))
+        return StoreServer(address, 0 if rendezvous.has_store else rendezvous.port, curve)
     except OSError as error:
         raise ValueError(
             f"--rendezvous is {rendezvous.endpoint}, where node 0 cannot listen ({os.strerror(error.errno or 0)}); "
             "expected an address of node 0 and a free port"
         ) from error
+
+
+def _announced(rendezvous: Rendezvous, own: tuple[str, int] | None) -> tuple[str, int]:
+    """Where node 0's store is, said in torchrun's.
+
+    Anybody who reaches torchrun's store may say something else there; but then who answers does not have the secret.
+    """
+    key, timeout = f"{rendezvous.prefix}/store", timedelta(seconds=rendezvous.timeout_s)
+    try:
+        board = TCPStore(rendezvous.address, rendezvous.port, is_master=False, wait_for_workers=False, timeout=timeout)
+        if own is not None:
+            board.set(key, "{}:{}".format(*own))
+        address, _, port = board.get(key)[:_MAX_COMPLAINT].decode("utf-8", "replace").rpartition(":")
+        return str(ipaddress.IPv4Address(address)), int(port)
+    except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
+        raise ValueError(f"torchrun's store at {rendezvous.endpoint} does not say where node 0 is") from error
 
 
 def _reach(rendezvous: Rendezvous, address: str) -> str:
@@ -250,22 +290,6 @@ def _reach(rendezvous: Rendezvous, address: str) -> str:
                     f"{rendezvous.timeout_s:g} s ({error.strerror or error})"
                 ) from error
             time.sleep(4 * _LOOK_EVERY_S)
-
-
-def _store(rendezvous: Rendezvous, address: str, listener: socket.socket | None) -> Store:
-    """The store of torch elastic's static rendezvous, but that node 0's listens on one address, not on all.
-
-    Its other backend, c10d, would pickle what it writes there.
-    """
-    store = TCPStore(
-        address,
-        rendezvous.port,
-        is_master=listener is not None,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=rendezvous.timeout_s),
-        master_listen_fd=None if listener is None else listener.detach(),
-    )
-    return PrefixStore(rendezvous.prefix, store)
 
 
 def from_torchrun(environment: Mapping[str, str]) -> Rendezvous:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from threading import Event
 
 from swiftspec.engine.crew import Crew
 from swiftspec.engine.protocol import Committed, Finished, Generate
+from swiftspec.engine.waiting import Silence, is_stopped
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import Span
@@ -18,13 +20,18 @@ __all__ = ["RunningRequest"]
 _DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores: it looks seldom, not at once
 _STOP_WITHIN_S = 1.0
 _DRAFT_ENDS_WITHIN_S = 0.25  # after the target has
+_STOPPED_AFTER_S, _SILENT_AFTER_S = 3.0, 30.0  # of a target's silence: worth a word, once a request
+_log = logging.getLogger("swiftspec")
 
 
 class RunningRequest:
     """Hands a request to the crews and gathers what they say of it.
 
-    The request is finished when the targets are. A draft that dies is started again, and joins in when it is ready;
-    one that is at an earlier request, because it was frozen, joins in when it is done with that.
+    The request is finished when the targets are. They are waited for as long as it takes, with a word where they are
+    silent: one that is slow cannot be told from one that hangs, nothing else can go on, and Ctrl-C ends the wait.
+
+    A draft that dies is started again, and joins in when it is ready; one that is at an earlier request, because it was
+    suspended, joins in when it is done with that.
 
     Parameters
     ----------
@@ -32,15 +39,14 @@ class RunningRequest:
     draft : Crew or None
         None where no process of its own drafts.
     command : Generate
-    max_restarts : int
-        Of the draft, over all requests.
     """
 
-    def __init__(self, targets: Sequence[Crew], draft: Crew | None, command: Generate, *, max_restarts: int) -> None:
+    def __init__(self, targets: Sequence[Crew], draft: Crew | None, command: Generate) -> None:
         self._targets = targets
         self._draft = draft
         self._command = command
-        self._max_restarts = max_restarts
+        self._silence = Silence()
+        self._has_warned = False
         # With several target groups it is the draft that commits: one that starts afresh would do so again.
         self._can_rejoin = command.policy.target_groups == 1
         self.tokens: list[int] = []
@@ -60,6 +66,7 @@ class RunningRequest:
         try:
             while any(crew.is_running for crew in self._targets) and not interrupted.is_set():
                 yield from self._drain()
+                self._mind_silence()
                 time.sleep(_DRAIN_EVERY_S)
             if not interrupted.is_set():
                 yield from self._until_draft_ends(_DRAFT_ENDS_WITHIN_S)
@@ -102,8 +109,24 @@ class RunningRequest:
         if self._draft is not None:
             yield from self._attend(self._draft)
 
+    def _mind_silence(self) -> None:
+        """Say, once, that a target has not been heard of for a while."""
+        seconds = self._silence.look()
+        if self._has_warned or seconds < _STOPPED_AFTER_S:
+            return
+        here = [process.pid for crew in self._targets for process in crew.processes if process.node == 0]
+        stopped = [pid for pid in here if is_stopped(pid)]
+        if stopped:
+            why = f"process {stopped[0]} is stopped (kill -CONT {stopped[0]} lets it go on)"
+        elif seconds > _SILENT_AFTER_S:
+            why = "it computes, or hangs"
+        else:
+            return
+        self._has_warned = True
+        _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
+
     def _attend(self, draft: Crew) -> Iterator[tuple[int, ...]]:
-        yield from self._take(draft.reports_or_restart(self._max_restarts), draft.role)
+        yield from self._take(draft.reports_or_restart(), draft.role)
         wanted = self._can_rejoin and any(crew.is_running for crew in self._targets)
         if wanted and draft.is_idle and draft.asked != self._command.number:
             draft.generate(replace(self._command, alone=True))
@@ -112,6 +135,8 @@ class RunningRequest:
         for report in reports:
             if report.number != self._command.number:
                 continue
+            if role is Role.TARGET:
+                self._silence.broken()
             if isinstance(report, Finished):
                 self.spans += report.spans
                 self.losses += report.losses if role is Role.TARGET else 0

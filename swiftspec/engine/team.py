@@ -12,13 +12,17 @@ import socket
 import struct
 import time
 from datetime import timedelta
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import FileStore, TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
+from torch.distributed.rendezvous import FileStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
+
+from swiftspec.engine.curve import Curve
+from swiftspec.engine.store import NodeStore
 
 __all__ = ["SilentTeam", "Team"]
 
@@ -49,18 +53,21 @@ class Team:
         self._parts: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
         self._note = torch.zeros(_LENGTH.size + _NOTE_BYTES, dtype=torch.uint8)
         self._told: list[tuple[dist.Work, Tensor]] = []
+        self._place: _Place | None = None
 
     @classmethod
-    def join(cls, store: str, *, rank: int, size: int, device: torch.device | str) -> Team:
+    def join(cls, store: str, *, rank: int, size: int, device: torch.device | str, curve: Curve | None = None) -> Team:
         """Meet the other ranks; returns when all are there.
 
         Parameters
         ----------
         store : str
             Where they meet: `file:///path`, of a file that is not there yet, on one machine; `tcp://host:port/prefix`
-            of a running `TCPStore`, where every team has a prefix of its own, across machines.
+            of a running `StoreServer`, where every team has a prefix of its own, across machines.
         device : torch.device or str
             What this rank computes on.
+        curve : Curve, optional
+            Keys of a `StoreServer`, which lets in nobody without them.
 
         Raises
         ------
@@ -72,13 +79,13 @@ class Team:
         team = cls()
         if size == 1:
             return team
-        place, interface = _meeting_place(store, size)
+        team._place = place = _meeting_place(store, size, curve)
         is_cuda = torch.device(device).type == "cuda"
         # Read when the group is made; the process has one group.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", place.interface)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
-            store=place,
+            store=place.store,
             rank=rank,
             world_size=size,
             timeout=_TIMEOUT,
@@ -213,14 +220,26 @@ def _wait(work: dist.Work | None) -> None:
         raise ConnectionError(f"a rank of this team is gone: {error}") from None
 
 
-def _meeting_place(store: str, size: int) -> tuple[Store, str]:
-    """The store at an address, and the network interface by which its ranks see each other."""
+class _Place(NamedTuple):
+    """Where ranks meet: a store, and the network interface by which they see each other.
+
+    served: what `store` asks, if not itself. The process group holds no more than its C++ half; without the other it
+    could do nothing.
+    """
+
+    store: Store
+    interface: str
+    served: NodeStore | None = None
+
+
+def _meeting_place(store: str, size: int, curve: Curve | None) -> _Place:
+    """The meeting place at an address."""
     address = urlsplit(store)
     if address.scheme == "file" and address.path and not address.netloc:
-        return FileStore(address.path, size), "lo"
-    if address.scheme == "tcp" and address.hostname and address.port and address.path.strip("/"):
-        served = TCPStore(address.hostname, address.port, is_master=False, wait_for_workers=False)
-        return PrefixStore(address.path.strip("/"), served), _interface_towards(address.hostname)
+        return _Place(FileStore(address.path, size), "lo")
+    if curve and address.scheme == "tcp" and address.hostname and address.port and address.path.strip("/"):
+        served = NodeStore(address.hostname, address.port, curve)
+        return _Place(PrefixStore(address.path.strip("/"), served), _interface_towards(address.hostname), served)
     raise ValueError(f"store is {store!r}; expected file:///path or tcp://host:port/prefix")
 
 

@@ -1,4 +1,4 @@
-"""One process of the engine, forked by the nursery for the launcher.
+"""One process of the engine, forked by the fork server for the launcher.
 
 It pins itself to its cores before torch starts its threads and loads its share of the models. The leader of a team
 then runs role programs, one request at a time; the others compute what it tells them. It ends with its launcher.
@@ -10,7 +10,7 @@ import select
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,32 +35,36 @@ _WARM_ROWS = 32  # more are rare, and merely slower the first time
 _loading = threading.Lock()  # of the threads of one process: kernels are compiled once, and memory peaks one by one
 
 
-def serve(*connections: Connection) -> None:
-    """Obey the launcher until it hangs up: a role, or several, each with a connection and a thread of its own."""
+def serve(*connections: Connection, launcher: int | None = None) -> None:
+    """Obey the launcher until it hangs up: a role, or several, each with a connection and a thread of its own.
+
+    launcher: its pidfd, where the kernel has such. A process that the launcher's program forked keeps its pipes open.
+    """
     torch.set_num_interop_threads(1)
     if len(connections) == 1:
-        _obey(*connections)
+        _obey(*connections, launcher)
         return
-    threads = [threading.Thread(target=_obey, args=(connection,)) for connection in connections]
+    threads = [threading.Thread(target=_obey, args=(connection, launcher)) for connection in connections]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def _obey(connection: Connection) -> None:
+def _obey(connection: Connection, launcher: int | None) -> None:
     try:
         setup: Setup = connection.recv()
     except (EOFError, ConnectionResetError):
         return  # before it had said anything
-    _end_with_launcher(connection)
+    _end_with_launcher(connection, launcher)
     os.sched_setaffinity(0, cores_of(setup))
     try:
         _serve(connection, setup)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the launcher is gone
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
-        connection.send(_failure(error, setup))
+        with suppress(BrokenPipeError, ConnectionResetError):  # it failed because the launcher is ending
+            connection.send(_failure(error, setup))
 
 
 def _failure(error: Exception, setup: Setup) -> Failed:
@@ -81,10 +85,15 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or ["allocation failed"])[0]
 
 
-def _end_with_launcher(connection: Connection) -> None:
-    """When the launcher hangs up, end at once, whatever the main thread is at: even a collective that waits forever."""
+def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
+    """When the launcher hangs up, or has ended, end at once, whatever the main thread is at.
+
+    Even a collective that waits forever.
+    """
     hung_up = select.poll()
     hung_up.register(connection.fileno(), 0)  # POLLHUP and POLLERR alone, which need not be asked for
+    if launcher is not None:
+        hung_up.register(launcher, select.POLLIN)
 
     def wait() -> None:
         hung_up.poll()
@@ -103,7 +112,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
 
 
 def _run(connection: Connection, setup: Setup, device: str) -> None:
-    team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device)
+    team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
     with _loading:
         models = _loaded(setup, team, device)
     gc.disable()  # a collection in the middle of a round would be its longest part

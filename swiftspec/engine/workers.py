@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from contextlib import ExitStack, suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+import time
+from contextlib import ExitStack
 from typing import Protocol
 
-from swiftspec.engine.nursery import Nursery
+from swiftspec.engine.nursery import ForkedProcess, Nursery
+from swiftspec.engine.pipes import PipeEnd, pipe
 from swiftspec.engine.protocol import Command, Failed, Report, Setup
 from swiftspec.errors import EngineError
 
-__all__ = ["LocalWorker", "Worker", "check_report", "start_process"]
+__all__ = ["LocalWorker", "Worker", "WorkerLostError", "check_report", "start_process"]
 
 _ENDS_WITHIN_S = 0.2
 _KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
+_LOOK_EVERY_S = 0.02
+
+
+class WorkerLostError(EngineError):
+    """A process of this machine has ended without a word of its own.
+
+    Attributes
+    ----------
+    was_started : bool
+        False where the fork server died, or could not fork, before there was a process.
+    """
+
+    def __init__(self, sentence: str, *, was_started: bool) -> None:
+        super().__init__(sentence)
+        self.was_started = was_started
 
 
 class Worker(Protocol):
@@ -29,7 +43,7 @@ class Worker(Protocol):
     node: int
 
     def send(self, command: Command) -> None:
-        """Tell it something; nothing happens if it is gone."""
+        """Tell it something, without waiting; nothing happens if it is gone."""
 
     def poll(self) -> bool:
         """Whether `receive` would answer, or raise, at once."""
@@ -40,64 +54,89 @@ class Worker(Protocol):
     def hang_up(self) -> None:
         """Let it end."""
 
+    def kill(self) -> None:
+        """End it at once; `has_ended` says when that is done."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, as far as is known here."""
+
     def close(self) -> None:
-        """Hang up, and end the process if that does not."""
+        """Hang up, and end the process if that does not; waits for its end no longer than a bound."""
 
 
-def start_process(nursery: Nursery, num_threads: int) -> tuple[int, list[Connection]]:
-    """Its id, and a pipe to each of its threads."""
-    pipes = [Pipe() for _ in range(num_threads)]
+def start_process(nursery: Nursery, num_threads: int) -> tuple[ForkedProcess, list[PipeEnd]]:
+    """A process that is being started, and a pipe to each of its threads. EngineError if it cannot be."""
+    try:
+        pipes = [pipe() for _ in range(num_threads)]
+    except OSError as error:
+        raise EngineError(f"a process cannot be started ({error.strerror})") from error
     with ExitStack() as stack:
         theirs = [stack.enter_context(their_end).fileno() for _, their_end in pipes]
-        pid = nursery.start(theirs)
-    return pid, [ours for ours, _ in pipes]
+        process = nursery.start(theirs)
+    return process, [ours for ours, _ in pipes]
 
 
 class LocalWorker:
     """A process of this machine, and the pipe to it that nobody else holds."""
 
-    def __init__(self, setup: Setup, nursery: Nursery, pid: int, connection: Connection) -> None:
+    def __init__(self, setup: Setup, process: ForkedProcess, end: PipeEnd) -> None:
         self.setup = setup
         self.node = 0
-        self._nursery = nursery
-        self._pid = pid
-        self._connection = connection
-        connection.send(setup)
+        self._process = process
+        self._pipe = end
+        end.send(setup)
 
     @classmethod
     def start(cls, setup: Setup, nursery: Nursery) -> LocalWorker:
         """A process of its own."""
-        pid, (connection,) = start_process(nursery, 1)
-        return cls(setup, nursery, pid, connection)
+        process, (end,) = start_process(nursery, 1)
+        return cls(setup, process, end)
 
     def send(self, command: Command) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # `receive` will say so
-            self._connection.send(command)
+        self._pipe.send(command)
 
     def poll(self) -> bool:
-        return self._connection.poll()
+        if not self._process.has_started:
+            self._process.attend()
+        return self._pipe.poll()
 
     def receive(self) -> Report:
+        while not self.poll():
+            time.sleep(_LOOK_EVERY_S)
         try:
-            report = self._connection.recv()
-        except (EOFError, ConnectionResetError) as error:
-            code = self._nursery.exit_code(self._pid, within_s=_ENDS_WITHIN_S)
-            raise EngineError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}") from error
+            report: Report = self._pipe.take()
+        except EOFError as error:
+            raise self._lost() from error
         return check_report(report)
+
+    def _lost(self) -> WorkerLostError:
+        code = self._process.exit_code(within_s=_ENDS_WITHIN_S)
+        if self._process.has_started:
+            return WorkerLostError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}", was_started=True)
+        why = self._process.refusal or "the fork server, which starts the engine's processes, ended"
+        return WorkerLostError(f"the {self.setup.name} process could not be started: {why}", was_started=False)
 
     def fileno(self) -> int:
         """Readable when `poll` is true."""
-        return self._connection.fileno()
+        return self._pipe.fileno()
 
     def hang_up(self) -> None:
-        self._connection.close()
+        self._pipe.close()
+
+    def kill(self) -> None:
+        self.hang_up()
+        self._process.kill()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.has_ended
 
     def close(self) -> None:
         self.hang_up()
-        if self._nursery.exit_code(self._pid, within_s=_ENDS_WITHIN_S) is None:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            self._nursery.exit_code(self._pid, within_s=_KILLED_WITHIN_S)
+        if not self._process.await_end(within_s=_ENDS_WITHIN_S):
+            self._process.kill()
+            self._process.await_end(within_s=_KILLED_WITHIN_S)
 
 
 def check_report(report: Report) -> Report:

@@ -16,6 +16,7 @@ def acceptance(view: View) -> Markup:
     return section(
         "acceptance",
         "Acceptance",
+        *([element("p", f"Acceptance is {known.warning}.", class_="warning")] if known and known.warning else []),
         *([element("p", as_sentence(known.basis), class_="quiet")] if known else []),
         definitions(list(_terms(view)), class_="facts"),
         sources=(Source.SIMULATION, Source.ACCEPTANCE),

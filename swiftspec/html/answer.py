@@ -7,7 +7,7 @@ from swiftspec.html.parts import View, as_sentence, definitions, machine, shape_
 from swiftspec.html.sources import Source, cite
 from swiftspec.plan import WEAK, Plan
 from swiftspec.policies.effects import Role
-from swiftspec.wording import count, milliseconds, objective, percent, speed
+from swiftspec.wording import count, engine, known_errors, milliseconds, objective, percent, speed
 
 __all__ = ["answer"]
 
@@ -24,7 +24,10 @@ def _pieces(view: View) -> Iterator[Markup]:
     yield _sentence(view)
     yield from _warning(view)
     yield definitions([(term, traced(value, chosen)) for term, value in _figures(view)], class_="key-figures")
+    yield element("p", element("strong", "Engine: "), f"{engine(plan)}.", class_="engine")
     yield element("p", _goal(plan), class_="quiet")
+    if errors := known_errors(plan):
+        yield element("p", as_sentence(errors), class_="quiet")
     if plan.ties:
         yield element("p", f"Tied within the noise, and less simple: {'; '.join(plan.ties)}.", class_="quiet")
 
@@ -85,11 +88,10 @@ def _warning(view: View) -> Iterator[Markup]:
         advice = " No machine was measured for them. "
         where = element("a", "What rests on what", href="#provenance")
         yield element("p", element("strong", text), advice, where, class_="warning", role="note")
-    if plan.acceptance is not None and plan.acceptance.provenance in WEAK:
-        text = f"Acceptance is {plan.acceptance.provenance}."
-        yield element(
-            "p", element("strong", text), f" {as_sentence(plan.acceptance.basis)}", class_="warning", role="note"
-        )
+    known = plan.acceptance
+    if known is not None and (known.warning or known.provenance in WEAK):
+        text = f"Acceptance is {known.warning or known.provenance}."
+        yield element("p", element("strong", text), f" {as_sentence(known.basis)}", class_="warning", role="note")
 
 
 def _figures(view: View) -> Iterator[tuple[str, str]]:

@@ -6,10 +6,10 @@ from math import prod
 
 from swiftspec.html.charts import Mark, frontier
 from swiftspec.html.markup import Markup, element
-from swiftspec.html.parts import DASH, Column, View, scrolling, section, shape_text, table
+from swiftspec.html.parts import DASH, Column, View, captioned, section, shape_text, table
 from swiftspec.html.sources import Source
 from swiftspec.plan import Explored, Plan
-from swiftspec.wording import count, milliseconds, signed_percent, speed
+from swiftspec.wording import count, estimated, milliseconds, signed_percent, speed
 
 __all__ = ["heat_map", "sensitivity", "speed_against_devices"]
 
@@ -30,8 +30,8 @@ def heat_map(view: View) -> Markup | None:
     }
     tables = [_heat_table(view.plan, cells, title, scale=scale) for title, cells in kinds.items() if cells]
     text = (
-        "Tokens/s of the best shape simulated; the chosen one is framed. Where there is a dash nothing was simulated: "
-        "it does not fit, or cannot win."
+        "Tokens/s of the best shape simulated; the chosen one is framed. A figure with ~ is an estimate from short "
+        "simulations. Where there is a dash nothing was simulated: it does not fit, or cannot win."
     )
     return section(
         "splits",
@@ -67,8 +67,8 @@ def _heat_table(plan: Plan, explored: Sequence[Explored], title: str, *, scale: 
     corner = "policy" if not upright else "devices" if "+" not in splits[0] else "split"
     head = element("tr", element("th", corner, scope="col"), *_headings(across, upright))
     rows = [element("tr", element("th", row, scope="row"), *(at(row, column) for column in across)) for row in down]
-    body = element("table", element("caption", title), element("thead", head), element("tbody", *rows), class_="heat")
-    return scrolling(body, label=f"Tokens/s by policy and devices: {title.lower()}")
+    body = element("table", element("thead", head), element("tbody", *rows), class_="heat")
+    return captioned(body, title, label=f"Tokens/s by policy and devices: {title.lower()}")
 
 
 def _heat_cell(cell: Explored, *, scale: tuple[float, float], chosen: bool) -> Markup:
@@ -76,9 +76,12 @@ def _heat_cell(cell: Explored, *, scale: tuple[float, float], chosen: bool) -> M
     level = int((cell.tokens_per_s - palest) / ((strongest - palest) or 1.0) * _NUM_LEVELS)
     fast, per_token = speed(cell.tokens_per_s), milliseconds(cell.tpot_s)
     simulated = count(cell.num_options, "option")
-    title = f"{_named(cell)}: {fast} tokens/s, {per_token} ms per token; the best of {simulated}"
+    how = ", estimated from short simulations" if cell.estimated else ""
+    title = f"{_named(cell)}: {fast} tokens/s, {per_token} ms per token{how}; the best of {simulated}"
     short = f"{cell.tokens_per_s:.0f}" if cell.tokens_per_s >= 100 else fast
-    return element("td", short, class_=f"heat-{min(level, _NUM_LEVELS - 1)}{' best' * chosen}", title=title)
+    return element(
+        "td", estimated(short, cell), class_=f"heat-{min(level, _NUM_LEVELS - 1)}{' best' * chosen}", title=title
+    )
 
 
 def _headings(names: Sequence[str], upright: bool) -> list[Markup]:
@@ -94,7 +97,7 @@ def speed_against_devices(view: View) -> Markup | None:
     if len(fastest) < 2:
         return None
     marks = [
-        Mark(devices, cell.tokens_per_s, f"{_named(cell)}: {speed(cell.tokens_per_s)} tokens/s", _is_chosen(plan, cell))
+        Mark(devices, cell.tokens_per_s, f"{_named(cell)}: {_speed(cell)} tokens/s", _is_chosen(plan, cell))
         for devices, cell in fastest.items()
     ]
     label = "Tokens/s over devices: " + ", ".join(f"{mark.devices}: {speed(mark.tokens_per_s)}" for mark in marks)
@@ -102,7 +105,7 @@ def speed_against_devices(view: View) -> Markup | None:
     rows = [
         (
             str(devices),
-            speed(cell.tokens_per_s),
+            _speed(cell),
             "" if gain is None else signed_percent(gain),
             speed(cell.tokens_per_s / devices),
             _named(cell),
@@ -121,12 +124,19 @@ def speed_against_devices(view: View) -> Markup | None:
         "devices",
         "Speed against devices",
         element(
-            "p", "Tokens/s of the fastest plan on so many devices; the line joins those no fewer reach.", class_="quiet"
+            "p",
+            "Tokens/s of the fastest plan on so many devices; the line joins those no fewer reach. A figure with ~ is "
+            "an estimate from short simulations.",
+            class_="quiet",
         ),
         element("div", frontier(marks, label=label), class_="plot"),
         table("The fastest of every number of devices", columns, rows, chosen=chosen),
         sources=_SIMULATED,
     )
+
+
+def _speed(cell: Explored) -> str:
+    return estimated(speed(cell.tokens_per_s), cell)
 
 
 def _named(cell: Explored) -> str:

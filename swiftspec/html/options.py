@@ -31,7 +31,8 @@ def runners_up(view: View) -> Markup:
         "policies",
         "The best of every policy",
         table(
-            f"Simulated on every traced prompt, up to {view.plan.max_new_tokens} tokens; the chosen one first",
+            f"Outputs of up to {view.plan.max_new_tokens} tokens, on every traced prompt or, for policies that are far "
+            "behind, on a few; the chosen one first",
             columns,
             rows,
             chosen=0,

@@ -85,8 +85,21 @@ def table(
         body.append(element("tr", *cells, class_=" ".join(filter(None, [class_, remark and "remarked"])) or None))
         if remark:
             body.append(element("tr", element("td", remark, colspan=len(columns)), class_="remark"))
-    named = element("caption", caption, class_="unseen" if titled else None)
-    return scrolling(element("table", named, element("thead", head), element("tbody", *body)), label=caption)
+    return captioned(element("table", element("thead", head), element("tbody", *body)), caption, titled=titled)
+
+
+def captioned(content: Markup, caption: str, *, label: str | None = None, titled: bool = False) -> Markup:
+    """A table in a box that scrolls sideways, its caption above the box, so that it is never cut off.
+
+    Parameters
+    ----------
+    label : str, optional
+        What screen readers call the box; the caption if not given.
+    titled : bool
+        A title above says what the caption does, so that only screen readers need it.
+    """
+    named = element("figcaption", caption, class_="unseen" if titled else None)
+    return element("figure", named, scrolling(content, label=label or caption))
 
 
 def scrolling(content: Markup, *, label: str) -> Markup:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from swiftspec.files.reading import read_json, shown
+from swiftspec.files.writing import write_output
 from swiftspec.kernels.products import DTYPES, MAX_ROWS, TileConfig, Workspace
 from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape, check_together
 from swiftspec.kernels.skinny_gemm import skinny_gemm
@@ -63,7 +65,10 @@ def load_table(path: Path) -> Table:
     if not path.exists():
         return {}
     table: dict[tuple[int, int], list[Choice]] = {}
-    for index, row in enumerate(json.loads(path.read_text())):
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: holds {shown(rows)}; expected a list")
+    for index, row in enumerate(rows):
         try:
             choice = _choice(row)
         except (TypeError, ValueError) as error:
@@ -75,7 +80,8 @@ def load_table(path: Path) -> Table:
 def save_table(choices: Iterable[Choice], path: Path) -> None:
     """One row per line, in the order given."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("[\n" + ",\n".join(json.dumps(asdict(choice)) for choice in choices) + "\n]\n")
+    lines = ",\n".join(json.dumps(asdict(choice)) for choice in choices)
+    write_output(path, f"[\n{lines}\n]\n".encode())
 
 
 def pick(table: Table, *, num_rows: int, n: int, k: int) -> TileConfig | None:

@@ -15,11 +15,16 @@ _SPIKE = 1.4  # so many times both of its neighbours
 
 
 class Found(NamedTuple):
-    """A value, and whether it stands on the grid itself; `clipped` axes were left at their first or last knot."""
+    """A value, and whether it stands on the grid itself.
+
+    clipped: an axis was left at its first or last knot. borrowed: the grid has no value around the point, and this is
+    the nearest one that it has.
+    """
 
     value: float
     exact: bool
     clipped: bool
+    borrowed: bool
 
 
 class _Bracket(NamedTuple):
@@ -41,9 +46,18 @@ class Grid:
     smooth_axis : int, optional
         Values more than 1.4 times both of their neighbours along this axis are taken for mishaps of the measurement:
         they are replaced by what lies between the neighbours, and no longer count as measured.
+    rising_axis : int, optional
+        Along this axis no value counts for more than one behind it: an exchange may be padded to a larger one.
     """
 
-    def __init__(self, points: npt.ArrayLike, values: npt.ArrayLike, *, smooth_axis: int | None = None) -> None:
+    def __init__(
+        self,
+        points: npt.ArrayLike,
+        values: npt.ArrayLike,
+        *,
+        smooth_axis: int | None = None,
+        rising_axis: int | None = None,
+    ) -> None:
         coordinates = np.asarray(points, float)
         knots, places = zip(*(np.unique(column, return_inverse=True) for column in coordinates.T), strict=True)
         self._axes = [axis.tolist() for axis in knots]
@@ -52,6 +66,8 @@ class Grid:
         self._measured = ~np.isnan(self._values)
         if smooth_axis is not None:
             _smooth(self._values, self._measured, smooth_axis)
+        if rising_axis is not None:
+            self._values = _rising(self._values, rising_axis)
 
     @property
     def axes(self) -> list[list[float]]:
@@ -70,10 +86,10 @@ class Grid:
                 weight = prod(share for _, share in corner)
                 total, weights = total + weight * log(value), weights + weight
         if not weights:
-            return Found(self._nearest(point), False, clipped)
+            return Found(self._nearest(point), False, clipped, True)
         single = all(len(bracket.knots) == 1 for bracket in brackets)
         exact = single and not clipped and bool(self._measured[tuple(bracket.knots[0][0] for bracket in brackets)])
-        return Found(float(value) if single else exp(total / weights), exact, clipped)
+        return Found(float(value) if single else exp(total / weights), exact, clipped, False)
 
     def _nearest(self, point: Sequence[float]) -> float:
         places = np.argwhere(~np.isnan(self._values))
@@ -91,6 +107,12 @@ def _bracket(axis: Sequence[float], coordinate: float) -> _Bracket:
         return _Bracket(((right, 1.0),), False)
     share = log(coordinate / axis[right - 1]) / log(axis[right] / axis[right - 1])
     return _Bracket(((right - 1, 1.0 - share), (right, share)), False)
+
+
+def _rising(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+    """The least of each value and those behind it along an axis; gaps stay."""
+    least = np.flip(np.fmin.accumulate(np.flip(values, axis), axis), axis)
+    return np.where(np.isnan(values), np.nan, least)
 
 
 def _smooth(values: npt.NDArray[np.float64], measured: npt.NDArray[np.bool_], axis: int) -> None:

@@ -15,12 +15,15 @@ from statistics import median
 import numpy as np
 
 from swiftspec.documents import Origin
+from swiftspec.files.reading import read_lines, shown
 from swiftspec.ops.tables import COLUMNS, Columns, OpTables, Source
 from swiftspec.registry import named_device
 
 __all__ = ["Measurements", "Record", "from_directory", "read_rows", "select"]
 
 _US = 1e-6
+_MOST_LINE_BYTES = 1 << 20
+_MOST_DIGITS = 18  # that 64 bits hold
 Record = dict[str, str | int | float]
 
 _GEMM = {"framework": str, "version": str, "dtype": str, "m": int, "n": int, "k": int}
@@ -96,15 +99,13 @@ def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] 
         Naming file and line, column and value.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            places = {name: _place(header, name, path) for name in kinds}
-            for cells in reader:
-                if cells:
-                    yield _row(cells, places, kinds, optional, f"{path}, line {reader.line_num}")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+        lines = (line.decode() for _, line in read_lines(path, most_bytes=_MOST_LINE_BYTES))
+        reader = csv.reader(lines)
+        header = next(reader, [])
+        places = {name: _place(header, name, path) for name in kinds}
+        for cells in reader:
+            if cells:
+                yield _row(cells, places, kinds, optional, f"{path}, line {reader.line_num}")
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: not a CSV file ({error})") from error
 
@@ -133,8 +134,8 @@ def _row(
 
 
 def _integer(text: str, name: str, where: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ValueError(f"{where}: {name} is {text!r}; expected a positive integer")
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0):
+        raise ValueError(f"{where}: {name} is {shown(text)}; expected a positive integer")
     return int(text)
 
 

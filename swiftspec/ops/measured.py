@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from swiftspec.latency import Provenance
+from swiftspec.latency import Provenance, weakest
 from swiftspec.ops.constants import CONSTANTS
-from swiftspec.ops.grid import Grid
+from swiftspec.ops.grid import Found, Grid
 from swiftspec.ops.kernels import NCCL, KernelTime, RooflineKernels
+from swiftspec.ops.row_curve import RowCurve
 from swiftspec.ops.tables import OpTables
 from swiftspec.registry import DeviceSpec, named_device
 
@@ -26,7 +27,8 @@ _TWO_SHOT_BYTES_FEW, _TWO_SHOT_BYTES = 512 * 1024, 256 * 1024
 class TableKernels:
     """Kernels of one library's tables.
 
-    GEMMs in fp8 are priced without the quantisation of their input, which engines fuse into the kernel before.
+    A GEMM never costs more than the same with more rows (see `row_curve`). GEMMs in fp8 are priced without the
+    quantisation of their input, which engines fuse into the kernel before.
     Attention is what the tables say beyond their harness floor, but never less than reading the cache at the bandwidth
     of GEMMs: there it was warm. Weights in a format without a table are a roofline on their bytes.
 
@@ -50,6 +52,7 @@ class TableKernels:
         self._implementations = tuple(tables.values("collective", "implementation"))
         # Composing a profile asks for every operation dozens of times.
         self._gemm = cache(self._find_gemm)
+        self._curve = cache(self._row_curve)
         self._attention = cache(self._find_attention)
         self._all_reduce = cache(self._find_all_reduce)
         self._gemms = cache(self._gemm_grid)
@@ -90,10 +93,35 @@ class TableKernels:
         return KernelTime(seconds, Provenance.INTERPOLATED)
 
     def _find_gemm(self, rows: int, n: int, k: int, quant: str) -> KernelTime:
-        grid = self._gemms(quant)
-        found = grid.at(rows, n, k) if grid is not None else None
-        if found is None or found.value < 1:  # faster than its bytes: the weights stayed in the L2
+        curve = self._curve(n, k, quant)
+        if curve is None:
             return self._roofline.gemm(rows=rows, n=n, k=k, quant=quant)
+        seconds, provenance = curve.at(rows)
+        if rows > curve.rows[-1]:
+            # Beyond the tables, utilisation is held.
+            seconds *= float(self._bound_s(rows, n, k, quant) / self._bound_s(curve.rows[-1], n, k, quant))
+            provenance = weakest((provenance, Provenance.INTERPOLATED))
+        return KernelTime(seconds, provenance)
+
+    def _row_curve(self, n: int, k: int, quant: str) -> RowCurve | None:
+        """Seconds by rows; None for a format without a table."""
+        grid = self._gemms(quant)
+        if grid is None:
+            return None
+        found = {int(rows): grid.at(rows, n, k) for rows in grid.axes[0]}
+        # In a table with gaps some numbers of rows were measured for no shape nearby.
+        known = [rows for rows in found if not found[rows].borrowed] or list(found)
+        # Faster than its bytes with any number of rows: the weights had stayed in the L2, as in a forward they do not.
+        cached = any(found[rows].value < 1 for rows in known)
+        times = []
+        for rows in known:
+            time = self._table_time(found[rows], rows, n, k, quant)
+            uncached = self._roofline.gemm(rows=rows, n=n, k=k, quant=quant)
+            times.append((rows, max(time, uncached, key=lambda one: one.seconds) if cached else time))
+        return RowCurve.padded(times)
+
+    def _table_time(self, found: Found, rows: int, n: int, k: int, quant: str) -> KernelTime:
+        """At one number of rows of the tables."""
         seconds = found.value * float(self._bound_s(rows, n, k, quant))
         if quant == "bf16":
             return KernelTime(seconds, Provenance.MEASURED if found.exact else Provenance.INTERPOLATED)
@@ -156,13 +184,15 @@ class TableKernels:
     def _longer_wire_s(self, op: str, implementation: str, degree: int, num_bytes: int) -> float:
         """What slower links than those of the tables' device add to an exchange."""
         slower = 1 / self._device.link_bandwidth_Bps - 1 / self._of_tables.link_bandwidth_Bps
+        two_shot_bytes = _TWO_SHOT_BYTES_FEW if degree <= 4 else _TWO_SHOT_BYTES
         if op == "all_gather":
-            parts = 1 / degree
-        elif implementation == NCCL or num_bytes >= (_TWO_SHOT_BYTES_FEW if degree <= 4 else _TWO_SHOT_BYTES):
-            parts = 2 / degree  # reduced in parts, then gathered
+            sent = num_bytes / degree
+        elif implementation == NCCL or num_bytes >= two_shot_bytes:
+            sent = 2 / degree * num_bytes  # reduced in parts, then gathered
         else:
-            parts = 1.0
-        return (degree - 1) * parts * num_bytes * slower / CONSTANTS["link_share"]
+            # In one step; but as more bytes never cost less, no more than what the least message in two steps sends.
+            sent = min(float(num_bytes), 2 / degree * two_shot_bytes)
+        return (degree - 1) * sent * slower / CONSTANTS["link_share"]
 
     def _gemm_grid(self, dtype: str) -> Grid | None:
         if dtype not in _BYTES:
@@ -190,8 +220,10 @@ class TableKernels:
             libraries = sorted(set(others["framework"][others["head_dim"] == head_dim].tolist()))
             return self._attentions(libraries[-1], kv_dtype, head_dim) if libraries else None
         axes = ("sequences", "context", "heads", "kv_heads")
-        return Grid(np.stack([columns[name][chosen] for name in axes], axis=1), columns["latency_s"][chosen])
+        points = np.stack([columns[name][chosen] for name in axes], axis=1)
+        return Grid(points, columns["latency_s"][chosen], rising_axis=axes.index("heads"))
 
     def _collective_grid(self, op: str, implementation: str) -> Grid:
         columns = self._tables.rows("collective", op=op, implementation=implementation)
-        return Grid(np.stack([columns["devices"], columns["num_bytes"]], axis=1), columns["latency_s"], smooth_axis=1)
+        points = np.stack([columns["devices"], columns["num_bytes"]], axis=1)
+        return Grid(points, columns["latency_s"], smooth_axis=1, rising_axis=1)

@@ -1,7 +1,5 @@
 """OpTables: measured latencies of single operations on one kind of device. Published by others, or one's own."""
 
-import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from swiftspec.documents import Document, Facts, Origin, read_archive, write_atomically
+from swiftspec.documents import Document, Facts, Origin
+from swiftspec.files.archives import archive_bytes, read_archive
+from swiftspec.files.reading import parse_json, shown
+from swiftspec.files.writing import write_output
 
 __all__ = ["COLUMNS", "Columns", "OpTables", "Source"]
 
@@ -43,6 +44,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "quantisation": {"framework": _TEXT, "scale": _TEXT, "rows": _COUNT, "k": _COUNT, "latency_s": _SECONDS},
 }
 _KINDS = {_TEXT: "U", _COUNT: "iu", _SECONDS: "f"}
+_NAMES = {"about", *(f"{table}.{name}" for table, kinds in COLUMNS.items() for name in kinds)}
 
 
 class Source(Facts):
@@ -113,16 +115,16 @@ class OpTables:
         arrays: dict[str, Any] = {
             f"{table}.{name}": column for table, columns in self.tables.items() for name, column in columns.items()
         }
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, about=np.array(about.to_json()), **arrays)
-        write_atomically(path, buffer.getvalue())
+        write_output(path, archive_bytes({"about": np.array(about.to_json())} | arrays))
 
     @classmethod
     def load(cls, path: Path) -> "OpTables":
         """ValueError, one sentence naming file, field and value, for anything that is not such a file."""
         arrays = read_archive(path, kind="a file of op tables")
+        if unknown := arrays.keys() - _NAMES:
+            raise ValueError(f"{path}: {shown(min(unknown))} is an array that a file of op tables does not have")
         try:
-            content = json.loads(str(arrays["about"]))
+            content = parse_json(str(arrays["about"]))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path}: about is missing or not a JSON document") from error
         about = _About.parse(content, source=str(path))

@@ -1,15 +1,21 @@
 """Where simulations run: this machine's cores, or an existing Dask or Ray cluster, through joblib."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
 from swiftspec.registry.names import unknown
 
-__all__ = ["BACKENDS", "check_backend", "parallel_backend"]
+__all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start"]
 
 
 def _connect_to_dask() -> None:
@@ -55,3 +61,41 @@ def parallel_backend(name: str | None) -> Iterator[None]:
     connect()
     with joblib.parallel_config(backend=name):
         yield
+
+
+@contextmanager
+def quiet_start() -> Iterator[None]:
+    """Processes that joblib starts meanwhile say nothing when the planner is interrupted.
+
+    A terminal sends Ctrl-C to them, too: they would print a traceback each, where it is the planner's to handle.
+    """
+    _start_trackers()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@cache
+def _start_trackers() -> None:
+    """Start the processes that remove what killed programs leave in /dev/shm, once.
+
+    The start of Python's own would let signals through that are held. joblib's writes to nowhere: when a planner is
+    interrupted, joblib tells it twice that a file is gone, and the second time it prints a traceback.
+    """
+    resource_tracker.ensure_running()
+    with suppress(OSError):  # where stderr has been closed there is nothing to keep quiet
+        stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        try:
+            loky_tracker.ensure_running()
+        finally:
+            os.dup2(stderr, 2)
+            os.close(nowhere)
+            os.close(stderr)
+
+
+def end_workers() -> None:
+    """End joblib's processes of this machine at once, whatever they simulate; a program's end would wait for them."""
+    get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)

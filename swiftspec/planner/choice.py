@@ -8,6 +8,9 @@ import numpy.typing as npt
 from swiftspec.plan import Goal
 from swiftspec.planner.evaluation import Outcome
 from swiftspec.planner.goals import merit
+from swiftspec.planner.known_errors import NO_ERRORS, KnownErrors
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
 
 __all__ = ["MOST_GIVEN_UP", "Resampling"]
 
@@ -22,18 +25,42 @@ class Resampling:
     """The same resamples of prompts for every outcome, so that outcomes are compared pairwise.
 
     Prompts are the sampling unit, as a plan is made for prompts other than those traced. A single prompt leaves only
-    the seeds to resample.
+    the runs to resample.
+
+    Parameters
+    ----------
+    num_prompts, num_runs : int
+        Of each outcome.
+    errors : KnownErrors
+        Those of forwards and acceptance, in which all prompts share.
     """
 
-    def __init__(self, *, num_prompts: int, num_seeds: int, seed: int, goal: Goal = _ANY_GOAL) -> None:
+    def __init__(
+        self,
+        *,
+        num_prompts: int,
+        num_runs: int,
+        seed: int,
+        goal: Goal = _ANY_GOAL,
+        errors: KnownErrors = NO_ERRORS,
+    ) -> None:
         self._by_prompt = num_prompts > 1
         self._goal = goal
-        num_units = num_prompts if self._by_prompt else num_seeds
-        self._units = np.random.default_rng(seed).integers(0, num_units, (_NUM_RESAMPLES, num_units))
+        self._errors = errors
+        num_units = num_prompts if self._by_prompt else num_runs
+        rng = np.random.default_rng(seed)
+        self._units = rng.integers(0, num_units, (_NUM_RESAMPLES, num_units))
+        self._deviations = rng.standard_normal((_NUM_RESAMPLES, len(Role) + 1))  # of forwards, and of acceptance
 
     def interval(self, outcome: Outcome) -> tuple[float, float]:
-        """95 % confidence interval of tokens/s; it always holds the estimate itself."""
-        low, high = np.quantile(self._merits(outcome, _ANY_GOAL), _LEVELS)
+        """95 % interval of tokens/s over prompts, forwards and acceptance; it always holds the estimate itself.
+
+        Speed is taken as proportional to the tokens per round, which is what acceptance is known by.
+        """
+        drafts = outcome.option.policy.layout is not Layout.TARGET_ONLY
+        spread = [*-outcome.elasticities * self._errors.of_forwards, self._errors.acceptance or 0.0 if drafts else 0.0]
+        merits = self._merits(outcome, _ANY_GOAL) * np.exp(self._deviations @ np.array(spread))
+        low, high = np.quantile(merits, _LEVELS)
         return min(float(low), outcome.tokens_per_s), max(float(high), outcome.tokens_per_s)
 
     def winner(self, outcomes: Sequence[Outcome]) -> tuple[Outcome, list[Outcome]]:
@@ -64,6 +91,6 @@ class Resampling:
         )
 
     def _resampled(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """(seeds, prompts) -> (seeds or prompts, resamples, units)."""
+        """(runs, prompts) -> (runs or prompts, resamples, units)."""
         by_unit = values if self._by_prompt else values.T
         return by_unit[:, self._units]

@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from swiftspec.plan import Candidate, Goal, Prediction
 from swiftspec.planner.choice import Resampling
 from swiftspec.planner.evaluation import Effort, Outcome
+from swiftspec.planner.goals import limits
+from swiftspec.planner.known_errors import NO_ERRORS, KnownErrors
 from swiftspec.planner.option import Option
-from swiftspec.planner.trials import Finals, Trials, by_policy
+from swiftspec.planner.trials import Finals, Standing, Trials, by_policy
 from swiftspec.policies.base import shape_of
 
-__all__ = ["Decision", "decide"]
+__all__ = ["Decision", "OutOfReachError", "decide"]
 
 _PATIENT_ROUNDS = 10  # at the 95th percentile
 _LEAST_PATIENCE_S = 0.1
+
+
+class OutOfReachError(ValueError):
+    """Nothing that was simulated keeps to the goal's limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +69,20 @@ def _patience_s(prediction: Prediction) -> float:
     return round(max(_LEAST_PATIENCE_S, _PATIENT_ROUNDS * prediction.metrics.figures.round_s.p95), 3)
 
 
-def decide(trials: Trials, finals: Finals, policy: str | None) -> Decision:
+def decide(trials: Trials, finals: Finals, policy: str | None, errors: KnownErrors = NO_ERRORS) -> Decision:
     """The winner, among `policy`'s options if that is given; the best of each other policy; ties.
 
     Raises
     ------
     ValueError
-        If nothing keeps to the goal's TPOT.
+        If nothing keeps to the goal's limits: OutOfReachError.
     """
     outcomes: dict[object, Outcome] = {}
     resamplings: dict[object, Resampling] = {}
     ahead = len(finals.contenders) + len(finals.others)
     for options, effort in ((finals.others, finals.sample), (finals.contenders, finals.whole)):
         outcomes |= {outcome.option.key: outcome for outcome in trials.run(options, effort, "final", ahead=ahead)}
-        resamplings |= dict.fromkeys((option.key for option in options), _resampling(trials, effort))
+        resamplings |= dict.fromkeys((option.key for option in options), _resampling(trials, effort, errors))
         ahead -= len(options)
 
     def winner(options: Sequence[Option]) -> tuple[Outcome, list[Outcome]]:
@@ -87,23 +93,32 @@ def decide(trials: Trials, finals: Finals, policy: str | None) -> Decision:
     eligible = [option for option in finals.contenders if policy in (None, option.policy.name)]
     chosen, ties = winner(eligible)
     if not trials.keeps(chosen):
-        raise ValueError(_unreachable(trials.goal, [outcomes[option.key] for option in eligible]))
+        raise OutOfReachError(_unreachable(trials.goal, [outcomes[option.key] for option in eligible]))
     groups = by_policy([*finals.contenders, *finals.others])
     others = [winner(group)[0] for group in groups if group[0].policy.name != chosen.option.policy.name]
     others.sort(key=trials.score, reverse=True)
     return Decision(chosen=chosen, ties=ties, others=others, resamplings=resamplings)
 
 
-def _resampling(trials: Trials, effort: Effort) -> Resampling:
+def _resampling(trials: Trials, effort: Effort, errors: KnownErrors) -> Resampling:
     return Resampling(
-        num_prompts=len(effort.prompt_indices), num_seeds=len(effort.seeds), seed=trials.seed, goal=trials.goal
+        num_prompts=len(effort.prompt_indices),
+        num_runs=len(effort.seeds) * len(errors.forwards.mirrors),
+        seed=trials.seed,
+        goal=trials.goal,
+        errors=errors,
     )
 
 
 def _unreachable(goal: Goal, outcomes: Sequence[Outcome]) -> str:
-    assert goal.max_tpot_s is not None, "nothing is unreachable without it"
-    fastest = min(outcomes, key=lambda outcome: outcome.mean_tpot_s)
+    """The limit that is missed the furthest by what comes nearest to all of them."""
+    nearest = max((Standing.of(outcome, goal) for outcome in outcomes), key=lambda standing: standing.reach(goal))
+    tpot_s, ttft_s = nearest.tpot_s, nearest.ttft_s
+    missed = limits(goal, tokens_per_s=nearest.tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s)
+    limit = min(missed, key=lambda limit: limit.share)
+    most = "highest" if limit.field.startswith("min") else "lowest"
+    others = " within the other limits" if len(missed) > 1 else ""
     return (
-        f"max_tpot_ms is {goal.max_tpot_s * 1e3:.3g}; the lowest that was found is {fastest.mean_tpot_s * 1e3:.3g}, "
-        f"by {fastest.option.describe()}"
+        f"{limit.field} is {limit.wanted:.4g}; the {most} that was found{others} is {limit.reached:.3g}, "
+        f"by {nearest.option.describe()}"
     )

@@ -1,21 +1,27 @@
 """Simulates options, here or over cores. An outcome depends on option, prompts and seeds, never on where it ran."""
 
+import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Thread
 
 import joblib
 import numpy as np
+import numpy.typing as npt
 
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.latency import Provenance
 from swiftspec.plan import Goal
+from swiftspec.planner.backends import quiet_start
 from swiftspec.planner.goals import merit
 from swiftspec.planner.option import Option
+from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
-from swiftspec.simulator.driver import Simulator
+from swiftspec.simulator.driver import Simulation, Simulator
+from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.steps import Latencies
 from swiftspec.timeline import Metrics, Timeline, measure
 
@@ -31,7 +37,8 @@ class Effort:
     """How much of a trace to simulate, and whether to keep what explains the speed.
 
     An output that is cut short goes on at its TPOT, or, `by_rounds`, at the pace of its whole rounds: steadier where
-    only a few were simulated.
+    only a few were simulated. paired: where forwards have known errors, simulate every prompt with its draw of them and
+    with the opposite one.
     """
 
     prompt_indices: tuple[int, ...]
@@ -39,6 +46,7 @@ class Effort:
     seeds: tuple[int, ...]
     explain: bool = False
     by_rounds: bool = False
+    paired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +58,15 @@ class Outcome:
     option : Option
     tokens : int array (prompts,)
         Traced output tokens of each prompt.
-    request_s : float array (seeds, prompts)
-        Seconds from request to last token; an output that was cut short is extended at its own pace.
-    tpot_s : float array (seeds, prompts)
+    request_s : float array (runs, prompts)
+        Seconds from request to last token; an output that was cut short is extended at its own pace. A run for each
+        seed, or a pair of them.
+    tpot_s : float array (runs, prompts)
     metrics : Metrics, optional
     seconds : dict
         Charged seconds by provenance.
+    log_scales : float array (runs, prompts, roles), optional
+        Logarithms of the factors by which each prompt's forwards were scaled, if they were.
     """
 
     option: Option
@@ -64,6 +75,7 @@ class Outcome:
     tpot_s: np.ndarray
     metrics: Metrics | None
     seconds: dict[Provenance, float]
+    log_scales: np.ndarray | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -75,6 +87,24 @@ class Outcome:
         """Over all prompts and seeds."""
         return float(self.tpot_s.mean())
 
+    @property
+    def mean_ttft_s(self) -> float:
+        """Over all prompts and seeds."""
+        return float((self.request_s - self.tpot_s * np.maximum(self.tokens - 1, 0)).mean())
+
+    @property
+    def elasticities(self) -> npt.NDArray[np.float64]:
+        """By how many percent a request takes longer where a role's forwards do by one, in the order of `Role`.
+
+        From pairs of runs; 0 for everybody where forwards were not scaled.
+        """
+        if self.log_scales is None:
+            return np.zeros(len(Role))
+        longer, shorter = np.log(self.request_s[0::2]), np.log(self.request_s[1::2])
+        scales = (self.log_scales[0::2] - self.log_scales[1::2]).reshape(-1, len(Role))
+        found, *_ = np.linalg.lstsq(scales, (longer - shorter).ravel())
+        return np.asarray(np.clip(found, 0.0, 1.0))
+
     def merit(self, goal: Goal) -> float:
         """For what was asked, the higher the better."""
         tokens = np.broadcast_to(self.tokens, self.request_s.shape)
@@ -85,7 +115,15 @@ class Outcome:
 class Evaluator:
     """Runs options through the simulator on `num_jobs` cores: 1 starts no process, -1 uses every core."""
 
-    def __init__(self, profile: Profile | Latencies, trace: AcceptanceTrace, *, num_jobs: int) -> None:
+    def __init__(
+        self,
+        profile: Profile | Latencies,
+        trace: AcceptanceTrace,
+        *,
+        num_jobs: int,
+        errors: ForwardErrors = EXACT,
+    ) -> None:
+        self.errors = errors
         self._latencies = profile.latencies if isinstance(profile, Profile) else profile
         self._trace = trace
         self._num_jobs = joblib.cpu_count() if num_jobs == -1 else num_jobs
@@ -108,15 +146,17 @@ class Evaluator:
             return
         # No backend is named, so that joblib.parallel_config can send the chunks to a cluster.
         parallel = joblib.Parallel(n_jobs=self._num_jobs, return_as="generator")
-        yield from parallel(joblib.delayed(_evaluate_there)(self._pickled, chunk, effort) for chunk in chunks)
+        with quiet_start():
+            outcomes = parallel(joblib.delayed(_evaluate_there)(self._pickled, chunk, effort) for chunk in chunks)
+        yield from outcomes
 
     @cached_property
     def _simulator(self) -> Simulator:
-        return Simulator(self._latencies, self._trace)
+        return Simulator(self._latencies, self._trace, errors=self.errors)
 
     @cached_property
     def _pickled(self) -> bytes:
-        return pickle.dumps((self._latencies, self._trace))
+        return pickle.dumps((self._latencies, self._trace, self.errors))
 
 
 def warm_up(num_jobs: int) -> Thread:
@@ -129,7 +169,9 @@ def warm_up(num_jobs: int) -> Thread:
 def _start(num_jobs: int) -> None:
     if num_jobs != 1:
         count = joblib.cpu_count() if num_jobs == -1 else num_jobs
-        joblib.Parallel(n_jobs=count)(joblib.delayed(_ready)() for _ in range(count))
+        # Processes that end before they are ready are missed by whoever needs them, not here.
+        with suppress(Exception), quiet_start():
+            joblib.Parallel(n_jobs=count)(joblib.delayed(_ready)() for _ in range(count))
 
 
 def _ready() -> None:
@@ -143,8 +185,8 @@ def _evaluate_there(pickled: bytes, options: Sequence[Option], effort: Effort) -
 @lru_cache(maxsize=2)
 def _unpickled(pickled: bytes) -> tuple[Simulator, AcceptanceTrace]:
     """Kept in a worker between its chunks, since they reuse prices and candidates."""
-    latencies, trace = pickle.loads(pickled)
-    return Simulator(latencies, trace), trace
+    latencies, trace, errors = pickle.loads(pickled)
+    return Simulator(latencies, trace, errors=errors), trace
 
 
 def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Option], effort: Effort) -> list[Outcome]:
@@ -152,17 +194,21 @@ def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Op
 
 
 def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effort: Effort) -> Outcome:
-    runs = [
-        simulator.run(
+    errors = simulator.errors
+    draws = [(seed, mirrored) for seed in effort.seeds for mirrored in (errors.mirrors if effort.paired else (False,))]
+    runs: list[Simulation] = []
+    for seed, mirrored in draws:
+        run = simulator.run(
             option.policy,
             degrees=option.degrees,
             ranks=option.ranks,
             prompt_indices=effort.prompt_indices,
             seed=seed,
             max_new_tokens=effort.max_new_tokens,
+            mirrored=mirrored,
+            start_s=runs[-1].end_s if mirrored else 0.0,
         )
-        for seed in effort.seeds
-    ]
+        runs.append(run)
     tokens = np.array([len(trace.prompts[index].target_tokens) for index in effort.prompt_indices])
     whole_s = _whole_by_rounds_s if effort.by_rounds else _whole_s
     request_s = np.array([list(map(whole_s, run.timelines, tokens.tolist())) for run in runs])
@@ -174,8 +220,23 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effor
         for provenance in Provenance
         if any(provenance in run.seconds for run in runs)
     }
+    log_scales = np.array([_log_scales(errors, effort, seed, mirrored) for seed, mirrored in draws])
     metrics = measure([timeline for run in runs for timeline in run.timelines]) if effort.explain else None
-    return Outcome(option=option, tokens=tokens, request_s=request_s, tpot_s=tpot_s, metrics=metrics, seconds=seconds)
+    return Outcome(
+        option=option,
+        tokens=tokens,
+        request_s=request_s,
+        tpot_s=tpot_s,
+        metrics=metrics,
+        seconds=seconds,
+        log_scales=log_scales if errors and effort.paired else None,
+    )
+
+
+def _log_scales(errors: ForwardErrors, effort: Effort, seed: int, mirrored: bool) -> list[list[float]]:
+    """Of every prompt and role."""
+    drawn = (errors.scales(seed=seed, index=index, mirrored=mirrored) for index in effort.prompt_indices)
+    return [[math.log(scales.get(role, 1.0)) for role in Role] for scales in drawn]
 
 
 def _whole_s(timeline: Timeline, num_tokens: int) -> float:

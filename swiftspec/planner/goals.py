@@ -1,14 +1,19 @@
-"""How good an outcome is for what was asked: one number, the higher the better, whatever the objective."""
+"""How good an outcome is for what was asked: one number, the higher the better, whatever the objective; and limits."""
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.plan import Goal, Objective
+from swiftspec.plan import Candidate, Goal, Objective
 
-__all__ = ["merit", "merit_of_speed"]
+__all__ = ["PER_DEVICE", "Limit", "limits", "merit", "merit_of_speed", "preference", "reach"]
+
+PER_DEVICE = (Objective.TOKENS_PER_GPU, Objective.COST)  # objectives for which fewer devices may be better
 
 _Array = npt.NDArray[np.float64]
 _SECONDS_PER_HOUR = 3600
+_LEAST_S = 1e-12
 
 
 def merit(
@@ -41,10 +46,60 @@ def merit(
 
 
 def merit_of_speed(goal: Goal, tokens_per_s: float, num_devices: int) -> float:
-    """Merit where nothing but the speed is known; TPOT is then its inverse."""
+    """Merit where nothing but the speed is known; TPOT is then its inverse.
+
+    That of the objective `devices` is the speed, too: the search, not the merit, keeps the number of devices down.
+    """
     if goal.objective is Objective.TOKENS_PER_GPU:
         return tokens_per_s / num_devices
     if goal.objective is Objective.COST:
         assert goal.price_per_hour is not None, "a goal checks itself"
         return tokens_per_s * _SECONDS_PER_HOUR / (goal.price_per_hour * num_devices)
     return tokens_per_s
+
+
+def preference(goal: Goal, candidate: Candidate) -> tuple[float, float]:
+    """To sort plans by that were made for one goal, the best one last: merit, or the devices saved, and then the speed.
+
+    A prediction tells the median TPOT only, which serves for the objective `tpot-p95`, too.
+    """
+    metrics, num_devices = candidate.prediction.metrics, len(candidate.devices)
+    tokens_per_s = metrics.figures.tokens_per_s
+    if goal.objective is Objective.DEVICES:
+        return -num_devices, tokens_per_s
+    if goal.objective in (Objective.TPOT, Objective.TPOT_P95):
+        return -metrics.tpot_s, tokens_per_s
+    return merit_of_speed(goal, tokens_per_s, num_devices), tokens_per_s
+
+
+class Limit(NamedTuple):
+    """One limit of a goal, as it would be told: field, value and what was reached, in the field's unit.
+
+    share: 1 or more where the limit is kept to, and the less the further it is missed.
+    """
+
+    field: str
+    wanted: float
+    reached: float
+    share: float
+
+
+def limits(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> list[Limit]:
+    """Every limit of a goal beside what an option does."""
+    found = []
+    if goal.min_tokens_per_s is not None:
+        share = tokens_per_s / goal.min_tokens_per_s
+        found.append(Limit("min_tokens_per_s", goal.min_tokens_per_s, tokens_per_s, share))
+    for field, most_s, option_s in (
+        ("max_tpot_ms", goal.max_tpot_s, tpot_s),
+        ("max_ttft_ms", goal.max_ttft_s, ttft_s),
+    ):
+        if most_s is not None:
+            found.append(Limit(field, most_s * 1e3, option_s * 1e3, most_s / max(option_s, _LEAST_S)))
+    return found
+
+
+def reach(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> float:
+    """Share of the limit that is missed the furthest: 1 or more if all are kept to, infinite if there is none."""
+    found = limits(goal, tokens_per_s=tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s)
+    return min((limit.share for limit in found), default=float("inf"))

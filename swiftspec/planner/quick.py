@@ -9,17 +9,18 @@ throughout, picked so that a few are as hard as all of them.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.evaluation import Outcome
-from swiftspec.planner.goals import merit_of_speed
+from swiftspec.planner.goals import PER_DEVICE, merit_of_speed
 from swiftspec.planner.option import Key, Option, Split
 from swiftspec.planner.surface import Surface
-from swiftspec.planner.trials import Finals, Standing, Trials, by_policy
+from swiftspec.planner.trials import HOPEFUL, SAFE, Finals, Standing, Trials, by_policy
 
-__all__ = ["quickly_found"]
+__all__ = ["UNTRIED", "quickly_found"]
 
 # Prompts, and output tokens of each.
 _SCOUTING = (4, 28)
@@ -29,7 +30,7 @@ _OTHERS = 3  # prompts of policies out of the running, their outputs whole
 # A policy is scouted on so many splits, the plausible best, and on the plausible best for every number of devices.
 _SCOUTED_SPLITS = 4
 _MOST_CONTENDING = 3  # policies
-_UNTRIED = "less plausible by closed forms than what was simulated"
+UNTRIED = "less plausible by closed forms than what was simulated"
 
 
 class _Tier(NamedTuple):
@@ -44,6 +45,9 @@ class _Tier(NamedTuple):
 _TIERS = (_Tier(1.0, 60, 2, 8), _Tier(0.85, 16, 1, 3), _Tier(0.6, 8, 0, 2), _Tier(0.0, 4, 0, 1))
 # Of the leader's merit, the share from which on a policy is simulated on the whole trace.
 _CONTENDING = 0.93
+# Of a policy's options on all splits, those with at least this share of the best one's merit are simulated longer.
+_KEPT_SPLITS = 0.9
+_SHAPES_ON_ALL_SPLITS = 2  # of a policy
 
 
 def quickly_found(
@@ -64,14 +68,19 @@ def quickly_found(
         refined = [option for name in race.policies for option in race.unrefined(name)]
         outcomes = trials.run(refined, trials.sample(*_REFINING), what, ahead=3 * len(refined))
         race.add(outcomes, weight=_REFINING_WEIGHT)
+    if trials.goal.objective in PER_DEVICE:
+        _search_splits(trials, race)
     tried = trials.simulated
-    rejected.update(f"{option.policy.name}: {_UNTRIED}" for option in options if option.key not in tried)
+    rejected.update(f"{option.policy.name}: {UNTRIED}" for option in options if option.key not in tried)
     contending = race.contending
     contenders = [
         option for number, name in enumerate(contending) for option in race.finalists(name, 1 if number else 3)
     ]
-    if trials.goal.max_tpot_s is not None:  # whatever else keeps to it, this does if anything can
-        contenders += [option for option in race.fastest(policy) if option not in contenders]
+    if trials.goal.objective in PER_DEVICE:  # fewer devices are better, and just as slow as allowed
+        hopeful = [option for name in contending for option in race.finalists(name, 3, margin=HOPEFUL)]
+        contenders += [option for option in hopeful if option not in contenders]
+    if trials.goal.is_limited:  # whatever else keeps to the limits, these do if anything can
+        contenders += [option for option in race.nearest(policy) if option not in contenders]
     whole_length = {option.policy.name for option in contenders}
     others = [option for name in race.policies if name not in whole_length for option in race.finalists(name, 1)]
     whole = trials.sample(len(trials.trace.prompts), trials.longest, explain=True)
@@ -79,9 +88,22 @@ def quickly_found(
     return Finals(contenders, whole, others, sample, race.forecast)
 
 
+def _search_splits(trials: Trials, race: "_Race") -> None:
+    """Simulate the best shapes of every policy that may win on all of their splits, and the best of these for longer.
+
+    The speed per device has no reason to be best where all devices are used, or on a split that was scouted.
+    """
+    everywhere = {name: race.everywhere(name) for name in race.contending}
+    untried = [option for options in everywhere.values() for option in options if not race.has(option)]
+    race.add(trials.run(untried, trials.sample(*_SCOUTING), "all splits", ahead=2 * len(untried)))
+    good = [option for options in everywhere.values() for option in race.good(options)]
+    race.add(trials.run(good, trials.sample(*_REFINING), "best splits", ahead=2 * len(good)), weight=_REFINING_WEIGHT)
+
+
 def _plausibility(trials: Trials, option: Option, speed: float) -> tuple[bool, float]:
     """To sort by, as outcomes are."""
-    return trials.scored(merit_of_speed(trials.goal, speed, option.num_devices), 1 / speed)
+    merit = merit_of_speed(trials.goal, speed, option.num_devices)
+    return trials.scored(Standing(option, tokens_per_s=speed, tpot_s=1 / speed, ttft_s=0.0, merit=merit))
 
 
 def _scouts(ranked: Iterable[Option]) -> list[Option]:
@@ -147,11 +169,12 @@ class _Race:
         fresh = [option for option in best if self._weights.get(option.key, 0.0) <= 1]
         return fresh[: tier.refined] if len(fresh) == len(best) or tier.elsewhere else []
 
-    def finalists(self, name: str, count: int) -> list[Option]:
+    def finalists(self, name: str, count: int, *, margin: float = SAFE) -> list[Option]:
         """The best of a policy's longest simulations, half-way between what they did and what is expected of them."""
         longest = max(self._weights[key] for key in self._outcomes[name])
         refined = [outcome for key, outcome in self._outcomes[name].items() if self._weights[key] == longest]
-        return [outcome.option for outcome in sorted(refined, key=self._middle_score, reverse=True)[:count]]
+        score = partial(self._middle_score, margin=margin)
+        return [outcome.option for outcome in sorted(refined, key=score, reverse=True)[:count]]
 
     def expected(self, name: str) -> list[Standing]:
         """Options of a policy, best first, as their fields and splits did; tried or not, but on splits that were."""
@@ -161,10 +184,10 @@ class _Race:
             self._expected[name] = sorted(self._surfaces[name].expected(there), key=self._score, reverse=True)
         return self._expected[name]
 
-    def fastest(self, policy: str | None) -> list[Option]:
-        """The option of the lowest TPOT to expect; of `policy`, if that is given."""
+    def nearest(self, policy: str | None) -> list[Option]:
+        """The option that is expected to keep best to the goal's limits; of `policy`, if that is given."""
         expected = [standing for name in self.policies if policy in (None, name) for standing in self.expected(name)]
-        return [min(expected, key=lambda standing: standing.tpot_s).option]
+        return [max(expected, key=lambda standing: standing.reach(self._trials.goal)).option]
 
     def tier(self, name: str) -> _Tier:
         promise = self.promise(name)
@@ -202,15 +225,39 @@ class _Race:
             if option.policy in shapes and (option.num_devices == most or option.split_key in scouted)
         ]
 
+    def everywhere(self, name: str) -> list[Option]:
+        """The best shapes of a policy on every split that allows for them."""
+        shapes = {option.policy for option in self.finalists(name, _SHAPES_ON_ALL_SPLITS)}
+        return [option for option in self._options[name] if option.policy in shapes]
+
+    def has(self, option: Option) -> bool:
+        """Whether an option was simulated."""
+        return option.key in self._weights
+
+    def good(self, options: Sequence[Option]) -> list[Option]:
+        """Those of one policy's simulated options that are nearly as good as the best of them."""
+        outcomes = [self._outcomes[option.policy.name][option.key] for option in options]
+        scores = [self._middle_score(outcome, margin=HOPEFUL) for outcome in outcomes]
+        keeping, best = max(scores)
+        return [
+            option for option, score in zip(options, scores, strict=True) if score >= (keeping, _KEPT_SPLITS * best)
+        ]
+
     def forecast(self, option: Option) -> Standing:
         """What all simulations of a policy say of one of its options."""
         (standing,) = self._surfaces[option.policy.name].expected([option])
         return standing
 
-    def _middle_score(self, outcome: Outcome) -> tuple[bool, float]:
+    def _middle_score(self, outcome: Outcome, *, margin: float = SAFE) -> tuple[bool, float]:
         expected = self.forecast(outcome.option)
-        merit, tpot_s = outcome.merit(self._trials.goal), outcome.mean_tpot_s
-        return self._trials.scored(math.sqrt(expected.merit * merit), math.sqrt(expected.tpot_s * tpot_s))
+        own = Standing.of(outcome, self._trials.goal)
+        middle = own._replace(
+            tokens_per_s=math.sqrt(expected.tokens_per_s * own.tokens_per_s),
+            tpot_s=math.sqrt(expected.tpot_s * own.tpot_s),
+            ttft_s=math.sqrt(expected.ttft_s * own.ttft_s),
+            merit=math.sqrt(expected.merit * own.merit),
+        )
+        return self._trials.scored(middle, margin=margin)
 
     def _score(self, standing: Standing) -> tuple[bool, float]:
-        return self._trials.scored(standing.merit, standing.tpot_s)
+        return self._trials.scored(standing)

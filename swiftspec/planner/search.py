@@ -1,22 +1,26 @@
 """From a profile and a trace to a plan: what is feasible, what is best by simulation, and what would change that."""
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.documents import Origin
-from swiftspec.plan import Acceptance, Basis, Goal, Plan
+from swiftspec.plan import Acceptance, Basis, Goal, Objective, Plan
 from swiftspec.planner.backends import parallel_backend
 from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.decision import decide
+from swiftspec.planner.decision import Decision, OutOfReachError, decide
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.evaluation import Evaluator
+from swiftspec.planner.fewest import fewest_devices
 from swiftspec.planner.halving import halved
+from swiftspec.planner.known_errors import KnownErrors, known_errors
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
-from swiftspec.planner.quick import quickly_found
+from swiftspec.planner.quick import UNTRIED, quickly_found
 from swiftspec.planner.sensitivity import Changes, sensitivities
 from swiftspec.planner.space import feasible_options, longest_context
-from swiftspec.planner.trials import Progress, Standing, Trials
+from swiftspec.planner.trials import Finals, Progress, Standing, Trials
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
@@ -25,7 +29,7 @@ from swiftspec.profile import Collective, Profile
 __all__ = ["Search", "make_plan"]
 
 _ANY_GOAL = Goal()
-_SENSITIVITY = (2, 96)  # prompts, and output tokens of each
+_SENSITIVITY = (8, 96)  # prompts, and output tokens of each
 
 
 class Search(StrEnum):
@@ -53,6 +57,8 @@ def make_plan(
     acceptance: Acceptance | None = None,
     backend: str | None = None,
     ranks: int | None = None,
+    degrees: AllowedDegrees = ANY_DEGREES,
+    engine: str | None = None,
 ) -> Plan:
     """The best policy, shape and placement for one user of `num_devices` devices, by simulation.
 
@@ -61,7 +67,8 @@ def make_plan(
     profile_basis, trace_basis : Basis
         The files that profile and trace were read from.
     policy : str or None
-        Choose among this policy's options only; the alternatives are the other policies' best all the same.
+        Search this policy alone. Autoregressive decoding is then the one alternative, to say what speculation brings;
+        no other policy is simulated, and none appears in the sensitivities.
     seed : int
         The same seed and files give the same plan, whatever `num_jobs`.
     num_jobs : int
@@ -80,27 +87,42 @@ def make_plan(
         Of `BACKENDS`, where the simulations run.
     ranks : int, optional
         Choose only among options with so many ranks in every group that they can divide.
+    degrees : AllowedDegrees, optional
+        Which numbers of devices may divide a model.
+    engine : str, optional
+        Whose forwards the profile's are, where they are composed; for the plan's readers.
 
     Raises
     ------
     ValueError
         If the policy or backend is unknown, nothing is feasible (the reasons are in the message), or nothing that was
-        simulated keeps to the goal's TPOT (the message names the lowest).
+        simulated keeps to the goal's limits (the message names what comes nearest).
     """
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
     num_used = min(num_devices, goal.max_devices or num_devices)
-    options, rejected = feasible_options(profile, trace, num_devices=num_used, memory=memory, ranks=ranks)
+    options, rejected = feasible_options(
+        profile,
+        trace,
+        num_devices=num_used,
+        memory=memory,
+        ranks=ranks,
+        splits=goal.splits,
+        degrees=degrees,
+        policies=None if policy is None else {policy, Autoregressive.name},
+    )
     if not any(policy in (None, option.policy.name) for option in options):
         raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
+    errors = known_errors(profile, acceptance)
     with parallel_backend(backend):
-        evaluator = Evaluator(profile, trace, num_jobs=num_jobs)
+        evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
         trials = Trials(evaluator=evaluator, trace=trace, goal=goal, seed=seed, report=progress)
-        if search is Search.FULL:
-            finals = halved(trials, options, profile, rejected)
+        found = _Searches(trials, options, profile, search=search, policy=policy, errors=errors)
+        if goal.objective is Objective.DEVICES:
+            decision = fewest_devices(found.fastest, found.standings, goal, most=num_used)
         else:
-            finals = quickly_found(trials, options, ClosedForms(profile, trace), rejected, policy=policy)
-        decision = decide(trials, finals, policy)
-        standings = trials.standings([decision.chosen, *decision.others], finals.expected)
+            decision = found.fastest(num_used)
+        standings = found.standings()
+        rejected.update(found.rejected)
         chosen = Standing.of(decision.chosen, goal)
         rows = sensitivities(
             profile=profile,
@@ -108,15 +130,18 @@ def make_plan(
             memory=memory,
             goal=goal,
             chosen=chosen,
-            others=[standing for standing in standings if standing.option.key != chosen.option.key],
+            others=[standing for standing in standings if _is_rival(standing.option, chosen.option, policy, goal)],
             effort=trials.sample(*_SENSITIVITY),
             num_jobs=num_jobs,
+            errors=errors.forwards,
+            degrees=degrees,
             changes=changes,
-            num_devices=num_used,
+            num_devices=_most_devices(goal, chosen.option, num_used),
         )
     return Plan(
         origin=Origin.here(),
         device=profile.device,
+        engine=engine,
         num_devices=num_devices,
         target=profile.target,
         draft=profile.draft,
@@ -130,12 +155,80 @@ def make_plan(
         rejected=dict(rejected),
         goal=goal,
         acceptance=acceptance,
+        known_errors=errors.by_name,
         quantisation=dict(memory.quantisation) if memory else {},
         collectives=_collectives(profile, chosen.option),
         memory=memory.groups(chosen.option, context=longest_context(trace)) if memory else (),
         explored=tuple(standing.cell for standing in standings),
         sensitivities=rows,
     )
+
+
+class _Searches:
+    """Searches among the options on so many devices at most; simulations of one serve the next."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        options: list[Option],
+        profile: Profile,
+        *,
+        search: Search,
+        policy: str | None,
+        errors: KnownErrors,
+    ) -> None:
+        self._trials = trials
+        self._options = options
+        self._profile = profile
+        self._search = search
+        self._policy = policy
+        self._errors = errors
+        self._num_searches = 0
+        self._widest: Finals | None = None
+        self._decision: Decision | None = None
+        self._rejected: Counter[str] = Counter()
+
+    def fastest(self, most_devices: int) -> Decision:
+        """The best on so many devices. OutOfReachError if there is nothing that keeps to the goal's limits."""
+        options = [option for option in self._options if option.num_devices <= most_devices]
+        if not any(self._policy in (None, option.policy.name) for option in options):
+            raise OutOfReachError(f"nothing is feasible on {most_devices} devices")
+        self._rejected = Counter()
+        self._num_searches += 1
+        if self._search is Search.FULL:
+            finals = halved(self._trials, options, self._profile, self._rejected)
+        else:
+            closed = ClosedForms(self._profile, self._trials.trace)
+            finals = quickly_found(self._trials, options, closed, self._rejected, policy=self._policy)
+        self._widest = self._widest or finals
+        self._decision = decide(self._trials, finals, self._policy, self._errors)
+        return self._decision
+
+    def standings(self) -> list[Standing]:
+        """The best of every policy on every split, by all simulations."""
+        assert self._widest is not None, "the first search knows every split"
+        assert self._decision is not None, "it found something, or failed"
+        finalists = [self._decision.chosen, *self._decision.others]
+        return self._trials.standings(finalists, self._widest.expected)
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """Options that were not simulated, by reason."""
+        if self._num_searches == 1:
+            return self._rejected
+        tried = self._trials.simulated
+        return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
+
+
+def _is_rival(option: Option, chosen: Option, policy: str | None, goal: Goal) -> bool:
+    """Whether an option that is not the chosen one may be chosen."""
+    fits = option.num_devices <= _most_devices(goal, chosen, option.num_devices)
+    return option.key != chosen.key and policy in (None, option.policy.name) and fits
+
+
+def _most_devices(goal: Goal, chosen: Option, num_devices: int) -> int:
+    """Devices that a plan may use: where they are to be few, those of the choice."""
+    return chosen.num_devices if goal.objective is Objective.DEVICES else num_devices
 
 
 def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:

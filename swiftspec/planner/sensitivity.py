@@ -9,6 +9,7 @@ import numpy as np
 from swiftspec.acceptance import AcceptanceTrace, Guesses, TracedPrompt
 from swiftspec.plan import Goal, Sensitivity
 from swiftspec.planner.choice import MOST_GIVEN_UP
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
@@ -17,6 +18,7 @@ from swiftspec.planner.trials import Standing
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
+from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.steps import Latencies
 from swiftspec.timeline import Phase
 
@@ -80,6 +82,8 @@ def sensitivities(
     num_jobs: int,
     changes: Changes | None,
     num_devices: int,
+    errors: ForwardErrors = EXACT,
+    degrees: AllowedDegrees = ANY_DEGREES,
 ) -> tuple[Sensitivity, ...]:
     """Rows of the table: acceptance, all-reduce, draft, context, another device; what a file cannot say is left out.
 
@@ -93,25 +97,29 @@ def sensitivities(
         What is simulated of each, under common random numbers.
     num_devices : int
         That the plan is for.
+    errors : ForwardErrors, optional
+        Those that the plan's own figures are averages over, as these are.
+    degrees : AllowedDegrees, optional
+        Which groups another device may make.
     """
     if changes is None:
         return ()
     rivals = sorted(others, key=lambda standing: -standing.merit)[:_MOST_RIVALS]
     entries = [_Entry(standing.option, standing) for standing in (chosen, *rivals)]
     planned = _Scenario(change="", latencies=profile.latencies, trace=trace, entries=entries)
-    before = {outcome.option.key: outcome for outcome in _simulated(planned, effort, num_jobs)}
+    before = {outcome.option.key: outcome for outcome in _simulated(planned, effort, num_jobs, errors)}
     rows = []
-    for scenario in _scenarios(planned, changes, memory, num_devices):
+    for scenario in _scenarios(planned, changes, memory, num_devices, degrees):
         forecasts = [
             _forecast(outcome, before[entry.planned.option.key], entry.planned, goal)
-            for entry, outcome in zip(scenario.entries, _simulated(scenario, effort, num_jobs), strict=True)
+            for entry, outcome in zip(scenario.entries, _simulated(scenario, effort, num_jobs, errors), strict=True)
         ]
         rows.append(_row(scenario.change, chosen, forecasts))
     return tuple(rows)
 
 
-def _simulated(scenario: _Scenario, effort: Effort, num_jobs: int) -> list[Outcome]:
-    evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs)
+def _simulated(scenario: _Scenario, effort: Effort, num_jobs: int, errors: ForwardErrors) -> list[Outcome]:
+    evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs, errors=errors)
     return evaluator.run([entry.option for entry in scenario.entries], effort, done=_unheard)
 
 
@@ -143,7 +151,7 @@ def _row(change: str, chosen: Standing, forecasts: Sequence[_Forecast]) -> Sensi
 
 
 def _scenarios(
-    planned: _Scenario, changes: Changes, memory: MemoryModel | None, num_devices: int
+    planned: _Scenario, changes: Changes, memory: MemoryModel | None, num_devices: int, degrees: AllowedDegrees
 ) -> Iterator[_Scenario]:
     weaker, slower = f"-{changes.weaker * 100:.0f} %", f"+{changes.slower * 100:.0f} %"
     latencies, factor = planned.latencies, 1 + changes.slower
@@ -156,7 +164,8 @@ def _scenarios(
     drafted = latencies.changed(lambda table, grid: grid.scaled(factor) if table.role is Role.DRAFT else grid)
     yield replace(planned, change=f"draft forwards {slower}", latencies=drafted)
     yield from _longer(planned, changes, memory)
-    if wider := [entry for entry in planned.entries for entry in _wider(entry, latencies, num_devices)]:
+    wider = [entry for planned_entry in planned.entries for entry in _wider(planned_entry, latencies, num_devices)]
+    if wider := [entry for entry in wider if degrees.objection(entry.option) is None]:
         yield replace(planned, change="another device", entries=[planned.entries[0], *wider])
 
 

@@ -1,7 +1,7 @@
 """What a planner may choose from: every policy's shapes on every placement, and what of that a profile can price."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.fit import Fit
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.option import Option, Split
@@ -24,6 +25,7 @@ __all__ = ["Option", "feasible_options", "longest_context"]
 MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
+_OTHER_SPLIT = "placed otherwise than was asked for"
 _Steps = tuple[Role, Phase, int, int]  # degree and ranks
 
 
@@ -34,20 +36,25 @@ def feasible_options(
     num_devices: int,
     memory: MemoryModel | None = None,
     ranks: int | None = None,
+    splits: Collection[str] = (),
+    degrees: AllowedDegrees = ANY_DEGREES,
+    policies: Container[str] | None = None,
 ) -> tuple[list[Option], Counter[str]]:
     """Everything that may be worth simulating, simplest policy first; and how many options fell to which reason.
 
     Where the profile knows groups of several ranks these are options, too; with `ranks`, only those are in which every
-    group that so many can divide is divided. An option must fit (where `memory` says what devices hold) and be priced
-    by the profile. It is dropped if the same shape on no more devices has every forward of a round no slower, and some
-    faster.
+    group that so many can divide is divided; with `splits`, only options placed so. `degrees` and `policies` restrict
+    what is looked at; what falls to degrees is counted, policies that were not asked for are not. An option must fit
+    (where `memory` says what devices hold) and be priced by the profile. It is dropped if the same shape on no more
+    devices has every forward of a round no slower, and some faster.
     """
     feasible: list[Option] = []
     rejected: Counter[str] = Counter()
     fit = Fit(trace)
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
-    for policy_class in POLICIES.values():
+    wanted = [policy_class for name, policy_class in POLICIES.items() if policies is None or name in policies]
+    for policy_class in wanted:
         for policy in map(fit, policy_class.search_space()):
             placements = list(_placements(policy, num_devices))
             if not placements:
@@ -58,11 +65,13 @@ def feasible_options(
                 if option is None:
                     rejected[f"{policy.name}: one forward would be divided over nodes"] += 1
                     continue
-                several = list(checks.divided(option, ranks))
-                if not several:
+                divisions = list(checks.divided(option, ranks))
+                several = [one for one in divisions if not splits or {option.split, one.split} & {*splits}]
+                rejected[f"{policy.name}: {_OTHER_SPLIT}"] += len(divisions) - len(several)
+                if not divisions:
                     rejected[f"{policy.name}: none of its groups is known as divided by {ranks} ranks"] += 1
                 for divided in several:
-                    if (reason := checks.objection(divided)) is None:
+                    if (reason := degrees.objection(divided) or checks.objection(divided)) is None:
                         placed.append(divided)
                     else:
                         rejected[reason] += 1
@@ -70,7 +79,7 @@ def feasible_options(
             feasible += kept
             if len(kept) < len(placed):
                 rejected[f"{policy.name}: no more devices, split otherwise, are faster"] += len(placed) - len(kept)
-    return feasible, rejected
+    return feasible, +rejected
 
 
 def longest_context(trace: AcceptanceTrace) -> int:

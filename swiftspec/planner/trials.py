@@ -10,12 +10,14 @@ import numpy as np
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.plan import Explored, Goal
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
+from swiftspec.planner.goals import reach
 from swiftspec.planner.option import Key, Option, Split
 
-__all__ = ["Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
+__all__ = ["HOPEFUL", "SAFE", "Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
 
-# What keeps to the constraint in a short simulation is to do so in a long one.
-_MARGIN = 0.97
+# Shares of a limit: what keeps to the first in a short simulation does so in a long one, too; what misses the second
+# does not.
+SAFE, HOPEFUL = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
 Progress = Callable[[int, int, str], None]
@@ -58,17 +60,18 @@ class Trials:
         return [done[option.key] for option in options]
 
     def score(self, outcome: Outcome) -> tuple[bool, float]:
-        """To sort by: first what keeps to the constraint, by merit; what does not, by how nearly it does."""
-        return self.scored(outcome.merit(self.goal), outcome.mean_tpot_s)
+        """To sort by: first what keeps to the goal's limits, by merit; what does not, by how nearly it does."""
+        return self.scored(Standing.of(outcome, self.goal))
 
-    def scored(self, merit: float, tpot_s: float) -> tuple[bool, float]:
-        """As `score`, of figures."""
-        keeps = self.goal.max_tpot_s is None or tpot_s <= _MARGIN * self.goal.max_tpot_s
-        return keeps, merit if keeps else 1 / tpot_s
+    def scored(self, standing: "Standing", *, margin: float = SAFE) -> tuple[bool, float]:
+        """As `score`, of figures; margin: share of what the limits allow that still keeps to them."""
+        share = standing.reach(self.goal)
+        keeps = margin * share >= 1
+        return keeps, standing.merit if keeps else share
 
     def keeps(self, outcome: Outcome) -> bool:
-        """Whether an outcome is within the goal's TPOT."""
-        return self.goal.max_tpot_s is None or outcome.mean_tpot_s <= self.goal.max_tpot_s
+        """Whether an outcome is within the goal's limits."""
+        return Standing.of(outcome, self.goal).reach(self.goal) >= 1
 
     def share(
         self,
@@ -89,6 +92,7 @@ class Trials:
             max_new_tokens=min(self.longest, max(least_tokens, math.ceil(tokens * self.longest))),
             seeds=tuple(range(self.seed, self.seed + num_seeds)),
             explain=explain,
+            paired=explain,
         )
 
     def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Effort:
@@ -109,6 +113,7 @@ class Trials:
             seeds=(self.seed,),
             explain=explain,
             by_rounds=True,
+            paired=explain,
         )
 
     @property
@@ -144,13 +149,16 @@ class Trials:
                 cell = outcome.option.policy.name, outcome.option.split_key
                 simulated.setdefault(cell, set()).add(outcome.option.key)
                 finalist = final.get(outcome.option.policy.name, outcome)
-                if expected is None or effort.explain:
+                if outcome is finalist:
+                    found, depth = self._own(finalist), len(self._outcomes)  # what the plan says of this option
+                elif expected is None or effort.explain:
                     found = self._standing(outcome, finalist, outcomes.get(finalist.option.key, finalist))
+                    depth = int(effort.explain) if expected else stage
                 else:
                     found = _scaled(expected(outcome.option), self._own(finalist), expected(finalist.option))
-                depth = int(effort.explain) if expected else stage
+                    depth = 0
                 if cell not in cells or (depth, found.merit) > (cells[cell][0], cells[cell][1].merit):
-                    cells[cell] = depth, found
+                    cells[cell] = depth, found._replace(estimated=not effort.explain)
         return [found._replace(num_options=len(simulated[cell])) for cell, (_, found) in sorted(cells.items())]
 
     def _standing(self, outcome: Outcome, finalist: Outcome, reference: Outcome) -> "Standing":
@@ -162,18 +170,33 @@ class Trials:
 
 
 class Standing(NamedTuple):
-    """Where an option stands at the end of a search. num_options: simulated of its policy on its split."""
+    """Where an option stands at the end of a search.
+
+    num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last stage.
+    """
 
     option: Option
     tokens_per_s: float
     tpot_s: float
+    ttft_s: float
     merit: float
-    num_options: int
+    num_options: int = 1
+    estimated: bool = False
 
     @classmethod
     def of(cls, outcome: Outcome, goal: Goal) -> "Standing":
         """A finalist's own."""
-        return cls(outcome.option, outcome.tokens_per_s, outcome.mean_tpot_s, outcome.merit(goal), 1)
+        return cls(
+            option=outcome.option,
+            tokens_per_s=outcome.tokens_per_s,
+            tpot_s=outcome.mean_tpot_s,
+            ttft_s=outcome.mean_ttft_s,
+            merit=outcome.merit(goal),
+        )
+
+    def reach(self, goal: Goal) -> float:
+        """As `goals.reach`."""
+        return reach(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
 
     @property
     def cell(self) -> Explored:
@@ -184,6 +207,7 @@ class Standing(NamedTuple):
             tokens_per_s=self.tokens_per_s,
             tpot_s=self.tpot_s,
             num_options=self.num_options,
+            estimated=self.estimated,
         )
 
 
@@ -195,6 +219,7 @@ def _scaled(found: Standing, final: Standing, reference: Standing) -> Standing:
     return found._replace(
         tokens_per_s=found.tokens_per_s * final.tokens_per_s / reference.tokens_per_s,
         tpot_s=found.tpot_s * final.tpot_s / reference.tpot_s,
+        ttft_s=found.ttft_s * final.ttft_s / reference.ttft_s,
         merit=found.merit * final.merit / reference.merit,
     )
 

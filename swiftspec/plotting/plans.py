@@ -42,7 +42,7 @@ def _heat(axes: Axes, cells: Sequence[Explored], *, chosen: tuple[str, str], fas
         speeds[row, column] = cell.tokens_per_s
         ink = "white" if cell.tokens_per_s > 0.6 * fastest else "black"
         weight = "bold" if (cell.policy, cell.split) == chosen else "normal"
-        text = f"{cell.tokens_per_s:.0f}"
+        text = f"{'~' * cell.estimated}{cell.tokens_per_s:.0f}"
         axes.text(column, row, text, ha="center", va="center", color=ink, fontweight=weight, fontsize="small")
         if weight == "bold":
             axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, color=VERMILION, linewidth=2.5))

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from swiftspec.documents import write_atomically
+from swiftspec.files.writing import write_output
 
 __all__ = [
     "BLUE",
@@ -34,7 +34,7 @@ _DPI = 120
 
 def save_figure(path: Path, figure: Figure) -> None:
     """Write a figure, whole or not at all, in the format that the path's suffix names: png, svg or pdf."""
-    write_atomically(path, render(figure, path.suffix.removeprefix(".")))
+    write_output(path, render(figure, path.suffix.removeprefix(".")))
 
 
 def render(figure: Figure, file_format: str) -> bytes:

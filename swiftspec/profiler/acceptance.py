@@ -1,6 +1,7 @@
 """Records an AcceptanceTrace: the target decodes greedily; at every position the draft says what it would have."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ import torch
 from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.documents import ModelRef, Origin
 from swiftspec.engine.cached import CachedDecoder
+from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.policies.effects import Role, Row
 from swiftspec.specs import ModelSpec, model_directory
 
@@ -39,30 +41,69 @@ def record_trace(
     Raises
     ------
     ValueError
-        If a model cannot be loaded, or a prompt with its output does not fit the context.
+        If a model cannot be loaded or its logits are no numbers, if a prompt with its output does not fit the
+        context, or if the trace would be larger than what is read of one.
     """
     torch.set_num_threads(num_threads)
     spec = ModelSpec.from_directory(model_directory(target.model))
+    _check_room(len(prompts), max_new_tokens, num_candidates)
+    longest = 0
     for prompt_id, prompt in prompts:
+        longest = max(longest, len(prompt))
         if len(prompt) + max_new_tokens > spec.max_position:
             raise ValueError(
                 f"prompt {prompt_id}: {len(prompt)} tokens with max_new_tokens {max_new_tokens} "
                 f"are over the target's context of {spec.max_position}"
             )
     models = {
-        role: CachedDecoder.load(reference, max_context=spec.max_position, tree_slots=_TREE_SLOTS)
+        role: CachedDecoder.load(reference, max_context=longest + max_new_tokens, tree_slots=_TREE_SLOTS)
         for role, reference in ((Role.TARGET, target), (Role.DRAFT, draft))
     }
     traced = []
     for number, (prompt_id, prompt) in enumerate(prompts):
         progress(number, len(prompts), f"prompt {prompt_id}")
         if outputs is None:
-            output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
+            with _blamed(target, prompt_id):
+                output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
         else:
             output = list(outputs[number])
-        traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
+        with _blamed(draft, prompt_id):
+            traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
     progress(len(prompts), len(prompts), "done")
     return AcceptanceTrace(origin=Origin.here(), source="recorded", target=target, draft=draft, prompts=tuple(traced))
+
+
+def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int) -> None:
+    """ValueError if the trace could become larger than what `AcceptanceTrace.load` reads."""
+    few = min(_FEW_CANDIDATES, num_candidates)
+    token_bytes = 4 + 4 + 8 * (num_candidates + 2 * few)  # token and rank; tokens and log-probs of three guessers
+    most = MOST_ARCHIVE_BYTES // token_bytes
+    if num_prompts * max_new_tokens > most:
+        raise ValueError(
+            f"--max-new-tokens is {max_new_tokens} for {num_prompts} prompts; a trace has room for {most} output "
+            "tokens: expected fewer, or a --limit"
+        )
+
+
+class _NotANumberError(Exception):
+    """Logits that are NaN, or so large that their log-probs are."""
+
+
+@contextmanager
+def _blamed(model: ModelRef, prompt_id: str) -> Iterator[None]:
+    try:
+        yield
+    except _NotANumberError:
+        raise ValueError(
+            f"{model.model}: its logits are not finite for prompt {prompt_id}; is its checkpoint damaged?"
+        ) from None
+
+
+def _numbers(logits: torch.Tensor) -> torch.Tensor:
+    # The largest is NaN where any is; where it is infinite, so are log-probs.
+    if not logits.max().isfinite():
+        raise _NotANumberError
+    return logits
 
 
 def _traced(
@@ -90,10 +131,10 @@ def _traced(
 
 def _greedy(model: CachedDecoder, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
     model.reset()
-    output = [int(model.prefill(prompt).argmax())]
+    output = [int(_numbers(model.prefill(prompt)).argmax())]
     while len(output) < max_new_tokens and output[-1] not in ends:
         row = Row(output[-1], len(prompt) + len(output) - 1, 0)
-        output.append(int(model.forward((row,))[0].argmax()))
+        output.append(int(_numbers(model.forward((row,))[0]).argmax()))
         model.keep((0,), 1)
     return output
 
@@ -129,7 +170,7 @@ def _guesses(
     for start in range(0, len(context), rows):
         chunk = context[start : start + rows]
         chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
-        logits = ask(model, chain)
+        logits = _numbers(ask(model, chain))
         model.keep(tuple(range(len(chain))), len(chain))
         best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
         wanted = logits.gather(1, torch.tensor(output[start : start + rows])[:, None])

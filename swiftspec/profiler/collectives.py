@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from swiftspec.engine.replay import GraphPool, Replay
+from swiftspec.engine.run_folder import run_folder
 from swiftspec.profiler.ranks import answer_of_ranks
 from swiftspec.profiler.stopwatch import Stopwatch, Timing
 
@@ -30,8 +29,8 @@ def all_reduce_times(device: str, degree: int, message_bytes: Sequence[int]) -> 
     RuntimeError
         If a process fails.
     """
-    with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
-        arguments = (degree, device, str(Path(folder) / "rendezvous"), tuple(message_bytes))
+    with run_folder() as folder:
+        arguments = (degree, device, str(folder / "rendezvous"), tuple(message_bytes))
         what = f"all-reduce among {degree} of {device}"
         samples_s: dict[int, list[float]] = answer_of_ranks(what, _rank, arguments, num_ranks=degree)
     return {size: Timing.of(seconds) for size, seconds in samples_s.items()}

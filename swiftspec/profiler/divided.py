@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from swiftspec.engine.model import PREFILL_ROWS
 from swiftspec.latency import Latency, Part, Provenance, weakest
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Collective, StepPoint
 from swiftspec.profiler.team_costs import TeamCosts
 from swiftspec.specs import ModelSpec
+from swiftspec.steps import PREFILL_CHUNK, prefill_rows
 from swiftspec.timeline import Phase
 
 __all__ = ["GLOO", "IN_A_ROW", "collective_of", "composed_steps"]
@@ -57,8 +57,9 @@ def _all_reduces(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> Latency
     """All of a forward's: two a layer, for every chunk of a prompt."""
     first = spec.num_layers // 2
     layers = {Phase.EXIT: first, Phase.FINISH: spec.num_layers - first}.get(shard.phase, spec.num_layers)
-    chunk = PREFILL_ROWS if shard.phase is Phase.PREFILL else shard.rows
-    whole_chunks, rest = divmod(shard.rows, chunk)
+    is_prompt = shard.phase is Phase.PREFILL
+    num_rows, chunk = (prefill_rows(shard.rows), PREFILL_CHUNK) if is_prompt else (shard.rows, shard.rows)
+    whole_chunks, rest = divmod(num_rows, chunk)
     total = Latency((0.0,), Provenance.COMPOSED)
     for rows, count in ((chunk, whole_chunks), (rest, 1)):
         if rows and count:

@@ -5,7 +5,6 @@ What they say is compared, what they take is recorded. On a CPU, two cores stand
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from swiftspec.engine.devices import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.nursery import Nursery, shared_nursery
 from swiftspec.engine.placement import LocalSite, ThreadSite
+from swiftspec.engine.run_folder import run_folder
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
@@ -83,7 +83,7 @@ class _Measurement:
     ) -> list[tuple[Outputs, float, float]]:
         """Of each policy: outputs, tokens/s and seconds of the median round. The first prompt runs once before."""
         with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="swiftspec-"))
+            folder = stack.enter_context(run_folder())
             engine = stack.enter_context(
                 Launcher(
                     target=self._target,
@@ -93,7 +93,7 @@ class _Measurement:
                     max_context=_PROMPT_TOKENS + self._requests[0].max_new_tokens,
                     device=self._device,
                     patience_s=_PATIENCE_S,
-                    site=open_site(Path(folder), stack.enter_context(shared_nursery())),
+                    site=open_site(folder, stack.enter_context(shared_nursery())),
                 )
             )
             return [self._measured(engine, policy) for policy in policies]

@@ -3,13 +3,11 @@
 Groups that several ranks divide are measured as shards, and composed (see `divided`).
 """
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +17,7 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.nursery import shared_nursery
 from swiftspec.engine.placement import LocalSite
 from swiftspec.engine.protocol import Setup
+from swiftspec.engine.run_folder import run_folder
 from swiftspec.engine.sampling import Sampler
 from swiftspec.engine.workers import Worker
 from swiftspec.latency import Latency, Provenance
@@ -93,7 +92,7 @@ class _Bench:
     def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Iterator[Launcher]:
         kind = _SilentSite if self.silent else LocalSite
         with (
-            tempfile.TemporaryDirectory(prefix="swiftspec-") as folder,
+            run_folder() as folder,
             shared_nursery() as nursery,
             Launcher(
                 target=target,
@@ -103,7 +102,7 @@ class _Bench:
                 ranks=self.ranks,
                 max_context=max_context,
                 device=self.device,
-                site=kind(Path(folder), nursery),
+                site=kind(folder, nursery),
             ) as engine,
         ):
             yield engine

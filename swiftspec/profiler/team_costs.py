@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ from torch import Tensor
 
 from swiftspec.engine.cached import DTYPES
 from swiftspec.engine.linear import Linear
+from swiftspec.engine.run_folder import run_folder
 from swiftspec.engine.team import SilentTeam, Team
 from swiftspec.latency import Latency, Provenance
 from swiftspec.profiler.ranks import answer_of_ranks
@@ -122,8 +121,8 @@ def team_samples(
     share = len(devices) // ranks
     own = [available[number] for number in devices]
     cores = [own[first : first + share] for first in range(0, ranks * share, share)]
-    with tempfile.TemporaryDirectory(prefix="swiftspec-") as folder:
-        arguments = (cores, f"file://{Path(folder) / 'team'}", spec, DTYPES[dtype], tuple(rows))
+    with run_folder() as folder:
+        arguments = (cores, f"file://{folder / 'team'}", spec, DTYPES[dtype], tuple(rows))
         what = f"measuring collectives among {ranks} ranks"
         samples: Mapping[int, Samples] = answer_of_ranks(what, _rank, arguments, num_ranks=ranks)
     return samples

@@ -1,11 +1,11 @@
-"""Accelerators by name: datasheet figures, dense (without sparsity), each with its source."""
+"""Accelerators by name: datasheet figures, dense (without sparsity), and the memory that drivers report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swiftspec.registry.names import unknown
+from swiftspec.registry.names import resolve, unknown
 
-__all__ = ["DEVICES", "ClusterSpec", "DeviceSpec", "named_device"]
+__all__ = ["DEVICES", "ClusterSpec", "DeviceSpec", "named_device", "registered_device"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,8 @@ class DeviceSpec:
     ----------
     name : str
     memory_bytes : int
+        As the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is sold by.
+        A process can allocate 0.4 to 1.3 % less, which the share that a plan leaves free covers.
     memory_bandwidth_Bps : float
     peak_flops : mapping
         FLOP/s (or integer operations/s) of dense matrix products, by dtype.
@@ -24,6 +26,9 @@ class DeviceSpec:
     devices_per_node : int
         Of the usual node.
     source : str
+        Of all but the memory's size.
+    memory_source : str
+        A public output of `nvidia-smi` on such a device.
     """
 
     name: str
@@ -33,6 +38,7 @@ class DeviceSpec:
     link_bandwidth_Bps: float
     devices_per_node: int
     source: str
+    memory_source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +81,7 @@ class ClusterSpec:
         return tuple(groups)
 
 
+_MiB = 2**20
 _HOPPER_FLOPS = {"bf16": 989.4e12, "fp8": 1978.9e12, "int8": 1978.9e12}
 
 DEVICES: dict[str, DeviceSpec] = {
@@ -82,64 +89,84 @@ DEVICES: dict[str, DeviceSpec] = {
     for device in (
         DeviceSpec(
             name="h100-sxm",
-            memory_bytes=80 * 10**9,
+            memory_bytes=81559 * _MiB,
             memory_bandwidth_Bps=3.35e12,
             peak_flops=_HOPPER_FLOPS,
             link_bandwidth_Bps=450e9,
             devices_per_node=8,
             source="NVIDIA H100 Tensor Core GPU datasheet (SXM5)",
+            memory_source="81559MiB, github.com/NVIDIA/nccl/issues/1264",
         ),
         DeviceSpec(
             name="h200-sxm",
-            memory_bytes=141 * 10**9,
+            memory_bytes=143771 * _MiB,
             memory_bandwidth_Bps=4.8e12,
             peak_flops=_HOPPER_FLOPS,
             link_bandwidth_Bps=450e9,
             devices_per_node=8,
             source="NVIDIA H200 Tensor Core GPU datasheet (SXM)",
+            memory_source="143771MiB, github.com/sgl-project/sglang/issues/3196",
         ),
         DeviceSpec(
             name="h800-sxm",
-            memory_bytes=80 * 10**9,
+            memory_bytes=81559 * _MiB,
             memory_bandwidth_Bps=3.35e12,
             peak_flops=_HOPPER_FLOPS,
             link_bandwidth_Bps=200e9,
             devices_per_node=8,
             source="H100's; NVLink at 400 GB/s in both directions together, arXiv 2505.09343",
+            memory_source="H100's, whose memory it has",
         ),
         DeviceSpec(
             name="a100-sxm",
-            memory_bytes=80 * 10**9,
+            memory_bytes=81920 * _MiB,
             memory_bandwidth_Bps=2.039e12,
             peak_flops={"bf16": 312e12, "int8": 624e12},
             link_bandwidth_Bps=300e9,
             devices_per_node=8,
             source="NVIDIA A100 Tensor Core GPU datasheet (80 GB SXM)",
+            memory_source="81920MiB, github.com/modal-labs/modal-client/pull/2797",
         ),
         DeviceSpec(
             name="l40s",
-            memory_bytes=48 * 10**9,
+            memory_bytes=46068 * _MiB,
             memory_bandwidth_Bps=864e9,
             peak_flops={"bf16": 362.05e12, "fp8": 733e12, "int8": 733e12},
             link_bandwidth_Bps=32e9,
             devices_per_node=8,
             source="NVIDIA L40S datasheet; no NVLink, PCIe Gen4 x16",
+            memory_source="46068MiB, github.com/modal-labs/modal-client/pull/2797",
         ),
         DeviceSpec(
             name="b200",
-            memory_bytes=180 * 10**9,
+            memory_bytes=183359 * _MiB,
             memory_bandwidth_Bps=8e12,
             peak_flops={"bf16": 2.25e15, "fp8": 4.5e15, "int8": 4.5e15},
             link_bandwidth_Bps=900e9,
             devices_per_node=8,
             source="NVIDIA DGX B200 datasheet, an eighth of the system",
+            memory_source="183359MiB, github.com/NVIDIA/TensorRT-LLM/issues/10278",
         ),
     )
 }
 
 
 def named_device(name: str) -> DeviceSpec:
-    """ValueError with the closest names if there is none of this one."""
+    """The device of exactly this name. ValueError with the closest names if there is none."""
     if name not in DEVICES:
         raise unknown("device", name, DEVICES)
     return DEVICES[name]
+
+
+def registered_device(name: str, *, field: str = "device") -> str:
+    """The name in the table of a device as people write it, such as `h100`.
+
+    Raises
+    ------
+    ValueError
+        With the closest names if there is none, or the choices if there are several.
+    """
+    found = resolve(field, name, dict.fromkeys(DEVICES, ()))
+    if found is None:
+        raise unknown(field, name, DEVICES)
+    return found

@@ -1,14 +1,84 @@
-"""What to say when a name is not in a table."""
+"""Names of models and devices as people write them, and what to say of a name that is not in a table."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
-__all__ = ["unknown"]
+__all__ = ["out_of_scope", "resolve", "unknown"]
+
+# Words that tell neither size nor architecture: publishers, and the tuning of the same shape.
+_NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
+_MOST_CHOICES = 8
+
+_MIXTURE = "is a mixture of experts, which is not supported: the layers of a model have to be dense"
+_HEAD = "is a head that drafts from the target's own features, which is not supported: a draft is a model of its own"
+_OTHER = "is of an architecture that is not supported; those of llama, mistral, qwen2 and qwen3 are"
+# What is sought in a lower-case name that is not in the table, and what is said of it. The first one counts.
+_OUT_OF_SCOPE = (
+    (r"eagle|medusa|hydra|\bmtp\b", _HEAD),
+    (r"mixtral|gpt-?oss|\bmoe\b|-a\d+(\.\d+)?b\b|\d+x\d+b|deepseek-(coder-)?(v[2-9]|r1(?!.*distill))", _MIXTURE),
+    (r"llama-?4|kimi-k2|dbrx|grok|jamba", _MIXTURE),
+    (r"gemma|\bphi\b|phi-\d|falcon|gpt-?2|gpt-neo|\bopt-|bloom|command-r|mamba", _OTHER),
+)
 
 
-def unknown(field: str, name: str, known: Iterable[str]) -> ValueError:
-    """Names the field, the value, the closest names there are, and all of them where none is close."""
+def resolve(field: str, name: str, known: Mapping[str, Collection[str]]) -> str | None:
+    """The name in a table that a user means; None if it is nothing of the table.
+
+    `H100`, `Llama-3-70B`, `llama3-70b` and `meta-llama/Llama-3.2-1B-Instruct` are all understood: letters of either
+    case, a publisher before a slash, words that do not change a model's shape, and words that are left out.
+
+    Parameters
+    ----------
+    field : str
+        What the name is given for, as `--target`.
+    name : str
+    known : mapping
+        Every name in the table, with other names of the same thing, such as its repository.
+
+    Raises
+    ------
+    ValueError
+        If the name fits several names of the table; the message has them, or a few where they are many.
+    """
+    if name in known:
+        return name
+    spellings = {entry: {_words(spelling) for spelling in (entry, *others)} for entry, others in known.items()}
+    given = _words(name)
+    same = [entry for entry, words in spellings.items() if given in words]
+    found = same or [entry for entry, words in spellings.items() if any(_is_short_for(given, word) for word in words)]
+    if len(found) > 1:
+        choices = f"be {', '.join(found[:-1])} or {found[-1]}"
+        if len(found) > _MOST_CHOICES:
+            choices = f"be any of {len(found)}, such as {' or '.join(found[:2])}"
+        raise ValueError(f"{field} is {name!r}, which may {choices}; name one of them")
+    return found[0] if found else None
+
+
+def out_of_scope(name: str) -> str | None:
+    """Why a model of that name cannot be planned for, as a predicate; None if the name does not tell."""
+    lower = name.lower()
+    return next((reason for pattern, reason in _OUT_OF_SCOPE if re.search(pattern, lower)), None)
+
+
+def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | None = None) -> ValueError:
+    """Names the field, the value and the closest names there are; where none is close, all of them.
+
+    otherwise: what to say instead of all names, where these are many.
+    """
     known = list(known)
     close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    expected = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"
-    return ValueError(f"{field} is {name!r}; {expected}")
+    others = otherwise or f"expected one of {', '.join(known)}"
+    return ValueError(f"{field} is {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else others))
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """`Meta-Llama3-8B` -> llama, 3, 8b. A number stays with a single letter before it, so that h100 is one word."""
+    pieces = re.split(r"[-_\s]+", name.lower().rpartition("/")[2])
+    words = (word for piece in pieces for word in re.split(r"(?<=[a-z]{2})(?=\d)", piece))
+    return tuple(word for word in words if word and word not in _NO_MATTER)
+
+
+def _is_short_for(given: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    """Whether words were left out, and not the first."""
+    return bool(given) and given[0] == words[0] and set(given) < set(words)

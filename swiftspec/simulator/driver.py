@@ -35,6 +35,7 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 from swiftspec.profile import Profile
+from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import Meter, PriceList
 from swiftspec.simulator.link import Arrival, Link
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
@@ -56,6 +57,7 @@ def simulate(
     seed: int = 0,
     max_new_tokens: int | None = None,
     ranks: Mapping[Role, int] | None = None,
+    errors: ForwardErrors = EXACT,
 ) -> list[Timeline]:
     """Timelines of a policy on a trace's prompts, one after another on one clock that starts at 0.
 
@@ -72,24 +74,41 @@ def simulate(
     ranks : mapping, optional
         Processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A co-located
         policy's draft has the target's.
+    errors : ForwardErrors, optional
+        Errors with which forwards are known. Where there are any, every prompt is simulated twice: with forwards scaled
+        as drawn for it, and, behind all prompts, with the opposite draws.
 
     Raises
     ------
     ValueError
         If a group is missing, a prompt does not exist, or the profile has no steps for a degree.
     """
-    simulation = Simulator(profile, trace).run(
-        policy, degrees=degrees, prompt_indices=prompt_indices, seed=seed, max_new_tokens=max_new_tokens, ranks=ranks
-    )
-    return list(simulation.timelines)
+    simulator = Simulator(profile, trace, errors=errors)
+    timelines: list[Timeline] = []
+    clock_s = 0.0
+    for mirrored in errors.mirrors:
+        simulation = simulator.run(
+            policy,
+            degrees=degrees,
+            prompt_indices=prompt_indices,
+            seed=seed,
+            max_new_tokens=max_new_tokens,
+            ranks=ranks,
+            mirrored=mirrored,
+            start_s=clock_s,
+        )
+        timelines += simulation.timelines
+        clock_s = simulation.end_s
+    return timelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """Timelines, and the seconds charged in them by provenance (both roles together)."""
+    """Timelines, the seconds charged in them by provenance (both roles together), and when the last process ended."""
 
     timelines: tuple[Timeline, ...]
     seconds: Mapping[Provenance, float]
+    end_s: float
 
 
 class Simulator:
@@ -99,6 +118,8 @@ class Simulator:
     ----------
     profile : Profile or Latencies
     trace : AcceptanceTrace
+    errors : ForwardErrors
+        Errors with which forwards are known, from which each prompt has its own draw; by default they are exact.
     oracle : callable
         Makes what answers a process's forwards. Tests let a real draft answer, on the same simulated clock.
     """
@@ -108,8 +129,10 @@ class Simulator:
         profile: Profile | Latencies,
         trace: AcceptanceTrace,
         *,
+        errors: ForwardErrors = EXACT,
         oracle: Callable[..., TraceOracle] = TraceOracle,
     ) -> None:
+        self.errors = errors
         self._oracle = oracle
         self._prices = PriceList(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
@@ -124,22 +147,24 @@ class Simulator:
         seed: int = 0,
         max_new_tokens: int | None = None,
         ranks: Mapping[Role, int] | None = None,
+        mirrored: bool = False,
+        start_s: float = 0.0,
     ) -> Simulation:
-        """As `simulate`."""
+        """As `simulate`, every prompt once; mirrored: with the opposites of the forwards' draws."""
         meter = Meter(self._prices, degrees=_complete(degrees, policy), ranks=_of_both(ranks or {}, policy))
-        clock_s = 0.0
+        clock_s = start_s
         timelines: list[Timeline] = []
         for index in range(len(self._prompts)) if prompt_indices is None else prompt_indices:
             if not 0 <= index < len(self._prompts):
                 raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self._prompts)}")
-            meter.seed(seed, index)
+            meter.seed(seed, index, scales=self.errors.scales(seed=seed, index=index, mirrored=mirrored))
             env = simpy.Environment(initial_time=clock_s)
             processes = self._processes(env, policy, meter, seed=seed, index=index)
             request = processes[0].oracle.request(max_new_tokens)
             spans = _run_request(env, processes, policy, request)
             timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
-        return Simulation(timelines=tuple(timelines), seconds=meter.seconds)
+        return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
 
     def _processes(
         self, env: simpy.Environment, policy: Policy, meter: Meter, *, seed: int, index: int

@@ -99,11 +99,16 @@ class Meter:
         self._degrees = dict(degrees)
         self._ranks = dict.fromkeys(Role, 1) | dict(ranks or {})
         self._draws: dict[Phase, Callable[[], float]] = {}
+        self._scales: Mapping[Role, float] = {}
         self.seconds: dict[Provenance, float] = {}
 
-    def seed(self, *entropy: int) -> None:
-        """Start a request. Each phase has its own stream: policies under one seed meet much the same noise."""
+    def seed(self, *entropy: int, scales: Mapping[Role, float] | None = None) -> None:
+        """Start a request. Each phase has its own stream: policies under one seed meet much the same noise.
+
+        scales: how many times as long as the profile says each role's forwards are during this request.
+        """
         self._draws = {phase: uniforms((*entropy, number)) for number, phase in enumerate(Phase, start=1)}
+        self._scales = scales or {}
 
     def forward(
         self, role: Role, phase: Phase, *, peer_busy: bool, rows: int, context: int, cold: bool = False
@@ -119,7 +124,7 @@ class Meter:
             rows=rows,
             context=context,
         )
-        return self._charge(phase, cost)
+        return self._charge(phase, cost, scale=self._scales.get(role, 1.0))
 
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""
@@ -129,9 +134,9 @@ class Meter:
         """Seconds from the end of a send until the peer can have the message."""
         return self.host(Phase.WAIT)
 
-    def _charge(self, phase: Phase, cost: Cost) -> float:
+    def _charge(self, phase: Phase, cost: Cost, *, scale: float = 1.0) -> float:
         quantiles_s, shares = cost
-        seconds = quantiles_s[int(self._draws[phase]() * len(quantiles_s))]
+        seconds = scale * quantiles_s[int(self._draws[phase]() * len(quantiles_s))]
         for provenance, share in shares:
             self.seconds[provenance] = self.seconds.get(provenance, 0.0) + seconds * share
         return seconds

@@ -33,6 +33,13 @@ def test_points_of_a_file_are_predicted_beside_what_was_measured(
     said = capsys.readouterr().out
     assert all(row["name"] in said for row in content["rows"])
     assert "All: 3 rows, median error" in said
+    inside = content["coverage"]["all"]["inside"]
+    assert content["coverage"] == {
+        "level": 0.9,
+        "all": {"rows": 3, "inside": inside},
+        "forwards": {"rows": 3, "inside": inside},
+    }
+    assert f"of the published figures (forwards {inside} of 3)" in said
 
 
 def test_malformed_row_is_named_by_file_and_line(few: Path, fails: Fails) -> None:

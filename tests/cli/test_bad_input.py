@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from swiftspec.cli import main
 from swiftspec.documents import ModelRef
+from swiftspec.plan import Plan
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.processes import workers
@@ -36,7 +38,9 @@ def prompt_file(tmp_path: Path) -> Path:
 def plan_file(models: Models, tmp_path: Path) -> Path:
     """A plan for the pair, with a profile and a trace beside it."""
     target, draft = (ModelRef(model=str(directory), dtype="float32") for directory in models)
-    machine_profile().model_copy(update={"target": target, "draft": draft}).save(tmp_path / "profile.json")
+    machine_profile().model_copy(update={"device": "cpu", "target": target, "draft": draft}).save(
+        tmp_path / "profile.json"
+    )
     samples.trace(target=target, draft=draft).save(tmp_path / "trace.npz")
     samples.plan(target=target, draft=draft, folder=tmp_path).save(tmp_path / "plan.json")
     return tmp_path / "plan.json"
@@ -125,7 +129,7 @@ def test_different_vocabularies(fails: Fails, copies: Models, plan_file: Path, p
     [
         ("", "holds no prompts"),
         ('{"prompt": "a"}\n{"prompt": ""}', "line 2: prompt is empty"),
-        ('{"prompt": "a"}\n{"prompt": "b"}\n{oops}', "line 3: not JSON"),
+        ('{"prompt": "a"}\n{"prompt": "b"}\n{oops}', "line 3: not a JSON document"),
     ],
 )
 @pytest.mark.parametrize("verb", ["trace", "run", "validate"])
@@ -312,6 +316,34 @@ def test_run_option_that_cannot_be(fails: Fails, plan_file: Path, arguments: lis
 def test_unknown_policy_to_validate(fails: Fails, plan_file: Path, prompt_file: Path) -> None:
     sentence = fails("validate", "--plan", plan_file, "--prompts", prompt_file, "--policies", "swiftspec,none")
     assert sentence.startswith("--policies has 'none'; the plan has swiftspec, serial_chain, ")
+
+
+def test_a_composed_profile_says_that_it_is_of_another_machine(fails: Fails, models: Models, plan_file: Path) -> None:
+    """And not that --dtype, which was not given, is wrong."""
+    profile = plan_file.parent / "profile.json"
+    edit(profile, device="h100-sxm")
+    files = ["--profile", profile, "--trace", plan_file.parent / "trace.npz", "--out", plan_file.parent / "new.json"]
+    sentence = fails("plan", *pair(models), *files, "--devices", 2)
+    assert sentence == (
+        f"{profile}: a profile of h100-sxm, which this machine is not; plan for it with --device h100-sxm, "
+        "without --profile"
+    )
+
+
+def test_a_plan_for_this_machine_has_one_draft_or_that_of_its_profile(
+    fails: Fails, models: Models, plan_file: Path
+) -> None:
+    folder = plan_file.parent
+    files = ["--profile", folder / "profile.json", "--trace", folder / "trace.npz", "--devices", 2]
+    target = ["--target", models[0], *files, "--out", folder / "new.json"]
+    twice = fails("plan", *target, "--draft", models[1], "--draft", models[1])
+    assert twice == "--draft is given 2 times; several need --device, as a profile is of one pair"
+    assert fails("plan", *target).startswith("--draft is missing; only --policy autoregressive and --policy ")
+    assert fails("plan", *target, "--policy", "serial_chain").startswith("--draft is missing; ")
+    given = fails("plan", *target, "--draft", models[1], "--acceptance", "0.7")
+    assert given == "--acceptance is 0.7; it needs --device, without which acceptance is that of --trace"
+    assert main(["plan", *map(str, target), "--policy", "autoregressive", "--jobs", "1"]) == 0
+    assert Plan.load(folder / "new.json").draft.model == str(models[1])
 
 
 def test_unknown_policy_to_plan(fails: Fails, models: Models, plan_file: Path) -> None:

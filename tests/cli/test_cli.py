@@ -11,7 +11,7 @@ from swiftspec.cli import main
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "validate"),
-    *("compare", "inflate", "demo", "import", "backtest", "secret"),
+    *("report", "models", "devices", "compare", "inflate", "demo", "import", "backtest", "secret"),
 )
 
 

@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from swiftspec.documents import ModelRef
 from tests.cli.samples import plan as sample_plan
 from tests.engine.conftest import two_cores
-from tests.engine.processes import gone_within, workers
+from tests.engine.processes import children, engine_processes, gone_within, workers
 
 pytestmark = pytest.mark.alone
 
@@ -72,6 +74,117 @@ def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(make_plan: PlanMaker)
     assert "the target went on without its draft 1 time" in errors
 
 
+@two_cores
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
+)
+def test_signals_end_a_run_with_its_files_and_their_exit_code(
+    make_plan: PlanMaker, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Sent to all processes, as terminals and services do, and twice, as `timeout` does."""
+    arguments = [*RUN, "--plan", str(make_plan("layers=32,hidden=192")), *LONG, "--json", str(tmp_path / "out.json")]
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir="/tmp"))
+    with subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(folder)},
+        start_new_session=True,
+    ) as run:
+        assert run.stdout
+        assert run.stderr
+        first = run.stdout.read(1)
+        pids = engine_processes(run.pid)
+        for _ in range(2):
+            os.killpg(run.pid, number)
+        text, errors = first + run.stdout.read(), run.stderr.read()
+    assert run.returncode == code
+    assert "Traceback" not in errors
+    assert errors.endswith("swiftspec: interrupted\n")
+    (kept,) = json.loads((tmp_path / "out.json").read_text())["prompts"]
+    assert kept["text"] == text.removesuffix("\n")
+    assert gone_within(pids, 2.0)
+    assert list(folder.iterdir()) == []
+
+
+@two_cores
+def test_ctrl_c_ends_the_wait_for_a_frozen_target(make_plan: PlanMaker) -> None:
+    arguments = [*RUN, "--plan", str(make_plan("layers=32,hidden=192")), *LONG]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as run:
+        assert run.stdout
+        assert run.stderr
+        run.stdout.read(1)
+        target, *others = workers(run.pid)
+        os.kill(target, signal.SIGSTOP)
+        assert f"process {target} is stopped" in run.stderr.readline()
+        for _ in range(3):
+            os.killpg(run.pid, signal.SIGINT)
+            time.sleep(0.3)
+        errors = run.stderr.read()
+    assert run.returncode == 130
+    assert "Traceback" not in errors
+    assert gone_within([target, *others], 2.0)
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.3, 0.6, 1.0])
+def test_interrupts_at_the_very_start_have_their_exit_code(make_plan: PlanMaker, after_s: float) -> None:
+    arguments = [sys.executable, "-m", "swiftspec", "run", "--plan", str(make_plan(None)), *LONG]
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr
+        until_handled(run.pid)
+        time.sleep(after_s)
+        for _ in range(2):
+            run.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        errors = run.stderr.read()
+    assert run.returncode == 130
+    assert "Traceback" not in errors
+
+
+def until_handled(pid: int) -> None:
+    """Until the process looks after SIGTERM: before, it is the interpreter that starts."""
+    deadline_s = time.monotonic() + 30.0
+    while time.monotonic() < deadline_s:
+        (caught,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt")]
+        if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
+            return
+        time.sleep(0.005)
+    raise AssertionError("it never does")
+
+
+@two_cores
+def test_a_long_tmpdir_works(make_plan: PlanMaker, tmp_path: Path) -> None:
+    long = tmp_path / ("a-long-name-" * 10)
+    long.mkdir()
+    assert len(str(long)) > 107
+    arguments = [*RUN, "--plan", str(make_plan(None)), "--prompt", "import", "--max-new-tokens", "8"]
+    environment = os.environ | {"TMPDIR": str(long)}
+    run = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
+    assert run.returncode == 0, run.stderr
+    assert "draft process" in run.stderr
+
+
+def test_an_interrupted_plan_says_one_line_and_leaves_no_process(tmp_path: Path) -> None:
+    """Also its processes, to which a terminal sends the signal, too."""
+    arguments = [sys.executable, "-m", "swiftspec", "plan", "--target", "llama-3-70b", "--draft", "llama-3.2-1b"]
+    arguments += ["--device", "h100-sxm", "--devices", "8", "--jobs", "2", "--out", str(tmp_path / "plan.json")]
+    pipe = subprocess.PIPE
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        with subprocess.Popen(arguments, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as run:
+            deadline_s = time.monotonic() + 60.0
+            while len(pids := children(run.pid)) < 4 and time.monotonic() < deadline_s:  # with joblib's trackers
+                time.sleep(0.02)
+            time.sleep(0.5)
+            os.killpg(run.pid, number)
+            _, errors = run.communicate()
+        assert (run.returncode, errors.splitlines()[-1]) == (code, "swiftspec: interrupted")
+        assert "Traceback" not in errors
+        assert "leaked" not in errors
+        assert gone_within(pids, 5.0)
+
+
 def test_models_that_do_not_fit_into_memory_are_one_sentence(make_plan: PlanMaker) -> None:
     """Terabytes: the allocation itself is refused, whatever the machine."""
     plan = make_plan("hidden=4194304,intermediate=4194304")
@@ -79,7 +192,7 @@ def test_models_that_do_not_fit_into_memory_are_one_sentence(make_plan: PlanMake
     run = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert run.stderr.count("\n") == 1
-    assert "out of memory in the target process" in run.stderr
+    assert "GB of memory; this machine has" in run.stderr
     assert "hidden=4194304" in run.stderr
 
 

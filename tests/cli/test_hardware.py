@@ -56,10 +56,9 @@ def test_no_device_is_no_machine() -> None:
 def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> None:
     named = PlannedModel.of(Role.TARGET, "qwen2-72b")
     assert PlannedModel.of(Role.TARGET, "Qwen/Qwen2-72B") == named
-    assert (named.registered, named.vocabulary) == ("qwen2-72b", "qwen2")
+    assert (named.name, named.vocabulary) == ("qwen2-72b", "qwen2")
     local = PlannedModel.of(Role.DRAFT, directory(tmp_path, "mine"))
     assert (local.name, local.spec.num_layers, local.vocabulary) == (str(tmp_path / "mine"), 8, None)
-    assert local.registered == "llama-3.2-1b"  # by size
     assert PlannedModel.of(Role.TARGET, "demo/target").name == "demo/target"
 
 
@@ -67,7 +66,9 @@ def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> No
     ("name", "complaint"),
     [
         ("/nowhere", "--draft is '/nowhere'; there is no such directory"),
-        ("Llama-3.2-3B", "--draft is 'Llama-3.2-3B'; did you mean llama-3.2-3b"),
+        ("Llama-3.2-4B", "--draft is 'Llama-3.2-4B'; did you mean llama-3.2-3b"),
+        ("mixtral-8x7b", "--draft is 'mixtral-8x7b'; that is a mixture of experts"),
+        ("llama-3.2", "--draft is 'llama-3.2', which may be llama-3.2-1b or llama-3.2-3b; name one of them"),
         ("demo/none", "model 'demo/none': there is no directory "),
     ],
 )
@@ -77,7 +78,7 @@ def test_a_model_that_is_nowhere(name: str, complaint: str) -> None:
 
 
 def test_a_directory_without_config_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read config\.json"):
+    with pytest.raises(ValueError, match=r"config\.json: cannot be read"):
         PlannedModel.of(Role.DRAFT, str(tmp_path))
 
 
@@ -150,9 +151,10 @@ def test_a_directory_is_planned_with_what_stands_in_for_it(tmp_path: Path) -> No
         seed=0,
         out=tmp_path / "plan.json",
     )
-    # Figures are published of the pair that it is planned as; but it is not that pair.
+    # Figures are published of the target with another draft.
     assert inputs.acceptance.provenance is Provenance.ASSUMED
-    assert inputs.acceptance.basis.startswith("as that of llama-3.3-70b with llama-3.2-1b, closest in size: fitted to ")
+    assert f"with {draft.name} is published; llama-3.3-70b with llama-3.2-1b stands in" in inputs.acceptance.basis
+    assert inputs.acceptance.warning.startswith("known only on InstructCoder (code editing, ")
     assert not (tmp_path / "plan.profile.json").exists()
     inputs.save()
     assert sorted(path.name for path in tmp_path.glob("plan.*")) == ["plan.profile.json", "plan.trace.npz"]

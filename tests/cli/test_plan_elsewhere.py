@@ -15,6 +15,7 @@ from swiftspec.latency import Provenance
 from swiftspec.ops.shipped import shipped_tables
 from swiftspec.plan import Plan
 from swiftspec.policies.effects import Role
+from swiftspec.simulator.forward_errors import COMPOSED
 from tests.cli import samples
 
 Fails = Callable[..., str]
@@ -45,6 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(folder: Path) -> Plan:
     return Plan.load(folder / "plan.json")
+
+
+def replaced(pair: list[str], arguments: list[str]) -> list[str]:
+    """The pair, but for what the arguments name otherwise: a second --draft would be another draft."""
+    flags = zip(pair[::2], pair[1::2], strict=True)
+    return [word for flag, value in flags if flag not in arguments for word in (flag, value)]
 
 
 def fails_to_plan(fails: Fails, folder: Path, *arguments: object) -> str:
@@ -81,8 +88,28 @@ def test_nothing_is_looked_up_in_text_that_was_made_up(made: Plan) -> None:
 
 
 def test_plan_can_be_simulated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--plan", str(folder / "plan.json"), "--timeline", str(tmp_path / "t.json")]) == 0
-    assert "on 2 traced prompts" in capsys.readouterr().out
+    files = ["--timeline", str(tmp_path / "t.json"), "--json", str(tmp_path / "result.json")]
+    assert main(["simulate", "--plan", str(folder / "plan.json"), *files]) == 0
+    assert "on 2 traced prompts, each twice, with forwards drawn within their known error" in capsys.readouterr().out
+    simulated = json.loads((tmp_path / "result.json").read_text())["metrics"]
+    assert simulated == Plan.load(folder / "plan.json").chosen.prediction.metrics.model_dump(mode="json")
+
+
+def test_plan_names_its_engine_and_the_errors_it_knows(made: Plan) -> None:
+    assert made.engine == "auto"
+    assert made.known_errors["acceptance"] is None
+    for role in Role:  # a little of either rests on rooflines
+        assert COMPOSED < (made.known_errors[f"{role} forwards"] or 0.0) < 2 * COMPOSED
+
+
+def test_a_serving_engine_is_not_given_groups_that_it_cannot_run(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    command = ["plan", *PAIR, "--device", "h100-sxm", "--devices", "4", "--jobs", "1", "--policy", "swiftspec"]
+    assert main([*command, "--engine", "vllm", "--out", str(out)]) == 0
+    splits = {cell.split for cell in Plan.load(out).explored}
+    assert {"1+1", "2+2"} <= splits <= {"1", "2", "4", "1+1", "1+2", "2+1", "2+2"}
+    assert main([*command, "--degrees", "1", "--out", str(out)]) == 0
+    assert {cell.split for cell in Plan.load(out).explored} == {"1", "1+1"}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +126,7 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--device", "h800"], "--device is 'h800'; did you mean h800-sxm or "),
+        (["--device", "h80"], "--device is 'h80'; did you mean h800-sxm?"),
         (["--device", "abacus"], "--device is 'abacus'; expected one of h100-sxm, h200-sxm, "),
         (["--devices", "0"], "--devices is '0'; expected at least 1"),
         (["--devices", "17"], "--devices is 17; expected 1 to 16, which are 2 nodes of h800-sxm"),
@@ -111,6 +138,8 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--quant", "int3"], "--quant is 'int3'; did you mean int8 or int4?"),
         (["--draft-quant", "int3"], "--draft-quant is 'int3'; did you mean int8 or int4?"),
         (["--engine", "vlm"], "--engine is 'vlm'; did you mean vllm or vllm-int4?"),
+        (["--degrees", "1,two"], "--degrees is '1,two'; expected positive numbers with commas between, as 1,2,4,8"),
+        (["--degrees", "0,1"], "--degrees is '0,1'; expected positive numbers with commas between, as 1,2,4,8"),
         (["--engine", "swiftspec"], "--engine is swiftspec, of which only int4 forwards are known; --quant is bf16"),
         (["--dataset", "humaneval"], "--dataset is 'humaneval'; did you mean HumanEval?"),
         (["--dataset", "GSM8K", "--trace", "t.npz"], "--dataset is GSM8K; with --trace acceptance is that of t.npz"),
@@ -123,18 +152,45 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--context", "0"], "--context is '0'; expected at least 1"),
         (["--objective", "speed"], "--objective is 'speed'; expected one of tokens-per-s, tpot, "),
         (["--objective", "cost"], "--price-per-hour is missing; --objective cost needs what a device costs an hour"),
-        (["--price-per-hour", "2"], "--price-per-hour is 2.0; it needs --objective cost, not tokens-per-s"),
+        (["--objective", "devices"], "--min-tokens-per-s is missing; --objective devices needs what the devices "),
+        (["--price-per-hour", "0"], "--price-per-hour is 0.0; expected a positive number"),
+        (["--min-tokens-per-s", "nan"], "--min-tokens-per-s is nan; expected a positive number"),
         (["--max-tpot-ms", "0"], "--max-tpot-ms is 0.0; expected a positive number"),
+        (["--max-ttft-ms", "inf"], "--max-ttft-ms is inf; expected a positive number"),
+        (["--split", "4-4"], "--split is '4-4'; expected devices of the target and of the draft, as 4+4, or 8 where "),
+        (["--split", "1+1,"], "--split is '1+1,'; expected devices of the target and of the draft"),
+        (["--split", "2+1"], "--split is 2+1, which takes 3 devices; --devices is 2"),
+        (["--output-tokens", "16385"], "--output-tokens is 16385; expected 1 to 16384"),
+        (["--output-tokens", "8000"], "--context is 512; with 8000 output tokens that is more than the 8192 "),
+        (["--acceptance", "75"], "--acceptance has 75; expected shares from 0.01 to 0.99"),
+        (["--acceptance", "0.9,0.5,0.2"], "--acceptance is 0.9,0.5,0.2; no draft model is accepted so, "),
+        (["--acceptance", "0.7", "--acceptance", "0.8"], "--acceptance is given 2 times and --draft 1 times; "),
+        (["--acceptance", "0.7", "--dataset", "GSM8K"], "--acceptance is 0.7; with --dataset GSM8K acceptance is "),
+        (["--draft", "mixtral-8x7b"], "--draft is 'mixtral-8x7b'; that is a mixture of experts, which is not "),
+        (["--draft", "zzz"], "--draft is 'zzz'; `swiftspec models` lists those "),
         (["--profile", "p.json"], "--profile is p.json; with --device nothing is run or was measured here"),
         (["--inflate", "layers=9"], "--inflate is layers=9; with --device nothing is run or was measured here"),
         (["--op-tables", "none.npz"], "none.npz: cannot be read (No such file or directory)"),
     ],
 )  # fmt: skip
 def test_mistake(fails: Fails, tmp_path: Path, arguments: list[str], sentence: str) -> None:
-    assert fails_to_plan(fails, tmp_path, *PAIR, *ON_TWO, *arguments).startswith(sentence)
+    pair = replaced(PAIR, arguments)
+    assert fails_to_plan(fails, tmp_path, *pair, *ON_TWO, *arguments).startswith(sentence)
 
 
-@pytest.mark.parametrize("flag", ["--quant", "--draft-quant", "--engine", "--context", "--op-tables", "--dataset"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--quant",
+        "--draft-quant",
+        "--engine",
+        "--context",
+        "--output-tokens",
+        "--op-tables",
+        "--dataset",
+        "--acceptance",
+    ],
+)
 def test_what_needs_a_device_says_so(fails: Fails, tmp_path: Path, flag: str) -> None:
     sentence = fails_to_plan(fails, tmp_path, *PAIR, "--devices", 2, flag, 8)
     assert sentence.startswith(f"{flag} is 8; it needs --device")
@@ -149,7 +205,7 @@ def test_what_does_not_fit_says_what_is_missing_and_what_would_help(fails: Fails
     large = ["--target", "llama-3-70b", "--draft", DRAFT]
     sentence = fails_to_plan(fails, tmp_path, *large, "--device", "l40s", "--devices", 1, "--jobs", 1)
     assert sentence.startswith("the target in bf16 does not fit on one l40s: ")
-    assert " GB more than the 43.2 GB usable of 48.0 GB; " in sentence
+    assert " GB more than the 44.4 GB usable of 48.3 GB; " in sentence
     assert sentence.endswith("4 devices or int4 would help")
 
 
@@ -195,3 +251,94 @@ def test_a_trace_of_another_pair_is_an_assumption(tmp_path: Path, capsys: pytest
     assert made.acceptance.basis == (
         "recorded in trace.npz, of synthetic with synthetic, which stand in for llama-3-8b with llama-3.2-1b"
     )
+
+
+def test_names_are_taken_as_people_write_them_and_the_rest_as_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    command = ["plan", "--target", "meta-llama/Meta-Llama-3-8B-Instruct", "--draft", "Llama-3.2-1B", "--device", "H100"]
+    command += ["--devices", "2", "--jobs", "1", "--split", "1+1", "--output-tokens", "24", "--acceptance", "0.8,0.7"]
+    command += ["--price-per-hour", "3", "--json", str(tmp_path / "result.json"), "--out", str(out)]
+    assert main(command) == 0
+    told = capsys.readouterr()
+    assert "--target meta-llama/Meta-Llama-3-8B-Instruct is taken for llama-3-8b" in told.err
+    assert "--draft Llama-3.2-1B is taken for llama-3.2-1b" in told.err
+    made = Plan.load(out)
+    assert (made.device, made.target.model, made.draft.model) == ("h100-sxm", TARGET, DRAFT)
+    assert {candidate.split for candidate in made.candidates.values()} == {"1+1"}
+    assert made.max_new_tokens == 24
+    assert made.acceptance is not None
+    assert made.acceptance.provenance is Provenance.ASSUMED
+    assert made.acceptance.basis == "given: serial chains of 2 tokens are accepted up to each with 0.8,0.7"
+    cost = 1e6 * 3 * 2 / 3600 / made.chosen.prediction.metrics.figures.tokens_per_s
+    assert json.loads((tmp_path / "result.json").read_text())["cost_per_million_tokens"] == pytest.approx(cost)
+    assert f"A million tokens cost {cost:.2f}, in the currency of the price per hour." in " ".join(told.out.split())
+
+
+def test_the_best_of_several_drafts_is_planned_and_the_others_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, result = tmp_path / "plan.json", tmp_path / "result.json"
+    drafts = ["--draft", DRAFT, "--draft", "llama-3.2-3b", "--acceptance", "0.3", "--acceptance", "0.9"]
+    command = ["plan", "--target", TARGET, *drafts, *ON_TWO, "--policy", "serial_chain", "--json", str(result)]
+    assert main([*command, "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    content = json.loads(result.read_text())
+    speeds = {
+        name: plan["chosen"]["prediction"]["metrics"]["figures"]["tokens_per_s"]
+        for name, plan in content["drafts"].items()
+    }
+    assert list(speeds) == [DRAFT, "llama-3.2-3b"]
+    best = max(speeds, key=lambda name: speeds[name])
+    assert best == "llama-3.2-3b"  # of which nine tokens in ten are accepted
+    assert Plan.load(out).draft.model == content["draft"]["model"] == best
+    assert read_trace(Plan.load(out), out).draft.model == read_profile(Plan.load(out), out).draft.model == best
+    table = shown.split("Drafts\n")[1].split("\n\n")[0]
+    for name, tokens_per_s in speeds.items():
+        assert any(name in line and f"{tokens_per_s:.1f}" in line for line in table.splitlines())
+    assert table.index(best) < table.index(DRAFT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "plan.json",
+        "plan.profile.json",
+        "plan.trace.npz",
+        "result.json",
+    ]
+
+
+def test_a_draft_that_cannot_be_planned_is_told_with_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafts = ["--draft", DRAFT, "--draft", "llama-3.2-3b", "--acceptance", "0.2", "--acceptance", "0.95"]
+    wanted = ["--policy", "serial_chain", "--min-tokens-per-s", "260"]
+    assert main(["plan", "--target", TARGET, *drafts, *ON_TWO, *wanted, "--out", str(tmp_path / "plan.json")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"No plan with {DRAFT}: min_tokens_per_s is 260; the highest that was found is " in shown
+
+
+def test_the_same_draft_twice(fails: Fails, tmp_path: Path) -> None:
+    sentence = fails_to_plan(fails, tmp_path, *PAIR, "--draft", "Llama-3.2-1B-Instruct", *ON_TWO)
+    assert sentence == f"--draft is {DRAFT} twice; expected different models"
+
+
+def test_a_policy_without_a_draft_needs_none(fails: Fails, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = fails_to_plan(fails, tmp_path, "--target", TARGET, *ON_TWO)
+    assert sentence.startswith("--draft is missing; only --policy autoregressive and ")
+    command = ["plan", "--target", TARGET, *ON_TWO, "--policy", "autoregressive", "--out", str(tmp_path / "plan.json")]
+    assert main(command) == 0
+    assert (
+        "--draft is not given; llama-3.2-1b stands in, which autoregressive has no use for" in capsys.readouterr().err
+    )
+    assert Plan.load(tmp_path / "plan.json").chosen.policy == "autoregressive"
+
+
+def test_a_context_too_long_points_to_a_model_that_has_it(fails: Fails, tmp_path: Path) -> None:
+    sentence = fails_to_plan(fails, tmp_path, *PAIR, *ON_TWO, "--context", 9000)
+    assert sentence.endswith("the 8192 positions of llama-3-8b; llama-3.1-8b, of the same size, has 131072")
+
+
+def test_the_page_of_a_saved_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "again.html"
+    assert main(["report", "--plan", str(folder / "plan.json"), "--out", str(page)]) == 0
+    assert capsys.readouterr().out == f"Saved as {page}\n"
+    assert page.read_text() == (folder / "plan.html").read_text()

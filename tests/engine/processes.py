@@ -1,9 +1,12 @@
 """What the system says of processes."""
 
+import os
 import time
 from pathlib import Path
 
-__all__ = ["children", "gone_within", "is_running", "workers"]
+__all__ = ["children", "engine_processes", "gone_within", "is_running", "num_files", "resident_bytes", "workers"]
+
+_FORK_SERVER = "swiftspec.engine.fork_server"
 
 
 def children(pid: int) -> list[int]:
@@ -13,12 +16,37 @@ def children(pid: int) -> list[int]:
 
 def workers(pid: int) -> list[int]:
     """The engine's, the target's first: children of the one process that forks them."""
-    return [worker for nursery in children(pid) for worker in children(nursery)]
+    return [worker for fork_server in children(pid) for worker in children(fork_server)]
+
+
+def engine_processes(launcher: int) -> list[int]:
+    """Fork servers and workers of a launcher, also of one that has gone: a worker keeps its fork server's arguments."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has gone
+            continue
+        if _FORK_SERVER.encode() in arguments and str(launcher).encode() in arguments:
+            found.append(int(entry.name))
+    return sorted(pid for pid in found if is_running(pid))
 
 
 def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def num_files(pid: int) -> int:
+    """Open descriptors."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def gone_within(pids: list[int], seconds: float) -> bool:

@@ -29,7 +29,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from tests.engine.conftest import start_engine
 from tests.engine.pairs import VOCAB_SIZE, write_pair
-from tests.engine.processes import gone_within
+from tests.engine.processes import gone_within, num_files, resident_bytes
 from tests.engine.proxy import ProxiedSite
 
 __all__ = ["Soaked", "soak"]
@@ -37,7 +37,7 @@ __all__ = ["Soaked", "soak"]
 NEW_TOKENS = 96
 PATIENCE_S = 0.2
 POLICIES = ("swiftspec", "pearl", "amusd", "ssd", "specbranch", "mirror")
-LENGTHS = (1, 8, 37, 120)  # few: a prefill of any other length has buffers of its own, which look like growth
+LONGEST_PROMPT = 150
 WARM_PROMPTS = 20  # until then buffers are made, and Python's own caches filled
 MOST_GROWTH_BYTES = 8 << 20
 _READY_WITHIN_S = 60.0
@@ -129,7 +129,7 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
         ModelRef(model=str(target), dtype="float32", inflate="layers=12,hidden=192"),
         ModelRef(model=str(draft), dtype="float32"),
     )
-    prompts = [tuple(rng.choices(range(1, VOCAB_SIZE), k=rng.choice(LENGTHS))) for _ in range(num_prompts)]
+    prompts = [tuple(rng.choices(range(1, VOCAB_SIZE), k=rng.randint(1, LONGEST_PROMPT))) for _ in range(num_prompts)]
     with start_engine(pair, Layout.COLOCATED) as engine:
         expected = [_generate(engine, Autoregressive(), prompt, lambda _: None)[0] for prompt in prompts]
     counts: Counter[str] = Counter()
@@ -211,8 +211,7 @@ def _wait_for_draft(engine: Launcher, faults: _Faults) -> None:
 
 def _size(pid: int) -> tuple[int, int]:
     """Resident bytes, and open file descriptors."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE"), len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return resident_bytes(pid), num_files(pid)
 
 
 def _say(line: str) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -93,16 +94,41 @@ def test_directory_without_weights_is_named(model: Path) -> None:
         load(model)
 
 
-@pytest.mark.parametrize("index", ["not json", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": 3}}'])
-def test_malformed_index_is_named(model: Path, index: str) -> None:
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("not json", "not a JSON document"),
+        ("[]", "expected an object with a weight_map"),
+        ("{}", "expected an object with a weight_map"),
+        ('{"weight_map": {}}', "expected an object with a weight_map"),
+        ('{"weight_map": {"a": 3}}', r"weight_map\.a is 3; expected a file beside it"),
+        ('{"weight_map": {"a": "../other.safetensors"}}', r"weight_map\.a is '../other.safetensors'; expected a file"),
+        ('{"weight_map": {"a": "/etc/passwd"}}', r"weight_map\.a is '/etc/passwd'; expected a file beside it"),
+        ('{"weight_map": {"a": ".."}}', r"weight_map\.a is '..'; expected a file beside it"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_malformed_index_is_named(model: Path, index: str, message: str) -> None:
     write_shards(model)
     (model / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(ValueError, match=r"index.json: expected an object with a weight_map"):
+    with pytest.raises(ValueError, match=rf"index.json: .*{message}"):
+        load(model)
+
+
+def test_more_layers_than_the_checkpoint_has_are_refused_before_they_are_named(model: Path) -> None:
+    spec = dataclasses.replace(ModelSpec.from_directory(model), num_layers=10**9)
+    with pytest.raises(ValueError, match=r"num_hidden_layers is 1000000000; model\.layers\.\d+ and what"):
+        load_weights(model, spec)
+
+
+def test_header_of_an_incredible_length_is_refused(model: Path) -> None:
+    (model / "model.safetensors").write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ValueError, match=r"model.safetensors: not a readable safetensors file: its header would have"):
         load(model)
 
 
 def test_missing_shard_is_named(model: Path) -> None:
     write_shards(model)
     (model / "b.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"b.safetensors: not a readable safetensors file"):
+    with pytest.raises(ValueError, match=r"b.safetensors: cannot be read \(No such file"):
         load(model)

@@ -1,3 +1,4 @@
+import re
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ def test_a_written_secret_is_read_and_nobody_else_may(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     write_secret(path)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(read_secret(path)) == 64
+    assert re.fullmatch(rb"swiftspec-[0-9a-f]{64}-[0-9a-f]{8}", read_secret(path))
     with pytest.raises(ValueError, match=r"secret: cannot be written \(File exists\)"):
         write_secret(path)
 
@@ -23,8 +24,10 @@ def test_a_written_secret_is_read_and_nobody_else_may(tmp_path: Path) -> None:
     [
         (0o640, b"x" * 64, "its mode is 640, so others may read the secret; expected 600"),
         (0o604, b"x" * 64, "its mode is 604"),
-        (0o600, b" short \n", "the secret has 5 bytes; expected 32 or more"),
-        (0o600, b"", "the secret has 0 bytes"),
+        (0o600, b"a" * 36, "holds no secret that `swiftspec secret` made; make one with `swiftspec secret --out"),
+        (0o600, b"0123456789abcdef" * 4, "holds no secret"),
+        (0o600, b"swiftspec-" + b"a" * 64 + b"-00000000", "holds no secret"),
+        (0o600, b"", "holds no secret"),
     ],
 )
 def test_a_secret_that_is_none_is_refused(tmp_path: Path, mode: int, content: bytes, sentence: str) -> None:

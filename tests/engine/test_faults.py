@@ -1,39 +1,36 @@
 """Processes that really die, freeze and come back. The target's output is the same in every case that it survives."""
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.sampling import Sampler
 from swiftspec.errors import EngineError
-from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies import Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.timeline import Phase
 from tests.engine.conftest import start_engine, two_cores
-from tests.engine.pairs import write_pair
 from tests.engine.processes import gone_within
+from tests.engine.victims import PATIENCE_S, generate, once, pid_of, slow_pair, wait_until_ready
 
 pytestmark = [pytest.mark.alone, two_cores]
-PATIENCE_S = 0.3
-LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=180)
 Fault = Callable[[Launcher], None]
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
-    """Of a target whose forward takes a while, so that faults fall into the middle of a request."""
-    target, draft = write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
-    slow = ModelRef(model=str(target), dtype="float32", inflate="layers=32,hidden=192")
-    return slow, ModelRef(model=str(draft), dtype="float32")
+    return slow_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
@@ -55,32 +52,6 @@ def engine(shared: Launcher) -> Launcher:
     return shared
 
 
-def generate(engine: Launcher, policy: Policy, on_commit: Callable[[int], None] = lambda _: None) -> Generation:
-    num_tokens = 0
-
-    def count(tokens: tuple[int, ...]) -> None:
-        nonlocal num_tokens
-        num_tokens += len(tokens)
-        on_commit(num_tokens)
-
-    return engine.generate(policy, LONG, request_id="test", sampler=Sampler(), on_commit=count)
-
-
-def pid_of(engine: Launcher, role: Role, rank: int = 0) -> int:
-    return next(process.pid for process in engine.processes if (process.role, process.rank) == (role, rank))
-
-
-def once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
-    """Act when so many tokens have been committed."""
-    pending = [act]
-
-    def on_commit(num_tokens: int) -> None:
-        if num_tokens >= after and pending:
-            pending.pop()()
-
-    return on_commit
-
-
 def longest_wait_s(generation: Generation) -> float:
     waits = [span for span in generation.timeline.of(Role.TARGET) if span.phase is Phase.WAIT]
     return max(span.end_s - span.start_s for span in waits)
@@ -99,14 +70,6 @@ def test_a_draft_killed_in_the_middle_costs_one_patience_and_is_started_again(
     after = generate(engine, SwiftSpec())
     assert (after.tokens, engine.num_restarts) == (expected, num_restarts + 1)
     assert after.timeline.of(Role.DRAFT)
-
-
-def wait_until_ready(engine: Launcher, seconds: float = 30.0) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not any(process.role is Role.DRAFT for process in engine.processes):
-        engine.attend()
-        time.sleep(0.02)
-        assert time.monotonic() < deadline_s, "the draft does not come back"
 
 
 def test_a_draft_that_comes_back_in_the_middle_joins_in_within_a_second(
@@ -146,6 +109,68 @@ def test_a_draft_that_keeps_dying_is_given_up(pair: tuple[ModelRef, ModelRef], e
         for _ in range(2):
             assert generate(engine, SwiftSpec()).tokens == expected
         assert [process.role for process in engine.processes] == [Role.TARGET]
+
+
+def test_a_draft_whose_restarts_fail_is_given_up_with_a_word(
+    tmp_path: Path, expected: tuple[int, ...], pair: tuple[ModelRef, ModelRef], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its model has gone: the sentence that it would have been refused with at the start is not lost."""
+    target, draft = pair
+    shutil.copytree(draft.model, tmp_path / "draft")
+    moved = (target, draft.model_copy(update={"model": str(tmp_path / "draft")}))
+    with start_engine(moved, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=2) as engine:
+        os.kill(pid_of(engine, Role.DRAFT), signal.SIGKILL)
+        shutil.rmtree(tmp_path / "draft")
+        deadline_s = time.monotonic() + 60.0
+        while not caplog.records and time.monotonic() < deadline_s:
+            assert generate(engine, SwiftSpec()).tokens == expected
+        assert generate(engine, SwiftSpec()).tokens == expected
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "the draft has died 3 times within an hour; the target decodes alone" in warning
+    assert str(tmp_path / "draft") in warning
+
+
+def test_a_draft_restarted_after_its_socket_was_removed_costs_no_later_losses(
+    engine: Launcher, expected: tuple[int, ...]
+) -> None:
+    removed = [path for path in Path(tempfile.gettempdir()).glob("swiftspec-*/channel-0") if is_held(engine, path)]
+    assert removed
+    for path in removed:
+        path.unlink()
+    os.kill(pid_of(engine, Role.DRAFT), signal.SIGKILL)
+    for _ in range(3):  # the first may see it die, and may see it come back
+        wait_until_ready(engine)
+        generation = generate(engine, SwiftSpec())
+        assert generation.tokens == expected
+    assert generation.losses == 0
+    assert generation.timeline.of(Role.DRAFT)
+
+
+def is_held(engine: Launcher, path: Path) -> bool:
+    """Whether the target listens there."""
+    inodes = [line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if str(path) in line]
+    files = [file.readlink() for file in Path(f"/proc/{pid_of(engine, Role.TARGET)}/fd").iterdir()]
+    return any(f"socket:[{inode}]" == str(file) for inode in inodes for file in files)
+
+
+def test_a_frozen_target_is_waited_for_with_a_word(
+    engine: Launcher, expected: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    target = pid_of(engine, Role.TARGET)
+
+    def freeze() -> None:
+        os.kill(target, signal.SIGSTOP)
+        threading.Thread(target=thaw).start()
+
+    def thaw() -> None:
+        deadline_s = time.monotonic() + 20.0
+        while not caplog.records and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        os.kill(target, signal.SIGCONT)
+
+    assert generate(engine, SwiftSpec(), once(20, freeze)).tokens == expected
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"no token from the target for 3 s: process {target} is stopped" in warning
 
 
 def test_a_frozen_draft_is_taken_back_within_a_second_when_it_thaws(

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,34 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path, monkeypatch: 
     with pytest.raises(ValueError, match="large: cannot write the inflated model: No space left on device"):
         write_inflated(source, Inflation(layers=4), tmp_path / "large", dtype=torch.float32)
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("inflation", "message"),
+    [
+        (Inflation(layers=10**9), "the model of layers=1000000000 needs .* GB of memory; this machine has"),
+        (Inflation(hidden=4_800_000), "the model of hidden=4800000 needs .* GB of memory; this machine has"),
+    ],
+)
+def test_a_model_beyond_memory_is_refused_before_it_is_made(tmp_path: Path, inflation: Inflation, message: str) -> None:
+    source = write_checkpoint(tmp_path / "small", "llama")
+    with pytest.raises(ValueError, match=message):
+        write_inflated(source, inflation, tmp_path / "out", dtype=torch.float32)
+    with pytest.raises(ValueError, match=message.replace("the model of", "the model inflated to")):
+        Decoder.load(source, inflation=inflation)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_beyond_the_disk_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_checkpoint(tmp_path / "small", "llama")
+    full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(ValueError, match=r"the model of layers=5 has \S+ GB; there are 1e-06 GB free for"):
+        write_inflated(source, Inflation(layers=5), tmp_path / "out", dtype=torch.float32)
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_layers_than_can_be_named_are_refused(tmp_path: Path) -> None:
+    spec = ModelSpec.from_directory(write_checkpoint(tmp_path, "llama"))
+    with pytest.raises(ValueError, match="layers is 1000000000; expected at most 100000"):
+        inflate_weights({}, spec, Inflation(layers=10**9), seed=0, device="meta")

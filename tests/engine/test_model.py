@@ -11,6 +11,7 @@ from swiftspec.engine.model import Decoder
 from swiftspec.engine.ops import reference_ops
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.weights import WeightFormat
+from swiftspec.steps import PREFILL_SIZES
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -174,6 +175,35 @@ def test_chunked_prefill_equals_one_row_at_a_time(decoder: AnyDecoder) -> None:
         logits = decoder.forward([token], [position], [0], cache)
         cache.keep((0,), 1)
     assert_close(causal_logits(decoder, tokens), logits[0])
+
+
+@pytest.mark.parametrize("num_tokens", [31, 32, 33, 48, 49, 65, 96, 97, 127, 128, 161])
+def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache(
+    num_tokens: int, directory: Path
+) -> None:
+    decoder, tokens = Decoder.load(directory), random_tokens(num_tokens)
+    reference = reference_logits(directory, tokens)[-1]
+    full, roomy = decoder.new_cache(num_tokens), decoder.new_cache(num_tokens + 130)
+    for cache in (full, roomy):
+        logits = decoder.prefill(tokens, cache)
+        assert logits is not None
+        assert_close(logits, reference)
+        assert cache.length == num_tokens
+    assert full.data.count_nonzero() == full.data.numel()
+    assert not roomy.data[:, :, :, num_tokens:].any()
+
+
+def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(directory: Path) -> None:
+    decoder = Decoder.load(directory)
+    cache = decoder.new_cache(256)
+    decoder.warm_up(range(1, 33), cache)
+    assert cache.length == 0
+    warm = set(decoder._workspaces)
+    assert warm == set(PREFILL_SIZES)
+    for num_tokens in range(1, 150):
+        cache.reset()
+        decoder.prefill([1] * num_tokens, cache)
+    assert set(decoder._workspaces) == warm
 
 
 def test_cache_longer_than_the_models_context_is_allowed(directory: Path, decoder: AnyDecoder) -> None:

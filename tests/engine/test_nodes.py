@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.curve import Curve
 from swiftspec.engine.links import Link
 from swiftspec.engine.nodes import NodeSite, Peer, free_ports, shares
 from swiftspec.engine.nursery import Nursery
@@ -16,6 +17,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.timeline import Phase, Span
 
 HERE = "127.0.0.1"
+CURVE = Curve.derived(b"s" * 32)
 
 
 def node(rank: int, *, host: int | None = None, num_devices: int = 2) -> NodeFacts:
@@ -23,7 +25,7 @@ def node(rank: int, *, host: int | None = None, num_devices: int = 2) -> NodeFac
         rank=rank,
         num_nodes=2,
         version="1",
-        plan_sha256="",
+        plan_sha256="a" * 64,
         address=f"192.0.2.{rank}",
         folder=f"/folder-{rank}",
         host=rank if host is None else host,
@@ -34,7 +36,7 @@ def node(rank: int, *, host: int | None = None, num_devices: int = 2) -> NodeFac
 
 def site(*nodes: NodeFacts, owned: list[tuple[int, ...]] | None = None) -> NodeSite:
     return NodeSite(
-        nodes, {}, owned or shares(4, 2), curve=None, store="tcp://192.0.2.0:29500/swiftspec", nursery=Nursery()
+        nodes, {}, owned or shares(4, 2), curve=CURVE, store=lambda: "tcp://192.0.2.0:29500", nursery=Nursery()
     )
 
 
@@ -75,7 +77,7 @@ def test_what_stays_on_a_node_never_touches_the_network() -> None:
     assert nodes.channel(seat(Role.TARGET, 2), seat(Role.DRAFT, 3)) == "ipc:///folder-1/channel-0"
     assert nodes.channel(seat(Role.TARGET, 2, group=1), seat(Role.DRAFT, 0)) == "tcp://192.0.2.1:5001"
     assert nodes.team("a", [setup(2), setup(3, rank=1)]) == "file:///folder-1/team-a"
-    assert nodes.team("a", [setup(1), setup(2, rank=1)]) == "tcp://192.0.2.0:29500/swiftspec/team-a"
+    assert nodes.team("a", [setup(1), setup(2, rank=1)]) == "tcp://192.0.2.0:29500/team-a"
 
 
 def test_nodes_of_one_machine_share_its_files() -> None:
@@ -106,8 +108,8 @@ def test_a_node_with_too_few_devices_is_named(
 @pytest.fixture
 def ends() -> Iterator[tuple[Peer, Link]]:
     """Node 1 as node 0 sees it, and its own end."""
-    link = Link(f"tcp://{HERE}:0", bind=True, curve=None)
-    with link, Link(link.address, bind=False, curve=None) as other, ThreadPoolExecutor() as threads:
+    link = Link(f"tcp://{HERE}:0", bind=True, curve=CURVE)
+    with link, Link(link.address, bind=False, curve=CURVE) as other, ThreadPoolExecutor() as threads:
         waiting = threads.submit(other.await_peer, 5.0)
         link.await_peer(5.0)
         waiting.result()

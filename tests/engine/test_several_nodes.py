@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 
+from swiftspec import __version__
 from swiftspec.cli import main
-from swiftspec.documents import ModelRef
-from swiftspec.engine.curve import write_secret
+from swiftspec.documents import ModelRef, file_sha256
+from swiftspec.engine.curve import Curve, read_secret, write_secret
+from swiftspec.engine.links import Link
 from swiftspec.engine.nodes import free_ports
+from swiftspec.engine.rendezvous import Rendezvous, meet
+from swiftspec.engine.wire import Frame
 from swiftspec.plan import Plan
 from swiftspec.policies.effects import Role
 from tests.cli import samples
@@ -25,6 +29,7 @@ from tests.engine.conftest import two_cores
 from tests.engine.hosts import ROOT, Host, in_namespaces, on_loopback
 from tests.engine.pairs import write_pair
 from tests.engine.processes import children, gone_within
+from tests.engine.test_admission import facts, setup
 
 pytestmark = [pytest.mark.alone, two_cores]
 TEXTS = [f"def function_{number}(argument):" for number in range(24)]
@@ -166,6 +171,7 @@ def test_torchrun_starts_a_process_for_each_rank(
 ) -> None:
     result = plan.parent / "torchrun.json"
     flags = ["--plan", plan, "--prompts", plan.parent / "few.jsonl", "--max-new-tokens", 60, "--json", result]
+    flags += ["--secret", plan.parent / "secret"]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
     done = subprocess.run(
         [*map(str, command), "-m", "swiftspec.engine", *map(str, flags)],
@@ -184,11 +190,48 @@ def test_torchrun_starts_a_process_for_each_rank(
 
 def test_a_node_with_another_secret_is_refused(plan: Path, tmp_path: Path) -> None:
     write_secret(tmp_path / "other")
-    with started(plan, on_loopback(), secret=tmp_path / "other") as (first, other):
-        sentence = "node 0 does not have the same secret; expected one file on all nodes"
-        assert ended(first, 30) == (2, f"swiftspec: error: node 1: {sentence}\n")
+    with started(plan, on_loopback(), "--rendezvous-timeout", 5, secret=tmp_path / "other") as (first, other):
         code, said = ended(other, 30)
-        assert (code, said.splitlines()[-1]) == (2, f"swiftspec: error: {sentence}")
+        assert code == 2
+        assert said.splitlines()[-1].startswith("swiftspec: error: node 0 at 127.0.0.1:")
+        assert said.endswith("does not have the same secret; expected one file on all nodes\n")
+        code, said = ended(first, 30)
+        assert code == 2
+        assert said.endswith("within 5 s; 1 connections without the secret were refused\n")
+
+
+def test_without_a_secret_a_node_says_how_to_make_one(plan: Path) -> None:
+    rendezvous = ["--nnodes", 2, "--node-rank", 1, "--rendezvous", "127.0.0.1:29500"]
+    code, said = ended(on_loopback()[1].start("run", "--plan", plan, *rendezvous), 30)
+    assert code == 2
+    assert said == (
+        "swiftspec: error: --secret is missing; it keeps strangers out, on one machine, too: make one with "
+        "`swiftspec secret --out swiftspec.secret`, and give every node a copy\n"
+    )
+
+
+def test_node_0_cannot_make_another_node_touch_its_files(plan: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "thesis.txt"
+    precious.write_text("precious")
+    curve, host = Curve.derived(read_secret(plan.parent / "secret")), on_loopback()[1]
+    port = free_ports(host.address, 1)[0]
+    where = f"{host.address}:{port}"
+    with (
+        meet(Rendezvous.at(where, rank=0, num_nodes=2, timeout_s=30.0), curve) as meeting,
+        Link(f"tcp://{host.address}:0", bind=True, curve=curve) as link,
+    ):
+        flags = ["--nnodes", 2, "--node-rank", 1, "--rendezvous", where, "--secret", plan.parent / "secret"]
+        node = host.start("run", "--plan", plan, *flags)
+        own = facts(0, str(tmp_path)).model_copy(
+            update={"plan_sha256": file_sha256(plan), "version": __version__, "links": (link.address,)}
+        )
+        meeting.exchange(own)
+        link.await_peer(30.0)
+        link.send(Frame(1, setup(models={Role.TARGET: Plan.load(plan).target}, channels=(f"ipc://{precious}",))))
+        code, said = ended(node, 30)
+    assert code == 2
+    assert "error: node 0 asks for a process whose " in said.splitlines()[-1]
+    assert precious.read_text() == "precious"
 
 
 def test_the_target_goes_on_without_a_node_that_is_killed(plan: Path, expected: list[list[int]]) -> None:

@@ -198,6 +198,43 @@ def test_heat_maps_are_dense_and_frame_the_chosen_split() -> None:
     assert [cell for cell in pairs.iter("td") if cell.get("class") == "none"] == []
 
 
+def test_estimates_are_marked_as_such_in_map_and_table() -> None:
+    plan = rich_plan()
+    rough = tuple(cell.model_copy(update={"estimated": cell.num_devices < 8}) for cell in plan.explored)
+    page = root(render(plan.model_copy(update={"explored": rough}), profile=composed_profile(), timeline=None))
+    marked = {
+        section.get("id"): sum("".join(cell.itertext()).startswith("~") for cell in section.iter("td"))
+        for section in page.iter("section")
+    }
+    assert marked["splits"] == sum(cell.estimated for cell in rough)
+    assert marked["devices"] == 7
+    assert "~" not in "".join(words(composed_page()).split("A figure with ~"))
+
+
+def test_estimates_do_not_beat_the_choice_on_as_many_devices() -> None:
+    plan = rich_plan()
+    (eight,) = (cell for cell in plan.explored if (cell.policy, cell.split) == ("ssd", "4+4"))
+    rough = eight.model_copy(update={"tokens_per_s": 999.0, "estimated": True})
+    explored = tuple(rough if cell is eight else cell for cell in plan.explored)
+    assert plan.model_copy(update={"explored": explored}).fastest_by_devices[8].policy == "swiftspec"
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (None, "Engine: not stated in this plan."),
+        ("auto", "Engine: auto, which is nobody's serving engine: "),
+        ("vllm", "Engine: vLLM's kernels, and its time around them."),
+    ],
+)
+def test_whose_engine_is_assumed_stands_at_the_top(engine: str | None, said: str) -> None:
+    plan = rich_plan().model_copy(update={"engine": engine, "known_errors": {"acceptance": None}})
+    (header,) = root(render(plan, profile=composed_profile(), timeline=None)).iter("header")
+    text = "".join(header.itertext())
+    assert said in text
+    assert "The error of acceptance is not known, and not in them." in text
+
+
 def test_policies_that_share_a_reason_are_one_row() -> None:
     rejected = {"ssd: too slow": 3, "pearl: too slow": 4, "ssd: too wide": 5, "out of room": 2}
     plan = rich_plan().model_copy(update={"rejected": rejected})
@@ -223,6 +260,21 @@ def test_acceptance_of_another_pair_is_said_at_the_top() -> None:
     )
     (warning,) = [tag for tag in page.iter("p") if tag.get("class") == "warning"]
     assert "".join(warning.itertext()) == "Acceptance is assumed. Nothing is published; another pair stands in."
+
+
+def test_acceptance_on_one_narrow_data_set_is_said_at_the_top_and_first_in_its_section() -> None:
+    narrow = Acceptance(
+        basis="fitted to a chain", provenance=Provenance.PUBLISHED, warning="known only on InstructCoder (code editing)"
+    )
+    plan = rich_plan().model_copy(update={"acceptance": narrow})
+    page = root(render(plan, profile=composed_profile(), timeline=None))
+    warnings = ["".join(tag.itertext()) for tag in page.iter("p") if tag.get("class") == "warning"]
+    assert warnings == [
+        "Acceptance is known only on InstructCoder (code editing). Fitted to a chain.",
+        "Acceptance is known only on InstructCoder (code editing).",
+    ]
+    section = next(found for found in page.iter("section") if found.get("id") == "acceptance")
+    assert [tag.get("class") for tag in section.iter("p")][:2] == ["warning", "quiet"]
 
 
 def test_several_target_groups_have_no_speed_of_light() -> None:
@@ -296,3 +348,15 @@ def test_both_schemes_name_the_same_colours_and_every_paint_has_one() -> None:
     used = set(re.findall(r'class="(?:swatch )?paint-([a-z]+)', composed_page() + measured_page()))
     assert used
     assert used <= set(re.findall(r"\.paint-([a-z]+) ", STYLE))
+
+
+def test_captions_are_outside_of_what_scrolls() -> None:
+    """One inside is cut off with its table on a phone."""
+    page = root(PAGES["composed"]())
+    assert not list(page.iter("caption"))
+    figures = [figure for figure in page.iter("figure") if figure.find(".//table") is not None]
+    assert len(figures) == len(list(page.iter("table")))
+    for figure in figures:
+        caption, box = figure
+        assert (caption.tag, box.get("class")) == ("figcaption", "scroll")
+        assert "".join(caption.itertext()).strip()

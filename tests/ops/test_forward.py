@@ -30,6 +30,38 @@ def test_a_forward_is_slower_than_its_weights_at_peak_bandwidth() -> None:
         assert light_s < _seconds(degree=degree) < 2.5 * light_s
 
 
+ENGINES = ("vllm", "sglang", "trtllm")
+
+
+def _forward_s(device: str, framework: str, model: str, *, quant: str, degree: int, rows: int) -> float:
+    kernels = kernels_of(device, framework=framework)
+    spec = known_model(model).spec
+    return _total(forward_parts(spec, kernels=kernels, quant=quant, degree=degree, rows=rows, context=512))
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "h200-sxm", "h800-sxm", "a100-sxm", "l40s", "b200"])
+@pytest.mark.parametrize("framework", ENGINES)
+def test_a_forward_costs_no_less_than_one_of_fewer_rows(device: str, framework: str) -> None:
+    for model, degree, quant in (("llama-3-70b", 4, "fp8"), ("llama-3-70b", 8, "bf16"), ("llama-3.2-1b", 1, "bf16")):
+        seconds = [
+            _forward_s(device, framework, model, quant=quant, degree=degree, rows=rows)
+            for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+        ]
+        assert seconds == pytest.approx(sorted(seconds), rel=1e-9), (model, degree, quant)
+
+
+@pytest.mark.parametrize("framework", ENGINES)
+@pytest.mark.parametrize("quant", ["fp8", "bf16"])
+@pytest.mark.parametrize(("model", "degree"), [("qwen2.5-72b", 4), ("qwen2.5-7b", 1), ("llama-3-70b", 4)])
+def test_a_b200_is_no_slower_than_an_h200(framework: str, quant: str, model: str, degree: int) -> None:
+    for rows in (1, 2, 4, 8):
+        newer, older = (
+            _forward_s(device, framework, model, quant=quant, degree=degree, rows=rows)
+            for device in ("b200", "h200-sxm")
+        )
+        assert newer < older, rows
+
+
 def test_more_devices_are_faster_for_a_large_model() -> None:
     seconds = [_seconds(degree=degree) for degree in range(1, 9)]
     assert seconds == sorted(seconds, reverse=True)

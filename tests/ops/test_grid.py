@@ -50,4 +50,12 @@ def test_a_spike_is_replaced_and_no_longer_measured() -> None:
 
 def test_a_step_is_no_spike() -> None:
     grid = Grid([[x] for x in (1, 2, 4, 8)], [1.0, 1.0, 3.0, 3.0], smooth_axis=0)
-    assert grid.at(4) == (3.0, True, False)
+    assert grid.at(4)[:2] == (3.0, True)
+
+
+def test_values_that_fall_along_an_axis_count_for_the_least_behind_them_and_gaps_stay() -> None:
+    points = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 4)]
+    grid = Grid(points, [5.0, 2.0, 3.0, 1.0, 4.0], rising_axis=1)
+    assert [grid.at(1, x).value for x in (1, 2, 4)] == [2.0, 2.0, 3.0]
+    assert [grid.at(2, x).value for x in (1, 4)] == [1.0, 4.0]
+    assert grid.at(2, 2).borrowed

@@ -1,5 +1,7 @@
 """Kernels from the shipped tables, against figures that their source states."""
 
+from dataclasses import replace
+
 import pytest
 
 from swiftspec.latency import Provenance
@@ -17,13 +19,47 @@ def _tables(device: str) -> OpTables:
 
 
 @pytest.mark.parametrize(
-    ("device", "n", "k", "us"),
-    [("h200-sxm", 7168, 8192, 32.8), ("h200-sxm", 8192, 3584, 16.8), ("h100-sxm", 7168, 8192, 43.4)],
+    ("device", "rows", "n", "k", "us"),
+    [
+        ("h200-sxm", 8, 8192, 3584, 16.8),
+        ("h200-sxm", 8, 7168, 8192, 31.4),  # 32.8 with 8 rows, 31.4 with 64
+        ("h100-sxm", 8, 7168, 8192, 41.8),  # 43.4 with 8 rows, 41.8 with 32
+        ("b200", 1, 7168, 8192, 22.55),  # 23.4 with one row, 22.55 with 8
+    ],
 )
-def test_a_measured_gemm_is_what_its_source_says(device: str, n: int, k: int, us: float) -> None:
-    seconds, provenance = kernels_of(device).gemm(rows=8, n=n, k=k, quant="bf16")
+def test_a_measured_gemm_is_the_least_of_what_its_source_says_for_its_rows_and_more(
+    device: str, rows: int, n: int, k: int, us: float
+) -> None:
+    seconds, provenance = kernels_of(device).gemm(rows=rows, n=n, k=k, quant="bf16")
     assert seconds == pytest.approx(us * 1e-6, rel=0.005)
     assert provenance is Provenance.MEASURED
+
+
+ENGINES = [
+    (device, framework)
+    for device in ("h100-sxm", "h200-sxm", "a100-sxm", "l40s", "b200")
+    for framework in ("vllm", "sglang", "trtllm")
+]
+
+
+@pytest.mark.parametrize(("device", "framework"), ENGINES)
+def test_a_gemm_never_costs_more_than_the_same_with_more_rows(device: str, framework: str) -> None:
+    kernels = kernels_of(device, framework=framework)
+    for quant in ("bf16", "fp8", "int4"):
+        for n, k in ((1024, 1024), (2048, 2048), (7168, 8192), (28672, 4096), (5120, 3000), (128256, 2048)):
+            seconds = [kernels.gemm(rows=rows, n=n, k=k, quant=quant).seconds for rows in (*range(1, 300), 768, 50_000)]
+            assert seconds == pytest.approx(sorted(seconds), rel=1e-9), (quant, n, k)
+
+
+def test_a_gap_in_the_rows_of_a_shape_is_left_out() -> None:
+    tables = _tables("h200-sxm")
+    gemm = tables.tables["gemm"]
+    # Of this shape 64 rows and more are missing; those of others, which are smaller, must not stand for them.
+    gone = (gemm["n"] == 7168) & (gemm["k"] == 8192) & (gemm["rows"] >= 64)
+    smaller = {name: column[~gone & (gemm["n"] <= 7168)] for name, column in gemm.items()}
+    kernels = TableKernels(replace(tables, tables={**tables.tables, "gemm": smaller}))
+    alone = kernels.gemm(rows=8, n=7168, k=8192, quant="bf16").seconds
+    assert alone == pytest.approx(31.6e-6, rel=0.01)  # what 32 rows take
 
 
 def test_a_gemm_between_sites_lies_between_them() -> None:
@@ -75,6 +111,16 @@ def test_an_all_reduce_is_what_its_source_says(implementation: str, degree: int,
     seconds, provenance = kernels.all_reduce(num_bytes=65536, degree=degree, implementation=implementation)
     assert seconds == pytest.approx(us * 1e-6, rel=0.01)
     assert provenance is Provenance.MEASURED
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "h800-sxm", "l40s", "b200"])
+def test_an_exchange_never_costs_more_than_one_of_more_bytes(device: str) -> None:
+    kernels = kernels_of(device)
+    sizes = [rows * 8192 * 2 for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)]
+    for degree in (2, 4, 8):
+        for name in kernels.collectives(degree):
+            times = [kernels.all_reduce(num_bytes=size, degree=degree, implementation=name).seconds for size in sizes]
+            assert times == pytest.approx(sorted(times), rel=1e-9), (degree, name)
 
 
 @pytest.mark.parametrize("degree", [3, 5, 6, 7])

@@ -25,8 +25,8 @@ def outcome(policy: Policy, request_s: Sequence[float] | np.ndarray) -> Outcome:
     return Outcome(option=option, tokens=tokens, request_s=seconds, tpot_s=seconds / tokens, metrics=None, seconds={})
 
 
-def resampling(num_prompts: int = NUM_PROMPTS, num_seeds: int = 1) -> Resampling:
-    return Resampling(num_prompts=num_prompts, num_seeds=num_seeds, seed=0)
+def resampling(num_prompts: int = NUM_PROMPTS, num_runs: int = 1) -> Resampling:
+    return Resampling(num_prompts=num_prompts, num_runs=num_runs, seed=0)
 
 
 def test_the_faster_wins_where_every_prompt_agrees() -> None:
@@ -78,5 +78,5 @@ def test_a_single_prompt_is_judged_by_its_seeds() -> None:
         option=option, tokens=np.array([100]), request_s=seconds, tpot_s=seconds / 100, metrics=None, seconds={}
     )
     assert subject.tokens_per_s == pytest.approx(10.0)
-    low, high = resampling(num_prompts=1, num_seeds=3).interval(subject)
+    low, high = resampling(num_prompts=1, num_runs=3).interval(subject)
     assert low < 10 < high

@@ -7,7 +7,7 @@ from swiftspec.planner.option import Option
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.registry import named_device, sharded, weight_bytes
+from swiftspec.registry import known_model, named_device, sharded, weight_bytes
 from swiftspec.simulator.oracle import synthesise_trace
 from tests.planner.pairs import PAIR, composed_profile
 
@@ -35,7 +35,7 @@ def test_groups_hold_weights_kv_and_a_reserve() -> None:
     assert target.kv_bytes == {Role.TARGET: 80 * 2 * 128 * 2 * 2 * (1000 + 8)}
     assert draft.kv_bytes == {Role.DRAFT: sharded(DRAFT, 2).kv_bytes_per_token("bf16") * (1000 + 160)}
     assert target.reserve_bytes >= GRAPHS_BYTES
-    assert target.usable_bytes == 72 * 10**9
+    assert target.usable_bytes == int(0.92 * 81559 * 2**20)
 
 
 def test_a_colocated_pair_shares_its_devices() -> None:
@@ -60,7 +60,7 @@ def test_shortfall_is_what_the_fullest_device_lacks() -> None:
 
 def test_what_does_not_fit_is_rejected_with_what_it_needs() -> None:
     trace = synthesise_trace((0.6, 0.2), prompt_lengths=(100,), num_tokens=20, seed=1)
-    larger = replace(model(), device=replace(named_device("h100-sxm"), memory_bytes=84 * 10**9))
+    larger = replace(model(), device=replace(named_device("h100-sxm"), memory_bytes=82_200_000_000))
     options, rejected = feasible_options(composed_profile(num_devices=4), trace, num_devices=4, memory=larger)
     degrees = {name: set[int]() for name in ("autoregressive", "serial_chain")}
     for option in options:
@@ -72,11 +72,26 @@ def test_what_does_not_fit_is_rejected_with_what_it_needs() -> None:
     assert len(dsi) == 1
 
 
-@pytest.mark.parametrize(("num_devices", "helpful"), [(1, "3 devices or int4 would help"), (2, "3 devices or fp8")])
-def test_the_error_says_how_much_is_missing_and_what_would_help(num_devices: int, helpful: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "num_devices", "helpful"),
+    [
+        ("h100-sxm", 1, "2 devices or fp8 would help"),
+        ("l40s", 1, "4 devices or int4 would help"),
+        ("l40s", 2, "4 devices or fp8 would help"),
+    ],
+)
+def test_the_error_says_how_much_is_missing_and_what_would_help(device: str, num_devices: int, helpful: str) -> None:
+    memory = model(device=device)
     smallest = placed("autoregressive", num_devices)
-    message = model().too_big(smallest, context=8192)
-    missing = model().shortfall(smallest, context=8192)
-    assert f"are {missing / 1e9:.1f} GB more than the 72.0 GB usable of 80.0 GB" in message
+    message = memory.too_big(smallest, context=8192)
+    missing = memory.shortfall(smallest, context=8192)
+    usable, whole = memory.usable_bytes / 1e9, memory.device.memory_bytes / 1e9
+    assert f"are {missing / 1e9:.1f} GB more than the {usable:.1f} GB usable of {whole:.1f} GB" in message
     assert helpful in message
-    assert model().shortfall(placed("autoregressive", 3), context=8192) <= 0
+
+
+@pytest.mark.parametrize("target", ["llama-3-70b", "qwen2.5-72b"])
+def test_70b_in_bf16_fits_on_two_h100_as_people_serve_it(target: str) -> None:
+    specs = {Role.TARGET: known_model(target).spec, Role.DRAFT: DRAFT}
+    memory = replace(model(), specs=specs)
+    assert memory.shortfall(placed("autoregressive", 2), context=4096) <= 0

@@ -1,15 +1,17 @@
 """The quick search, and what goals and limits make of it."""
 
+import math
 from typing import Any
 
 import pytest
 
 from swiftspec.plan import Basis, Goal, Objective, Plan
-from swiftspec.planner import Changes, MemoryModel, Search, make_plan, warm_up
+from swiftspec.planner import AllowedDegrees, Changes, MemoryModel, Search, make_plan, warm_up
 from swiftspec.planner.evaluation import Effort, Evaluator
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import POLICIES
 from swiftspec.policies.effects import Role
+from swiftspec.simulator.forward_errors import COMPOSED, forward_errors
 from swiftspec.simulator.oracle import synthesise_trace
 from swiftspec.timeline import measure
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
@@ -129,10 +131,14 @@ def test_a_limit_on_devices_is_kept_and_the_others_stay_free() -> None:
     assert max(cell.num_devices for cell in subject.explored) == 2
 
 
-def test_a_policy_that_was_asked_for_is_chosen() -> None:
-    subject = plan(policy="pearl")
-    assert subject.chosen.policy == "pearl"
-    assert "swiftspec" in subject.candidates
+def test_a_policy_that_was_asked_for_has_no_rival_of_another_one() -> None:
+    subject = plan(policy="pearl", changes=Changes())
+    assert list(subject.candidates) == ["pearl", "autoregressive"]
+    assert {row.best.split()[0] for row in subject.sensitivities} == {"pearl"}
+    # With nothing to rival it but other policies, nothing can change the choice.
+    alone = plan(policy="autoregressive", num_devices=1, changes=Changes())
+    assert len(alone.sensitivities) >= 2
+    assert not any(row.changes_choice for row in alone.sensitivities if row.change != "another device")
 
 
 def test_sensitivities_are_those_of_the_choice() -> None:
@@ -147,7 +153,7 @@ def test_sensitivities_are_those_of_the_choice() -> None:
 
 def test_a_model_that_does_not_fit_at_all_is_an_error() -> None:
     memory = MemoryModel(device=DEVICE, specs=PAIR, quantisation=dict.fromkeys(Role, "bf16"))
-    message = r"the target in bf16 does not fit on one h800-sxm: 14\d\.\d GB .* more than the 72\.0 GB usable"
+    message = r"the target in bf16 does not fit on one h800-sxm: 14\d\.\d GB .* more than the 78\.7 GB usable"
     with pytest.raises(ValueError, match=message):
         plan(memory=memory, num_devices=1)
 
@@ -157,5 +163,25 @@ def test_a_plan_is_what_the_simulator_says(made: tuple[Plan, object]) -> None:
 
     chosen = made[0].chosen
     degrees = {role: len(devices) for role, devices in chosen.groups.items()}
-    timelines = simulate(chosen.build(), degrees=degrees, profile=PROFILE, trace=TRACE, seed=0)
+    errors = forward_errors(PROFILE)
+    timelines = simulate(chosen.build(), degrees=degrees, profile=PROFILE, trace=TRACE, seed=0, errors=errors)
+    assert len(timelines) == 2 * len(TRACE.prompts)
     assert chosen.prediction.metrics == measure(timelines)
+
+
+def test_a_plan_says_which_errors_its_intervals_include(made: tuple[Plan, object]) -> None:
+    subject, _ = made
+    assert subject.known_errors == {"target forwards": COMPOSED, "draft forwards": COMPOSED}
+    alone = subject.candidates["autoregressive"].prediction
+    spread = math.log(alone.tokens_per_s_high / alone.tokens_per_s_low) / 2 / 1.96
+    assert spread == pytest.approx(COMPOSED, rel=0.15)
+
+
+def test_only_allowed_degrees_are_chosen() -> None:
+    two = AllowedDegrees(sizes=frozenset({2}))
+    subject = plan(degrees=two, changes=Changes(), num_devices=4)
+    assert {len(group) for group in subject.chosen.groups.values()} == {2}
+    assert all(size == "2" for cell in subject.explored for size in cell.split.split("+"))
+    assert "another device" not in {row.change for row in subject.sensitivities}
+    with pytest.raises(ValueError, match="a group is of none of the sizes allowed, 8"):
+        plan(degrees=AllowedDegrees(sizes=frozenset({8})))

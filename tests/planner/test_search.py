@@ -107,6 +107,15 @@ def test_progress_counts_up_to_its_total(made: tuple[Plan, list[tuple[int, int, 
     assert made[1][-1][0] == made[1][-1][1]
 
 
+def test_an_option_has_one_speed(made: tuple[Plan, object]) -> None:
+    cells = {(cell.policy, cell.split): cell for cell in made[0].explored}
+    for candidate in made[0].candidates.values():
+        cell = cells[candidate.policy, candidate.split]
+        assert cell.tokens_per_s == pytest.approx(candidate.prediction.metrics.figures.tokens_per_s, rel=1e-9)
+        assert not cell.estimated
+    assert any(cell.estimated for cell in made[0].explored)
+
+
 def test_plan_survives_its_file(made: tuple[Plan, object], tmp_path: Path) -> None:
     made[0].save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == made[0]
@@ -117,11 +126,14 @@ def test_plan_does_not_depend_on_the_number_of_jobs(made: tuple[Plan, object]) -
     assert parallel.model_dump(exclude={"origin"}) == made[0].model_dump(exclude={"origin"})
 
 
-def test_a_given_policy_is_chosen_and_the_others_stay_alternatives(made: tuple[Plan, object]) -> None:
+def test_a_given_policy_is_searched_alone_and_compared_with_no_speculation(made: tuple[Plan, object]) -> None:
     subject = plan(policy="serial_chain")
-    assert subject.chosen.policy == "serial_chain"
-    assert set(subject.candidates) == ON_TWO_DEVICES
-    assert subject.candidates["swiftspec"] == made[0].candidates["swiftspec"]
+    assert list(subject.candidates) == ["serial_chain", "autoregressive"]
+    assert subject.candidates == {name: made[0].candidates[name] for name in subject.candidates}
+    assert {cell.policy for cell in subject.explored} == set(subject.candidates)
+    assert {reason.partition(":")[0] for reason in subject.rejected} <= set(subject.candidates)
+    assert subject.num_simulated < made[0].num_simulated / 4
+    assert list(plan(policy="autoregressive").candidates) == ["autoregressive"]
 
 
 def test_no_policy_is_lost_to_a_profile_whose_forwards_get_quicker_with_context() -> None:

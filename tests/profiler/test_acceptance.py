@@ -1,9 +1,12 @@
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
@@ -81,3 +84,29 @@ def test_an_output_that_is_not_the_targets_own_is_traced_all_the_same(models: tu
     for prompt in record(models, 5, outputs=outputs).prompts:
         assert prompt.target_tokens.tolist() == outputs[0]
         assert len(prompt.draft.tokens) == 5
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_logits_that_are_no_numbers_are_refused(models: tuple[Path, Path], tmp_path: Path, damaged: int) -> None:
+    copies = [shutil.copytree(model, tmp_path / model.name) for model in models]
+    weights = load_file(copies[damaged] / "model.safetensors")
+    weights["lm_head.weight"].fill_(float("nan"))
+    save_file(weights, copies[damaged] / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=rf"^{copies[damaged]}: its logits are not finite for prompt a; "):
+        record((copies[0], copies[1]), 4)
+
+
+def test_the_cache_is_as_long_as_the_prompts_ask_for(models: tuple[Path, Path], tmp_path: Path) -> None:
+    """A context of 10^12 positions is believed, and no memory taken for it."""
+    copies = [shutil.copytree(model, tmp_path / model.name) for model in models]
+    for copy in copies:
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 10**12}))
+    expected, found = record(models, 8), record((copies[0], copies[1]), 8)
+    for one, other in zip(expected.prompts, found.prompts, strict=True):
+        np.testing.assert_array_equal(one.target_tokens, other.target_tokens)
+
+
+def test_a_trace_that_could_not_be_read_again_is_not_begun(models: tuple[Path, Path]) -> None:
+    with pytest.raises(ValueError, match=r"--max-new-tokens is 100000000 for 3 prompts; a trace has room for"):
+        record(models, 10**8)

@@ -1,12 +1,12 @@
 import pytest
 
-from swiftspec.engine.model import PREFILL_ROWS
 from swiftspec.latency import Provenance
 from swiftspec.policies.effects import Role
 from swiftspec.profile import StepPoint
 from swiftspec.profiler.divided import GLOO, IN_A_ROW, collective_of, composed_steps
 from swiftspec.profiler.team_costs import Samples, TeamCosts
 from swiftspec.specs import ModelSpec, model_directory
+from swiftspec.steps import PREFILL_CHUNK
 from swiftspec.timeline import Phase
 from tests.simulator.builders import step_point
 
@@ -55,11 +55,17 @@ def test_both_halves_of_a_forward_have_its_all_reduces_and_a_gather_each() -> No
 
 
 def test_a_prompt_is_summed_chunk_by_chunk_and_gathered_once() -> None:
-    step = composed(Phase.PREFILL, rows=2 * PREFILL_ROWS + 8)
-    sums_s = 2 * (2e-3 + PREFILL_ROWS * 1e-3) + 2e-3 + 8e-3
+    step = composed(Phase.PREFILL, rows=2 * PREFILL_CHUNK + 8)
+    sums_s = 2 * (2e-3 + PREFILL_CHUNK * 1e-3) + 2e-3 + 8e-3
     parts = {part.name: part.seconds for part in step.parts}
     assert parts["all_reduce"] == pytest.approx(2 * SPEC.num_layers * sums_s)
     assert parts["gather"] == pytest.approx(5e-3)
+
+
+def test_a_prompts_last_chunk_is_summed_with_its_padding() -> None:
+    assert composed(Phase.PREFILL, rows=PREFILL_CHUNK + 65).quantiles_s[0] == pytest.approx(
+        composed(Phase.PREFILL, rows=PREFILL_CHUNK + 96).quantiles_s[0]
+    )
 
 
 def test_slow_collectives_widen_the_distribution_and_its_mean_is_that_of_its_parts() -> None:

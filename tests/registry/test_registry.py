@@ -52,7 +52,7 @@ def test_int4_is_the_layers_matrices_in_groups_and_the_rest_in_bf16() -> None:
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_devices_are_plausible_and_say_where_figures_are_from(device: registry.DeviceSpec) -> None:
     assert device.source
-    assert 20e9 < device.memory_bytes < 300e9
+    assert f"{device.memory_bytes // 2**20}MiB" in device.memory_source or device.name == "h800-sxm"
     # Decoding is bound by memory: a weight is read long before it could be used a hundred times.
     assert device.peak_flops["bf16"] / device.memory_bandwidth_Bps > 100
     assert device.link_bandwidth_Bps < device.memory_bandwidth_Bps
@@ -61,12 +61,13 @@ def test_devices_are_plausible_and_say_where_figures_are_from(device: registry.D
 def test_h800_is_an_h100_with_slower_links() -> None:
     slow, fast = named_device("h800-sxm"), named_device("h100-sxm")
     assert slow.memory_bandwidth_Bps == fast.memory_bandwidth_Bps
+    assert slow.memory_bytes == fast.memory_bytes
     assert slow.link_bandwidth_Bps < fast.link_bandwidth_Bps
 
 
 def test_unknown_names_bring_the_closest_ones() -> None:
-    with pytest.raises(ValueError, match=r"device is 'h100'; did you mean h100-sxm"):
-        named_device("h100")
+    with pytest.raises(ValueError, match=r"device is 'h100-pcie'; did you mean h100-sxm"):
+        named_device("h100-pcie")
     with pytest.raises(ValueError, match=r"model is 'Llama3-70B'; did you mean .*llama-3-70b"):
         known_model("Llama3-70B")
     with pytest.raises(ValueError, match="device is 'abacus'; expected one of h100-sxm, "):
@@ -99,4 +100,4 @@ def test_a_group_stays_within_a_node(sizes: tuple[int, ...], groups: tuple[range
 
 def test_models_are_known_by_their_repository_too() -> None:
     assert registered_name("qwen2-72b") == registered_name("Qwen/Qwen2-72B") == "qwen2-72b"
-    assert registered_name("Qwen/Qwen2") is None
+    assert registered_name("Qwen/Qwen1.5-72B") is None

@@ -1,0 +1,22 @@
+"""The program `swiftspec`, also as `python -m swiftspec`: the command line, and its signals from the start."""
+
+import sys
+
+from swiftspec.commands.program import run_program
+
+__all__ = ["program"]
+
+
+def program() -> int:
+    """Run the command line; the exit code."""
+    return run_program(_main)
+
+
+def _main() -> int:
+    from swiftspec.cli import main  # what takes a while, and may be interrupted
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(program())

@@ -1,0 +1,95 @@
+"""How often published figures lie in the intervals that predictions state: 90 % of them should.
+
+A row's interval is its prediction, made without the row where anything was fitted to it, times what known errors allow.
+These are root mean squares over sources of each source's own, so that one source with many rows does not speak for all;
+a prediction of a new pair on a new machine is a source of its own. A source's rows are judged by the errors of the
+other sources alone.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import NormalDist, mean
+
+from swiftspec.backtest.rows import Row
+from swiftspec.simulator.forward_errors import COMPOSED
+
+__all__ = ["LEVEL", "Coverage", "Kind", "coverage", "known_error", "source_of"]
+
+LEVEL = 0.9
+_DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)
+
+
+class Kind(StrEnum):
+    """What a row is about."""
+
+    FORWARD = "forwards"
+    ACCEPTANCE = "tokens per round"
+    SPEED = "speeds"  # which both of the others decide
+
+
+_KINDS = {
+    **dict.fromkeys(("forward, ms", "step, ms", "TPOT, ms"), Kind.FORWARD),
+    "tokens per round": Kind.ACCEPTANCE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How many rows of a kind, or of all, lie in their intervals."""
+
+    name: str
+    num_inside: int
+    num_rows: int
+
+    @property
+    def share(self) -> float:
+        return self.num_inside / self.num_rows
+
+
+def coverage(rows: Sequence[Row]) -> list[Coverage]:
+    """Of all rows, then of each kind that there is."""
+    inside = {id(row): _is_inside(row, rows) for row in rows}
+    groups: list[tuple[str, list[Row]]] = [("all", list(rows))]
+    groups += [(kind, [row for row in rows if _kind(row) is kind]) for kind in Kind]
+    return [
+        Coverage(name=name, num_inside=sum(inside[id(row)] for row in group), num_rows=len(group))
+        for name, group in groups
+        if group
+    ]
+
+
+def known_error(kind: Kind, rows: Iterable[Row], *, but: str | None = None) -> float | None:
+    """Relative error of forwards or of tokens per round over sources, one of them left out; None without any row."""
+    squares: dict[str, list[float]] = {}
+    for row in rows:
+        if _kind(row) is kind and (source := source_of(row)) != but:
+            squares.setdefault(source, []).append(_log_error(row) ** 2)
+    return math.sqrt(mean(mean(of_source) for of_source in squares.values())) if squares else None
+
+
+def source_of(row: Row) -> str:
+    """Who published a row; of serving points, whose models are fitted separately, which model's, too."""
+    publisher = row.source.partition(",")[0]
+    return f"{publisher}, {row.name.split()[0]}" if row.quantity.startswith("TPOT") else publisher
+
+
+def _is_inside(row: Row, rows: Sequence[Row]) -> bool:
+    errors = [known_error(kind, rows, but=source_of(row)) for kind in (Kind.FORWARD, Kind.ACCEPTANCE)]
+    of_forwards, of_acceptance = errors[0] or COMPOSED, errors[1] or 0.0
+    by_kind = {
+        Kind.FORWARD: of_forwards,
+        Kind.ACCEPTANCE: of_acceptance,
+        Kind.SPEED: math.hypot(of_forwards, of_acceptance),
+    }
+    return abs(_log_error(row)) <= _DEVIATIONS * by_kind[_kind(row)]
+
+
+def _kind(row: Row) -> Kind:
+    return _KINDS.get(row.quantity, Kind.SPEED)
+
+
+def _log_error(row: Row) -> float:
+    left_out = row.error_leave_one_out
+    return math.log1p(row.error if left_out is None else left_out)

@@ -1,0 +1,33 @@
+"""What the kernel does for processes whose parent ends: the only way to reach one that is stopped. Linux only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+__all__ = ["adopt_orphans", "signal_on_parent_death"]
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def signal_on_parent_death(number: int) -> None:
+    """Have the kernel send this process a signal when its parent ends.
+
+    More exactly, when the *thread* of the parent ends that started this process; and not if it has ended already, so
+    compare `os.getppid` afterwards. A child that this process forks has to ask again.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(number))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends; for programs, not for libraries."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    """OSError if the kernel refuses, which leaves things as they were."""
+    library = ctypes.CDLL(None, use_errno=True)
+    zero = ctypes.c_ulong(0)
+    if library.prctl(option, ctypes.c_ulong(value), zero, zero, zero):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

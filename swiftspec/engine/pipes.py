@@ -1,0 +1,96 @@
+"""The launcher's end of the pipe to a worker. Neither reading nor writing waits, whatever the worker is at.
+
+The worker's end is a `multiprocessing.connection.Connection`, which may wait: for its launcher, and nobody else. A
+worker that is stopped in the middle of a message leaves half of it here until it goes on.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+import struct
+import time
+from collections import deque
+from multiprocessing.connection import Connection
+from typing import Any
+
+__all__ = ["PipeEnd", "pipe"]
+
+_LENGTH = struct.Struct("!i")  # as Connection has it, for messages of less than 2 GiB
+_READ_BYTES = 2**16
+_TAKEN_WITHIN_S = 0.2  # what a worker that reads takes at once; the rest goes out with the next look
+
+
+class PipeEnd:
+    """Messages in both directions. EOFError, from `take`, once the worker has closed its end and all is taken."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._in, self._out = bytearray(), bytearray()
+        self._messages: deque[Any] = deque()
+        self._has_ended = False
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: object) -> None:
+        """Send, or keep for later what the worker does not take; nothing happens if it has gone."""
+        body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        self._out += _LENGTH.pack(len(body)) + body
+        until_s = time.monotonic() + _TAKEN_WITHIN_S
+        while self._flush() and time.monotonic() < until_s:
+            select.select([], [self._socket], [], until_s - time.monotonic())
+
+    def poll(self) -> bool:
+        """Whether `take` would answer, or raise, at once."""
+        self._flush()
+        self._fill()
+        return self._has_ended or bool(self._messages)
+
+    def take(self) -> Any:
+        """The next message, which `poll` has announced."""
+        if not self._messages:
+            raise EOFError("the worker has closed its end")
+        return self._messages.popleft()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+        self._has_ended = True
+        self._out.clear()
+
+    def _flush(self) -> bool:
+        """Write what can be; whether there is more."""
+        while self._out:
+            try:
+                del self._out[: self._socket.send(self._out)]
+            except BlockingIOError:
+                return True
+            except OSError:  # `take` will say that it has gone
+                self._out.clear()
+        return False
+
+    def _fill(self) -> None:
+        while not self._has_ended:
+            try:
+                piece = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                piece = b""
+            self._in += piece
+            self._has_ended = not piece
+        while len(self._in) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._in)
+            if len(self._in) < _LENGTH.size + length:
+                break
+            self._messages.append(pickle.loads(self._in[_LENGTH.size : _LENGTH.size + length]))
+            del self._in[: _LENGTH.size + length]
+
+
+def pipe() -> tuple[PipeEnd, Connection]:
+    """The launcher's end, and the worker's."""
+    ours, theirs = socket.socketpair()
+    return PipeEnd(ours), Connection(theirs.detach())

@@ -1,0 +1,80 @@
+"""How long another process has been silent, and how often one that died may be started again. No clock of their own."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["RestartBudget", "Silence", "is_stopped"]
+
+_HOUR_S = 3600.0
+_LONGEST_LOOK_S = 0.25
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
+
+
+class Silence:
+    """Time since something was heard, as far as this process was awake and looking.
+
+    A process that was suspended itself (Ctrl-Z, a laptop's lid), or that had nothing to look for, blames nobody for it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looked_s = clock()
+        self._seconds = 0.0
+
+    def look(self) -> float:
+        """Look again; the seconds so far."""
+        now_s = self._clock()
+        self._seconds += min(now_s - self._looked_s, _LONGEST_LOOK_S)
+        self._looked_s = now_s
+        return self._seconds
+
+    def broken(self) -> None:
+        """Something was heard."""
+        self._looked_s, self._seconds = self._clock(), 0.0
+
+
+class RestartBudget:
+    """How often a process that died is started again: `most` times within any hour, failures with doubling pauses."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most = most
+        self._clock = clock
+        self._starts_s: deque[float] = deque()
+        self._num_failures = 0  # in a row
+        self._last_s = -_LONGEST_PAUSE_S
+
+    @property
+    def is_spent(self) -> bool:
+        """No more restarts, until the earliest is an hour ago."""
+        while self._starts_s and self._clock() - self._starts_s[0] >= _HOUR_S:
+            self._starts_s.popleft()
+        return len(self._starts_s) >= self.most
+
+    @property
+    def allows_now(self) -> bool:
+        """There is a restart left, and the pause after the last failure is over."""
+        pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._num_failures, 16), _LONGEST_PAUSE_S) if self._num_failures else 0
+        return not self.is_spent and self._clock() - self._last_s >= pause_s
+
+    def take(self) -> None:
+        """Count a restart; it has failed until `succeeded` says otherwise."""
+        self._last_s = self._clock()
+        self._starts_s.append(self._last_s)
+        self._num_failures += 1
+
+    def succeeded(self) -> None:
+        """The restarted process is ready."""
+        self._num_failures = 0
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine is suspended, by a signal or a debugger."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in "Tt"

@@ -1,0 +1,175 @@
+"""Bounded readers: a file is believed only as far as memory and time allow.
+
+Every complaint is a ValueError of one sentence that names the file.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from reprlib import Repr
+from typing import Any
+
+__all__ = [
+    "MOST_JSON_BYTES",
+    "brief",
+    "open_input",
+    "parse_json",
+    "read_input",
+    "read_json",
+    "read_lines",
+    "read_prefix",
+    "shown",
+]
+
+MOST_JSON_BYTES = 24 << 20  # a profile of 16 GPUs has 3 MB
+_MOST_JSON_VALUES = 1_000_000  # and 130,000 values; an empty object takes twenty times its text
+_MOST_KEYS = 10_000  # of one object: a large model has 1,200 tensors
+_MOST_DIGITS = 18  # of a whole number, so that 64 bits hold it
+_SHOWN_CHARACTERS = 60
+_BRIEF_CHARACTERS = 200
+
+
+def shown(value: object) -> str:
+    """A value as an error message quotes it: short however large or deep it is."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def brief(error: BaseException) -> str:
+    """What an error of a library says, which may quote a whole file."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= _BRIEF_CHARACTERS else text[: _BRIEF_CHARACTERS - 3] + "..."
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _SHOWN_CHARACTERS + 1
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
+
+
+def open_input(path: Path, *, pipes: bool = False) -> int:
+    """A descriptor of a file to read.
+
+    Parameters
+    ----------
+    pipes : bool
+        Whether it may be a pipe, as in `--plan <(...)`. A file that another file names may not: whoever opens a pipe
+        waits for its writer.
+    """
+    try:
+        # Opening a pipe must not wait where none is wanted; of a regular file, reading never would.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if pipes else os.O_NONBLOCK))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r}: cannot be read ({error})") from error  # a zero byte, which repr shows
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or (pipes and not stat.S_ISDIR(mode)):
+        return descriptor
+    os.close(descriptor)
+    what = "Is a directory" if stat.S_ISDIR(mode) else "not a regular file"
+    raise ValueError(f"{path}: cannot be read ({what})")
+
+
+def read_input(path: Path, *, most_bytes: int, pipes: bool = False) -> bytes:
+    """A whole file of at most `most_bytes`; of a longer one nothing is kept. `pipes` as for `open_input`."""
+    with os.fdopen(open_input(path, pipes=pipes), "rb") as file:
+        try:
+            content = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    if content is None or len(content) > most_bytes:
+        raise ValueError(f"{path}: has more than {most_bytes >> 20} MiB, the most that is read of such a file")
+    return content
+
+
+def read_prefix(path: Path, num_bytes: int) -> bytes:
+    """The first bytes of a file, fewer if it is shorter."""
+    with os.fdopen(open_input(path), "rb") as file:
+        return file.read(num_bytes)
+
+
+def read_lines(path: Path, *, most_bytes: int, descriptor: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line, one at a time, none longer than `most_bytes`; `descriptor` if it is open."""
+    with os.fdopen(open_input(path) if descriptor is None else os.dup(descriptor), "rb") as file:
+        number = 0
+        try:
+            while line := file.readline(most_bytes + 1):
+                number += 1
+                if len(line) > most_bytes:
+                    raise ValueError(
+                        f"{path}, line {number}: has more than {most_bytes >> 20} MiB, the most that is read of a line"
+                    )
+                yield number, line
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_json(path: Path, *, pipes: bool = False) -> Any:
+    """The value of a JSON file. `pipes` as for `open_input`."""
+    content = read_input(path, most_bytes=MOST_JSON_BYTES, pipes=pipes)
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def parse_json(content: bytes | str) -> Any:
+    """The value of a JSON text. ValueError, not naming any file, for what is too large, too deep or no JSON."""
+    text = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
+    if len(text) > MOST_JSON_BYTES or sum(text.count(mark) for mark in (b",", b"{", b"[")) > _MOST_JSON_VALUES:
+        raise ValueError(
+            f"not a JSON document (more than {MOST_JSON_BYTES >> 20} MiB or {_MOST_JSON_VALUES:,} values; "
+            "no file of this program is so large)"
+        )
+    has_long_numbers = False
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(pairs) > _MOST_KEYS:
+            raise ValueError(f"an object of {len(pairs)} fields; no file of this program has more than {_MOST_KEYS}")
+        return dict(pairs)
+
+    def integer(digits: str) -> int | _LongNumber:
+        nonlocal has_long_numbers
+        if len(digits.lstrip("-")) <= _MOST_DIGITS:
+            return int(digits)
+        has_long_numbers = True
+        return _LongNumber(digits)
+
+    try:
+        value = json.loads(content, parse_int=integer, object_pairs_hook=mapping)
+    except RecursionError:
+        raise ValueError("not a JSON document (nested too deeply)") from None
+    except ValueError as error:
+        raise ValueError(f"not a JSON document ({error})") from error
+    if has_long_numbers and (long := _find(value, lambda item: isinstance(item, _LongNumber))) is not None:
+        raise ValueError(f"{long[0]} is {shown(str(long[1]))}; expected a number of at most {_MOST_DIGITS} digits")
+    if b"\\ud" in text.lower() and (odd := _find(value, _is_half_a_character)) is not None:
+        raise ValueError(f"{odd[0]} is {shown(odd[1])}; expected Unicode text, without halves of surrogate pairs")
+    return value
+
+
+class _LongNumber(str):
+    """The digits of a whole number that is too long to be believed."""
+
+    __slots__ = ()
+
+
+def _is_half_a_character(value: Any) -> bool:
+    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _find(value: Any, is_wanted: Callable[[Any], bool]) -> tuple[str, Any] | None:
+    """The first item of a document, or key of an object, that is so, and where it is: `steps[3].rows`."""
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        path, found = waiting.pop()
+        if is_wanted(found):
+            return path.lstrip(".") or "value", found
+        if isinstance(found, dict):
+            waiting += [(f"{path}.{shown(key)[1:-1]}", item) for key, item in found.items()]
+            waiting += [(f"key of {path.lstrip('.') or 'the document'}", key) for key in found]
+        elif isinstance(found, list):
+            waiting += [(f"{path}[{index}]", item) for index, item in enumerate(found)]
+    return None

@@ -1,0 +1,51 @@
+"""Which numbers of devices may divide a model: those that the user allows, and those that a serving engine can run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from swiftspec.planner.option import Option
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from swiftspec.specs import ModelSpec
+
+__all__ = ["ANY_DEGREES", "AllowedDegrees"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedDegrees:
+    """A rule for the TP degree of every group.
+
+    Parameters
+    ----------
+    sizes : frozenset of int, optional
+        The degrees that are allowed; any if not given.
+    engine : str, optional
+        A serving engine, for messages. Given one, a degree must divide the model's attention heads and neurons, and
+        divide, or be a multiple of, its KV heads: vLLM, SGLang and TensorRT-LLM refuse to load a model otherwise.
+    specs : mapping
+        Shapes of the models, needed with `engine`.
+    """
+
+    sizes: frozenset[int] | None = None
+    engine: str | None = None
+    specs: Mapping[Role, ModelSpec] = field(default_factory=dict)
+
+    def objection(self, option: Option) -> str | None:
+        """Why an option's groups are not allowed; None if they are."""
+        for role in (Role.TARGET,) if option.policy.layout is Layout.TARGET_ONLY else tuple(Role):
+            degree = option.degree(role)
+            if self.sizes is not None and degree not in self.sizes:
+                allowed = ", ".join(map(str, sorted(self.sizes)))
+                return f"{option.policy.name}: a group is of none of the sizes allowed, {allowed}"
+            if self.engine is not None and not _divides(self.specs[role], degree):
+                return f"{option.policy.name}: {self.engine} cannot divide the {role}'s heads by {degree}"
+        return None
+
+
+ANY_DEGREES: Final = AllowedDegrees()
+
+
+def _divides(spec: ModelSpec, degree: int) -> bool:
+    whole_kv_heads = spec.num_kv_heads % degree == 0 or degree % spec.num_kv_heads == 0
+    return whole_kv_heads and not spec.num_heads % degree and not spec.intermediate_size % degree

@@ -1,0 +1,52 @@
+"""What a prediction may be off by before it is compared with any measurement: known errors of its inputs."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from swiftspec.latency import Provenance
+from swiftspec.plan import Acceptance
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
+from swiftspec.simulator.forward_errors import EXACT, ForwardErrors, forward_errors
+
+__all__ = ["NO_ERRORS", "PUBLISHED_ACCEPTANCE", "KnownErrors", "known_errors"]
+
+# Root mean square over sources of the errors of tokens per round in `swiftspec backtest`: SwiftSpec's tables, vLLM's
+# chains, SpecInfer's and Sequoia's trees. `backtest/coverage.py` computes it.
+PUBLISHED_ACCEPTANCE: Final = 0.046
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownErrors:
+    """Relative standard deviations.
+
+    forwards: of each role's. acceptance: of the tokens per round; None where nobody knows it, as for a pair that
+    another one stands in for.
+    """
+
+    forwards: ForwardErrors = EXACT
+    acceptance: float | None = 0.0
+
+    @property
+    def of_forwards(self) -> npt.NDArray[np.float64]:
+        """Those of forwards in the order of `Role`."""
+        return np.array([self.forwards.of_role.get(role, 0.0) for role in Role])
+
+    @property
+    def by_name(self) -> dict[str, float | None]:
+        """For the plan: only what is an error, or not known."""
+        named = {f"{role} forwards": self.forwards.of_role.get(role, 0.0) for role in Role}
+        return {name: error for name, error in (*named.items(), ("acceptance", self.acceptance)) if error != 0.0}
+
+
+NO_ERRORS: Final = KnownErrors()
+
+
+def known_errors(profile: Profile, acceptance: Acceptance | None) -> KnownErrors:
+    """The errors of a plan's inputs; acceptance that was recorded has none beside its prompts' spread."""
+    known: dict[Provenance, float] = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: PUBLISHED_ACCEPTANCE}
+    of_acceptance = known.get(acceptance.provenance) if acceptance else 0.0
+    return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance)

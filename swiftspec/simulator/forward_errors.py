@@ -1,0 +1,103 @@
+"""How far forwards may be from what a profile says: known relative errors, and scale factors drawn from them.
+
+Forwards that are composed of op tables are known to a few percent; those that were measured where they will run are as
+long as measured, spread included. A search that takes composed forwards for exact prefers options that just fit: a
+whole number of draft forwards into a verification, say. Averaged over the error, such luck has no reward.
+
+The errors, relative standard deviations, come from measurements of others:
+
+- `COMPOSED`: root mean square over sources of the errors, left out, of the 120 forwards in `swiftspec backtest`:
+  serving points of two models (NVIDIA, in aiconfigurator-core), steps of vLLM (vllm-scripts' logs), forwards of
+  SwiftSpec and vLLM in int4 (SwiftSpec's tables). `backtest/coverage.py` computes it.
+- `ROOFLINE`: what rooflines, whose constants were fitted on H100 and H200, are off by on a device that they were not
+  fitted on: bf16 forwards on an A100, against those composed of its op tables.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import exp, hypot
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+from swiftspec.latency import Provenance
+from swiftspec.policies.effects import Role
+from swiftspec.profile import Profile
+from swiftspec.timeline import Phase
+
+__all__ = ["COMPOSED", "EXACT", "ROOFLINE", "ForwardErrors", "forward_errors"]
+
+COMPOSED: Final = 0.039
+ROOFLINE: Final = 0.2
+
+_UNKNOWN = (Provenance.ROOFLINE,)
+_NORMAL = NormalDist()
+# Steps of an additive recurrence whose points fill the square evenly: powers of the inverse plastic number.
+_STEPS: Final[Mapping[Role, float]] = {Role.TARGET: 0.7548776662466927, Role.DRAFT: 0.5698402909980532}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardErrors:
+    """Relative standard deviation of each role's forwards; a role that is not named is known exactly.
+
+    All forwards of a role are longer or shorter together, whatever their rows, phase and devices: the figures that they
+    are composed of are the same.
+    """
+
+    of_role: Mapping[Role, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return any(self.of_role.values())
+
+    @property
+    def mirrors(self) -> tuple[bool, ...]:
+        """Whether to mirror the draws, for each simulation of a prompt: one where nothing is drawn, else a pair."""
+        return (False, True) if self else (False,)
+
+    def deviations(self, *, seed: int, index: int) -> dict[Role, float]:
+        """Standard normal draws for a prompt, spread evenly over a trace's prompts."""
+        shifts = np.random.default_rng([seed, len(_STEPS)]).random(len(_STEPS))
+        return {
+            role: _NORMAL.inv_cdf(min(max((shift + (index + 1) * step) % 1.0, 1e-9), 1 - 1e-9))
+            for (role, step), shift in zip(_STEPS.items(), shifts.tolist(), strict=True)
+        }
+
+    def scales(self, *, seed: int, index: int, mirrored: bool = False) -> dict[Role, float]:
+        """Factors of a prompt's forwards, log-normal with mean 1; none where nothing is drawn.
+
+        mirrored: what was longer is shorter, and the other way round.
+        """
+        if not self:
+            return {}
+        sign = -1.0 if mirrored else 1.0
+        return {
+            role: exp(sign * deviation * self._of(role) - self._of(role) ** 2 / 2)
+            for role, deviation in self.deviations(seed=seed, index=index).items()
+        }
+
+    def _of(self, role: Role) -> float:
+        return self.of_role.get(role, 0.0)
+
+
+EXACT: Final = ForwardErrors()
+
+
+def forward_errors(profile: Profile) -> ForwardErrors:
+    """The errors with which a profile's forwards are known: none where they were measured.
+
+    A role's rooflines add their own error by the share of its time that rests on them.
+    """
+    return ForwardErrors(of_role={role: _error_of(profile, role) for role in Role})
+
+
+def _error_of(profile: Profile, role: Role) -> float:
+    total_s = unknown_s = 0.0
+    for step in profile.steps:
+        if step.role is not role or step.phase is Phase.PREFILL:
+            continue
+        if not step.parts:
+            return 0.0
+        total_s += sum(part.seconds for part in step.parts)
+        unknown_s += sum(part.seconds for part in step.parts if part.provenance in _UNKNOWN)
+    return hypot(COMPOSED, ROOFLINE * unknown_s / total_s) if total_s else 0.0

@@ -1,0 +1,48 @@
+"""`swiftspec models` and `swiftspec devices`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swiftspec.cli import main
+from swiftspec.registry import DEVICES, known_model, model_names
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Words of each line by the first."""
+    return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+
+
+def test_every_model_is_listed_with_what_a_pair_has_to_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "--json", str(tmp_path / "models.json")]) == 0
+    text = capsys.readouterr().out
+    listed = rows(text)
+    assert set(model_names()) <= set(listed)
+    assert listed["llama-3.3-70b"] == ["llama-3", "70.6", "80", "131072", "llama-3.2-1b"]
+    assert listed["llama-3.2-3b"][-1] == "-"
+    assert max(map(len, text.splitlines())) <= 100
+    found = {model["name"]: model for model in json.loads((tmp_path / "models.json").read_text())["models"]}
+    assert list(found) == model_names()
+    assert found["qwen2-72b"]["vocabulary"] == known_model("qwen2-72b").vocabulary
+    assert found["qwen3-32b"]["acceptance"]["qwen3-4b"]  # data sets
+
+
+def test_every_device_is_listed_with_the_engines_that_were_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["devices", "--json", str(tmp_path / "devices.json")]) == 0
+    listed = rows(capsys.readouterr().out)
+    assert set(DEVICES) <= set(listed)
+    assert listed["h200-sxm"][-3:] == ["sglang,", "trtllm,", "vllm"]
+    found = {device["name"]: device for device in json.loads((tmp_path / "devices.json").read_text())["devices"]}
+    assert list(found) == list(DEVICES)
+    assert found["b200"]["memory_bandwidth_Bps"] == DEVICES["b200"].memory_bandwidth_Bps
+
+
+@pytest.mark.parametrize("verb", ["models", "devices"])
+def test_json_that_cannot_be_written(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--json", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"swiftspec: error: --json is {tmp_path}, ")

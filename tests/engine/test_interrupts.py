@@ -1,0 +1,79 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from swiftspec.engine.interrupts import ending_signals_raised, exit_code, interrupts_noted, signals_held
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(0.01)  # until the handler has run
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
+)
+def test_signals_that_end_a_program_raise_and_have_their_exit_codes(number: signal.Signals, code: int) -> None:
+    before = signal.getsignal(number)
+    with ending_signals_raised():
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+        send(number)  # again: what the first began goes on
+        send(signal.SIGTERM)
+        assert exit_code() == code
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=str)
+def test_they_are_noted_instead_where_they_may_not_cut_in(number: signal.Signals) -> None:
+    with ending_signals_raised(), interrupts_noted() as noted:
+        assert not noted.is_set()
+        send(number)
+        assert noted.is_set()
+
+
+def test_a_library_takes_note_of_ctrl_c_alone() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    with interrupts_noted() as noted:
+        assert {number: signal.getsignal(number) for number in before} == before
+        send(signal.SIGINT)
+        assert noted.is_set()
+
+
+def test_what_is_ignored_stays_so() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_signals_raised():
+            send(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_other_threads_are_not_interrupted() -> None:
+    seen = []
+
+    def work() -> None:
+        with ending_signals_raised(), interrupts_noted() as noted:
+            seen.append(noted.is_set())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False]
+
+
+def test_a_process_started_while_they_are_held_never_hears_of_them() -> None:
+    with signals_held():
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process.send_signal(number)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.kill()
+    process.wait()

@@ -1,0 +1,74 @@
+"""Engines that faults are done to, and what the tests of faults ask of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.launcher import Generation, Launcher
+from swiftspec.engine.sampling import Sampler
+from swiftspec.policies import Policy, Request
+from swiftspec.policies.effects import Role
+from swiftspec.policies.swiftspec import SwiftSpec
+from tests.engine.pairs import write_pair
+
+__all__ = ["PATIENCE_S", "generate", "longest_gap_s", "once", "pid_of", "slow_pair", "wait_until_ready"]
+
+PATIENCE_S = 0.3
+LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=180)
+
+
+def slow_pair(directory: Path) -> tuple[ModelRef, ModelRef]:
+    """Of a target whose forward takes a while, so that faults fall into the middle of a request."""
+    target, draft = write_pair(directory, architecture="llama")
+    slow = ModelRef(model=str(target), dtype="float32", inflate="layers=32,hidden=192")
+    return slow, ModelRef(model=str(draft), dtype="float32")
+
+
+def generate(engine: Launcher, policy: Policy, on_commit: Callable[[int], None] = lambda _: None) -> Generation:
+    num_tokens = 0
+
+    def count(tokens: tuple[int, ...]) -> None:
+        nonlocal num_tokens
+        num_tokens += len(tokens)
+        on_commit(num_tokens)
+
+    return engine.generate(policy, LONG, request_id="test", sampler=Sampler(), on_commit=count)
+
+
+def pid_of(engine: Launcher, role: Role, rank: int = 0) -> int:
+    return next(process.pid for process in engine.processes if (process.role, process.rank) == (role, rank))
+
+
+def once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
+    """Act when so many tokens have been committed."""
+    pending = [act]
+
+    def on_commit(num_tokens: int) -> None:
+        if num_tokens >= after and pending:
+            pending.pop()()
+
+    return on_commit
+
+
+def wait_until_ready(engine: Launcher, seconds: float = 30.0) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not any(process.role is Role.DRAFT for process in engine.processes):
+        engine.attend()
+        time.sleep(0.02)
+        assert time.monotonic() < deadline_s, "the draft does not come back"
+
+
+def longest_gap_s(engine: Launcher, at: Callable[[int], None]) -> tuple[Generation, float]:
+    """A request, and the longest time without a token of it."""
+    times_s = [time.monotonic()]
+
+    def note(num_tokens: int) -> None:
+        times_s.append(time.monotonic())
+        at(num_tokens)
+
+    generation = generate(engine, SwiftSpec(), note)
+    return generation, max(after - before for before, after in pairwise([*times_s, time.monotonic()]))

@@ -1,0 +1,94 @@
+"""Every reader by name, and a process that tries each file in a child of its own, with little memory and time.
+
+`python -m tests.files.readers` reads lines of JSON, [reader, path], and answers each with an `Outcome`'s fields.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.engine.checkpoint import load_weights
+from swiftspec.ops.importing import read_rows
+from swiftspec.ops.tables import OpTables
+from swiftspec.plan import Plan
+from swiftspec.profile import Profile
+from swiftspec.prompts import read_prompts
+from swiftspec.report import Report
+from swiftspec.specs import ModelSpec
+from swiftspec.tokenizer import Tokenizer
+
+MOST_BYTES = 300 << 20  # beyond what importing took
+HANGS_AFTER_S = 20  # on a machine with other work; the wish is one
+
+READERS: Mapping[str, Callable[[Path], object]] = {
+    "plan": Plan.load,
+    "profile": Profile.load,
+    "report": Report.load,
+    "trace": AcceptanceTrace.load,
+    "op tables": OpTables.load,
+    "prompts": read_prompts,
+    "csv": lambda path: list(read_rows(path, {"name": str, "count": int, "seconds": float})),
+    "config": lambda path: ModelSpec.from_directory(path.parent),
+    "tokenizer": lambda path: Tokenizer(path.parent),
+    "weights": lambda path: load_weights(path.parent, ModelSpec.from_directory(path.parent)),
+}
+
+
+class Outcome(NamedTuple):
+    """How a reader ended: `accepted`, `refused` in a sentence, or `broken`; and how many CPU seconds it took."""
+
+    kind: str
+    text: str
+    cpu_s: float
+
+
+def attempt(reader: str, path: Path) -> Outcome:
+    """Read a file here and now."""
+    start_s = time.process_time()
+    try:
+        READERS[reader](path)
+        kind, text = "accepted", ""
+    except ValueError as error:
+        kind, text = "refused", str(error)
+    except BaseException as error:  # noqa: BLE001 - the point is to see whatever comes
+        kind, text = "broken", f"{type(error).__name__}: {error}"
+    return Outcome(kind, text[:5000], time.process_time() - start_s)
+
+
+def attempt_in_child(reader: str, path: Path) -> Outcome:
+    """As `attempt`, in a child that ends where it asks for more memory, or never ends."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MOST_BYTES,) * 2)
+        signal.alarm(HANGS_AFTER_S)
+        with os.fdopen(write, "w") as answer:
+            json.dump(attempt(reader, path), answer)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    _, status = os.waitpid(child, 0)
+    return Outcome(*json.loads(text)) if text else Outcome("broken", f"wait status {status}", 0.0)
+
+
+def main() -> None:
+    np.lib.format.header_data_from_array_1_0(np.zeros(1))  # loads what it needs
+    for line in sys.stdin:
+        reader, path = json.loads(line)
+        sys.stdout.write(json.dumps(attempt_in_child(reader, Path(path))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from swiftspec.files.reading import parse_json, read_input, read_lines, shown
+
+
+def test_a_long_number_is_named_by_its_place() -> None:
+    document = '{"steps": [{"rows": 1}, {"rows": 1' + "0" * 30 + "}]}"
+    with pytest.raises(ValueError, match=r"^steps\[1\]\.rows is '10+.*; expected a number of at most 18 digits$"):
+        parse_json(document)
+
+
+def test_half_a_character_is_named_by_its_place_and_a_whole_one_is_read() -> None:
+    with pytest.raises(ValueError, match=r"^names\[1\] is '\\ud83d'; expected Unicode text"):
+        parse_json('{"names": ["a", "\\ud83d"]}')
+    with pytest.raises(ValueError, match=r"^key of the document is '\\udc00'"):
+        parse_json('{"\\uDC00": 1}')
+    assert parse_json('"\\ud83d\\ude80"') == "\U0001f680"
+
+
+@pytest.mark.parametrize("number", ["123456789012345678", "-123456789012345678", "1e300", "0.1"])
+def test_numbers_that_are_long_enough_are_read(number: str) -> None:
+    assert parse_json(number) == json.loads(number)
+
+
+def test_shown_values_are_short_however_large_or_deep() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (deep, list(range(10**6)), {str(key): key for key in range(10**5)}, "x" * 10**7, 10**4000):
+        assert len(shown(value)) <= 60
+    assert shown("text") == "'text'"
+    while deep:
+        (deep,) = deep  # type: ignore[assignment]  # taken apart by hand: freeing it at once recurses
+
+
+def test_a_file_beyond_its_bound_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(3 << 20))
+    assert len(read_input(tmp_path / "f", most_bytes=3 << 20)) == 3 << 20
+    with pytest.raises(ValueError, match="f: has more than 2 MiB"):
+        read_input(tmp_path / "f", most_bytes=2 << 20)
+    with pytest.raises(ValueError, match="f, line 1: has more than 1 MiB"):
+        list(read_lines(tmp_path / "f", most_bytes=1 << 20))
+
+
+def test_a_pipe_is_read_where_the_user_names_it_alone(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: path.write_bytes(b"text"))
+    writer.start()
+    assert read_input(path, most_bytes=1 << 20, pipes=True) == b"text"
+    writer.join(timeout=30)
+    with pytest.raises(ValueError, match=r"pipe: cannot be read \(not a regular file\)"):
+        read_input(path, most_bytes=1 << 20)

@@ -1,0 +1,49 @@
+import pytest
+
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
+from swiftspec.planner.option import Option
+from swiftspec.policies import make_policy
+from swiftspec.policies.effects import Role
+from swiftspec.registry import known_model
+
+SPECS = {Role.TARGET: known_model("llama-3-70b").spec, Role.DRAFT: known_model("qwen2.5-0.5b").spec}
+VLLM = AllowedDegrees(engine="vllm", specs=SPECS)  # 64 heads of 8 KV heads; 14 of 2
+APART, TOGETHER, ALONE = (make_policy(name) for name in ("swiftspec", "serial_tree", "autoregressive"))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (8, 2), (4, 1), (2, 2)])
+def test_engines_divide_whole_heads(sizes: tuple[int, int]) -> None:
+    assert VLLM.objection(Option.placed(APART, sizes)) is None
+
+
+@pytest.mark.parametrize(
+    ("option", "role", "degree"),
+    [
+        (Option.placed(APART, (7, 1)), "target", 7),
+        (Option.placed(APART, (3, 1)), "target", 3),
+        (Option.placed(APART, (4, 3)), "draft", 3),
+        (Option.placed(APART, (4, 4)), "draft", 4),  # divides its two KV heads, but not its 14 heads
+        (Option.placed(TOGETHER, (8,)), "draft", 8),
+        (Option.placed(ALONE, (6,)), "target", 6),
+    ],
+)
+def test_what_an_engine_cannot_divide_is_named(option: Option, role: str, degree: int) -> None:
+    assert VLLM.objection(option) == f"{option.policy.name}: vllm cannot divide the {role}'s heads by {degree}"
+    assert ANY_DEGREES.objection(option) is None
+
+
+def test_a_target_alone_needs_no_draft_that_can_be_divided() -> None:
+    assert VLLM.objection(Option.placed(ALONE, (8,))) is None
+
+
+def test_every_group_has_an_allowed_size() -> None:
+    allowed = AllowedDegrees(sizes=frozenset({1, 2, 4, 8}))
+    assert allowed.objection(Option.placed(APART, (4, 2))) is None
+    assert (
+        allowed.objection(Option.placed(APART, (5, 1)))
+        == "swiftspec: a group is of none of the sizes allowed, 1, 2, 4, 8"
+    )
+    # Of six devices in two target groups each forward runs on three.
+    several = make_policy("dsi", target_groups=2)
+    assert allowed.objection(Option.placed(several, (6, 1))) is not None
+    assert allowed.objection(Option.placed(several, (4, 1))) is None
