@@ -19,7 +19,8 @@ class PolicyReport(Facts):
     error: predicted / measured - 1, figure by figure. error_margin: half the 95 % confidence interval of the error in
     tokens_per_s, as far as it stems from which prompts were traced and which were measured; None for a single prompt.
     repeats: tokens/s of each measured repetition. retimed: the prediction, had the profile been as the machine was
-    while this was measured; None where that was not looked at.
+    while this was measured. retraced: the same, had the measured texts been those traced. None where that was not
+    looked at.
     """
 
     policy: str
@@ -32,11 +33,17 @@ class PolicyReport(Facts):
     repeats: tuple[float, ...]
     identical_output: bool
     retimed: Figures | None = None
+    retraced: Figures | None = None
 
     @property
     def retimed_error(self) -> float | None:
         """Of tokens_per_s: what remains when the machine's change since it was profiled is taken out."""
         return None if self.retimed is None else relative_error(self.retimed, self.measured).tokens_per_s
+
+    @property
+    def retraced_error(self) -> Figures | None:
+        """What remains when the difference between traced and measured texts is taken out as well: the simulator's."""
+        return None if self.retraced is None else relative_error(self.retraced, self.measured)
 
 
 class Drift(Facts):
@@ -91,6 +98,15 @@ class Report(Document):
         if len(retimed) < len(self.policies):
             return None
         return self._rank_correlation(retimed), median(errors)
+
+    @property
+    def retraced_agreement(self) -> tuple[float, float] | None:
+        """As `retimed_agreement`, of the retraced predictions."""
+        retraced = [policy.retraced for policy in self.policies if policy.retraced is not None]
+        errors = [abs(error.tokens_per_s) for policy in self.policies if (error := policy.retraced_error) is not None]
+        if len(retraced) < len(self.policies):
+            return None
+        return self._rank_correlation(retraced), median(errors)
 
     @property
     def order_repeatability(self) -> float | None:

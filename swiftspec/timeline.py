@@ -223,6 +223,7 @@ class Metrics(Facts):
     verify_s and mean_round_s are means. target_busy and draft_busy are the shares of the time from request to last
     token in which that model computed, the mean over target groups where there are several. wasted_draft is the share
     of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
+    drafts_per_round is the draft's forwards over the rounds; None where it was not looked at.
     """
 
     figures: Figures
@@ -238,6 +239,7 @@ class Metrics(Facts):
     wasted_draft: float | None
     tail_s: Spread | None
     hit_fraction: float | None
+    drafts_per_round: float | None = None
 
     @field_validator("figures")
     @classmethod
@@ -299,6 +301,7 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
         wasted_draft=_wasted(timelines),
         tail_s=_spread(hit_tails),
         hit_fraction=len(hit_tails) / len(tails) if tails else None,
+        drafts_per_round=sum(len(t.phase(*DRAFTING)) for t in timelines) / max(1, len(rounds)),
     )
 
 

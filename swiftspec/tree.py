@@ -254,6 +254,9 @@ def at_temperature(logprobs: tuple[float, ...], temperature: float) -> tuple[flo
     """Log-probs among these candidates at another temperature; what the others had is negligible below 1."""
     if temperature == 1.0:
         return logprobs
-    scaled = [logprob / temperature for logprob in logprobs]
-    log_total = scaled[0] + log(sum([exp(value - scaled[0]) for value in scaled]))
-    return tuple([min(0.0, value - log_total) for value in scaled])
+    # A draft does this for every row of an expansion, while the target waits for nothing else: every step counts.
+    coldness = 1.0 / temperature
+    scaled = [logprob * coldness for logprob in logprobs]
+    top = scaled[0]
+    log_total = top + log(sum(map(exp, [value - top for value in scaled])))  # never below the first of them
+    return tuple([value - log_total for value in scaled])

@@ -10,7 +10,7 @@ from swiftspec.plan import Candidate, Plan, Prediction
 from swiftspec.report import Drift, PolicyReport, Report, relative_error
 from swiftspec.timeline import Figures, Metrics, Timeline, measure
 
-__all__ = ["Measurement", "make_report"]
+__all__ = ["Measurement", "make_report", "plain_outputs"]
 
 _Z95 = statistics.NormalDist().inv_cdf(0.975)
 
@@ -46,13 +46,15 @@ def make_report(
     measurements: Sequence[Measurement],
     origin: Origin,
     retimed: Mapping[str, Figures] | None = None,
+    retraced: Mapping[str, Figures] | None = None,
     drift: Sequence[Drift] = (),
 ) -> Report:
     """Predicted beside measured, in the plan's order.
 
     tokens_per_s is the median over repetitions; round_s and tokens_per_round are of all repetitions together. Outputs
     are compared with those of autoregressive decoding, or of the first policy where that was not measured. `retimed`:
-    by policy, what would have been predicted from the machine as it was meanwhile; `drift` says how that was.
+    by policy, what would have been predicted from the machine as it was meanwhile; `retraced`, from that and from the
+    texts that were measured; `drift` says how the machine was.
 
     Raises
     ------
@@ -65,9 +67,15 @@ def make_report(
         raise ValueError(f"policy is {min(unknown)!r}; the plan has {', '.join(plan.candidates)}")
     if plan.chosen.policy not in by_policy:
         raise ValueError(f"measurements lack the chosen policy, {plan.chosen.policy}")
-    reference = by_policy.get("autoregressive", measurements[0]).outputs
+    reference = plain_outputs(measurements)
     policies = tuple(
-        _policy_report(candidate, by_policy[policy], reference, (retimed or {}).get(policy))
+        _policy_report(
+            candidate,
+            by_policy[policy],
+            reference,
+            retimed=(retimed or {}).get(policy),
+            retraced=(retraced or {}).get(policy),
+        )
         for policy, candidate in plan.candidates.items()
         if policy in by_policy
     )
@@ -83,8 +91,19 @@ def make_report(
     )
 
 
+def plain_outputs(measurements: Sequence[Measurement]) -> tuple[tuple[int, ...], ...]:
+    """The output of every prompt that others are compared with: of autoregressive decoding, else the first policy's."""
+    by_policy = {measurement.policy: measurement for measurement in measurements}
+    return by_policy.get("autoregressive", measurements[0]).outputs
+
+
 def _policy_report(
-    candidate: Candidate, measurement: Measurement, reference: tuple[tuple[int, ...], ...], retimed: Figures | None
+    candidate: Candidate,
+    measurement: Measurement,
+    reference: tuple[tuple[int, ...], ...],
+    *,
+    retimed: Figures | None,
+    retraced: Figures | None,
 ) -> PolicyReport:
     repeats = tuple(measure(timelines).figures.tokens_per_s for timelines in measurement.repeats)
     metrics = _over_repeats(measure([t for timelines in measurement.repeats for t in timelines]), repeats)
@@ -100,6 +119,7 @@ def _policy_report(
         repeats=repeats,
         identical_output=measurement.outputs == reference,
         retimed=retimed,
+        retraced=retraced,
     )
 
 

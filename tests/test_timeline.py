@@ -83,6 +83,7 @@ def test_autoregressive_metrics() -> None:
         wasted_draft=None,
         tail_s=None,
         hit_fraction=None,
+        drafts_per_round=0.0,
     )
 
 
@@ -109,6 +110,7 @@ def test_speculative_metrics() -> None:
     assert metrics.mean_round_s == 5.0
     assert metrics.speed_of_light == 2.5 / 3.5
     assert metrics.light_fraction == 0.7
+    assert metrics.drafts_per_round == 2.5  # one of them, during the target's prefill, before the first round
     assert metrics.target_busy == 9 / 13  # 2 + 5 + 2 s of 13
     assert metrics.draft_busy == pytest.approx(8.75 / 13)  # 1 + 1.5 + 2 + 0.75 + 1 + 2.5 s
 

@@ -2,14 +2,14 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from math import log
+from math import exp, log
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.tree import Candidates, Kept, Row, Subtree, TokenTree
+from swiftspec.tree import Candidates, Kept, Row, Subtree, TokenTree, at_temperature
 
 Tokens = tuple[int, ...]  # a node, by the tokens from the first root to it
 
@@ -264,3 +264,17 @@ def test_below_one_temperature_prefers_depth_along_likely_tokens() -> None:
 def test_temperature_must_be_positive() -> None:
     with pytest.raises(ValueError, match="temperature is 0"):
         TokenTree(1, position=0, capacity=4, temperature=0.0)
+
+
+@given(
+    st.lists(st.floats(-30, 0), min_size=1, max_size=24),
+    st.floats(0.1, 2.0).filter(lambda temperature: temperature != 1.0),
+)
+def test_log_probs_at_a_temperature_are_those_of_the_candidates_among_themselves(
+    logprobs: list[float], temperature: float
+) -> None:
+    logprobs.sort(reverse=True)
+    scaled = at_temperature(tuple(logprobs), temperature)
+    powers = [exp(logprob / temperature) for logprob in logprobs]
+    assert max(scaled) <= 0.0
+    assert [exp(value) for value in scaled] == pytest.approx([power / sum(powers) for power in powers], rel=1e-6)

@@ -2,7 +2,7 @@ import pytest
 
 from swiftspec.report import Drift
 from swiftspec.timeline import Timeline
-from swiftspec.validator import Measurement, make_report
+from swiftspec.validator import Measurement, make_report, plain_outputs
 from tests.cli.samples import ORIGIN, parallel_timeline, plan, serial_timeline
 
 OUTPUT = ((1, 2, 3),)
@@ -133,3 +133,29 @@ def test_retimed_predictions_leave_the_error_of_the_model() -> None:
     assert report.retimed_agreement is not None
     assert report.retimed_agreement == pytest.approx((1.0, 0.1))
     assert report.drift == (drift,)
+
+
+def test_retraced_predictions_leave_the_error_of_the_simulator() -> None:
+    measurements = [measurement("swiftspec", parallel_timeline())]
+    plain = make_report(plan(), plan_sha256="0", measurements=measurements, origin=ORIGIN)
+    assert plain.policies[0].retraced_error is None
+    assert plain.retraced_agreement is None
+    measured = plain.policies[0].measured
+    again = measured.model_copy(
+        update={"tokens_per_s": 0.95 * measured.tokens_per_s, "tokens_per_round": 1.02 * measured.tokens_per_round}
+    )
+    report = make_report(
+        plan(), plan_sha256="0", measurements=measurements, origin=ORIGIN, retraced={"swiftspec": again}
+    )
+    error = report.policies[0].retraced_error
+    assert error is not None
+    assert (error.tokens_per_s, error.tokens_per_round) == pytest.approx((-0.05, 0.02))
+    assert report.retraced_agreement == pytest.approx((1.0, 0.05))
+    assert report.policies[0].error == plain.policies[0].error
+
+
+def test_outputs_are_those_of_autoregressive_decoding_or_of_the_first_policy() -> None:
+    chain = measurement("serial_chain", serial_timeline(), outputs=((7,),))
+    plain = measurement("autoregressive", serial_timeline(), outputs=((8,),))
+    assert plain_outputs([chain, plain]) == ((8,),)
+    assert plain_outputs([chain]) == ((7,),)

@@ -115,7 +115,7 @@ def _names(policies: str) -> set[str]:
 def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str]) -> None:
     columns = ["policy", "split, shape", "tokens/s", "tokens/round", "target busy", "draft busy", "draft wasted"]
     if report is not None:
-        columns[3:3] = ["measured", "error", "re-timed"] if report.drift else ["measured", "error"]
+        columns[3:3] = ["measured", "error", *_again(report)]
     console.table(
         "Every policy at its best, fastest first", columns, [_row(c, report) for c in candidates], num_text_columns=2
     )
@@ -137,6 +137,14 @@ def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, na
         say_drift(report)
         if agreement := report.retimed_agreement:
             console.say(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+        if agreement := report.retraced_agreement:
+            console.say(f"Re-traced: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+
+
+def _again(report: Report) -> list[str]:
+    """What was predicted once more: from the machine as it was, and from the texts that were measured."""
+    is_retraced = any(policy.retraced is not None for policy in report.policies)
+    return ["re-timed"] * bool(report.drift) + ["re-traced"] * is_retraced
 
 
 def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
@@ -147,8 +155,10 @@ def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
         (policy,) = (policy for policy in report.policies if policy.policy == candidate.policy)
         metrics = policy.measured_metrics
         measured = (speed(metrics.figures.tokens_per_s), signed_percent(policy.error.tokens_per_s))
-        if report.drift:
-            measured += ("" if policy.retimed_error is None else signed_percent(policy.retimed_error),)
+        errors = {"re-timed": policy.retimed_error, "re-traced": None}
+        if policy.retraced_error is not None:
+            errors["re-traced"] = policy.retraced_error.tokens_per_s
+        measured += tuple("" if (e := errors[name]) is None else signed_percent(e) for name in _again(report))
     return (
         name,
         rest,
@@ -182,4 +192,6 @@ def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None)
     }
     if again := report.retimed_agreement:
         agreement |= {"retimed_kendall_tau": again[0], "retimed_median_error": again[1]}
+    if again := report.retraced_agreement:
+        agreement |= {"retraced_kendall_tau": again[0], "retraced_median_error": again[1]}
     return content | report.model_dump(mode="json") | agreement

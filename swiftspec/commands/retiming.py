@@ -1,11 +1,11 @@
-"""What a plan would have predicted, had the profile been as the machine was while its policies were measured."""
+"""Predictions made again: from the machine as it was while policies were measured, and from the measured texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.commands.wording import signed_percent
+from swiftspec.commands.wording import percent, signed_percent
 from swiftspec.plan import Candidate, Plan
 from swiftspec.profile import Profile, StepTable
 from swiftspec.report import Drift, Report
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
     from swiftspec.profiler.drift import DriftGauge
 
-__all__ = ["gauge", "list_drift", "retimed_figures", "say_drift"]
+__all__ = ["gauge", "list_drift", "measured_text", "retimed_figures", "say_drift"]
 
 _TEXTS_DIFFER = 0.02  # of tokens per round; replayed on the text that was measured, predictions agree better than that
 
@@ -42,9 +42,8 @@ def retimed_figures(
     from swiftspec.planner.evaluation import Effort, Evaluator
     from swiftspec.planner.space import Option
 
-    effort = Effort(
-        prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=made.max_new_tokens, seeds=(0,), explain=True
-    )
+    most = max(made.max_new_tokens, max(len(prompt.target_tokens) for prompt in trace.prompts))
+    effort = Effort(prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=most, seeds=(0,), explain=True)
     options = [Option(policy=c.build(), groups=c.groups, ranks=c.ranks) for c in candidates]
     with console.progress("re-time") as progress:
         total = len(options)
@@ -52,6 +51,26 @@ def retimed_figures(
             options, effort, done=lambda count: progress(count, total, "simulating again")
         )
     return {outcome.option.policy.name: outcome.metrics.figures for outcome in outcomes if outcome.metrics is not None}
+
+
+def measured_text(
+    trace: AcceptanceTrace, prompts: Sequence[tuple[str, tuple[int, ...]]], outputs: Sequence[tuple[int, ...]]
+) -> AcceptanceTrace:
+    """A trace, by the models of another one, of texts that were measured: prompts (id, token ids) and their outputs."""
+    from swiftspec.engine.devices import num_devices_here
+    from swiftspec.profiler.acceptance import record_trace
+
+    with console.progress("re-trace") as progress:
+        return record_trace(
+            target=trace.target,
+            draft=trace.draft,
+            prompts=prompts,
+            outputs=outputs,
+            max_new_tokens=max(map(len, outputs)),
+            num_candidates=trace.prompts[0].draft.num_candidates,
+            num_threads=num_devices_here("cpu"),
+            progress=progress,
+        )
 
 
 def list_drift(factors: Mapping[StepTable, float]) -> list[Drift]:
@@ -66,6 +85,12 @@ def say_drift(report: Report) -> None:
         console.say(
             f"Rounds brought {signed_percent(change)} tokens against the prediction, in the median over policies: "
             f"these prompts are {'easier' if change > 0 else 'harder'} than those traced."
+        )
+    if (agreement := report.retraced_agreement) is not None:
+        errors = [error.tokens_per_round for p in report.policies if (error := p.retraced_error) is not None]
+        console.say(
+            f"Predicted again from the measured texts, tokens per round are off by {signed_percent(min(errors))} to "
+            f"{signed_percent(max(errors))}, tokens/s by {percent(agreement[1])} in the median."
         )
     if not report.drift:
         return

@@ -19,14 +19,15 @@ from swiftspec.commands.execution import (
     warm_up,
 )
 from swiftspec.commands.files import check_outputs
-from swiftspec.commands.retiming import gauge, list_drift, retimed_figures, say_drift
+from swiftspec.commands.retiming import gauge, list_drift, measured_text, retimed_figures, say_drift
 from swiftspec.commands.wording import milliseconds, percent, signed_percent, speed
 from swiftspec.documents import Origin, file_sha256
 from swiftspec.plan import Candidate, Plan
 from swiftspec.profile import Profile
 from swiftspec.prompts import read_prompts, spread
 from swiftspec.report import PolicyReport, Report
-from swiftspec.validator import Measurement, make_report
+from swiftspec.timeline import Figures
+from swiftspec.validator import Measurement, make_report, plain_outputs
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation
@@ -86,8 +87,8 @@ def measure_plan(
     """Run some of a plan's candidates, the chosen one among them; the report, and whether Ctrl-C cut it short.
 
     `source` is the file to blame where they need more devices than there are. With `basis`, what the plan was computed
-    from, forwards are timed between the requests, and predictions made again. KeyboardInterrupt if no repetition was
-    whole.
+    from, forwards are timed between the requests, and predictions made again: for the machine as it was, and, of CPUs,
+    for the texts that were measured, too. KeyboardInterrupt if no repetition was whole.
     """
     check_devices(made, candidates, source=source)
     texts = spread(read_prompts(prompts), limit)
@@ -96,15 +97,24 @@ def measure_plan(
     if not runs:
         raise KeyboardInterrupt
     factors = drift.factors(basis[0]) if basis and drift else {}
-    retimed = {}
-    if basis and factors and not interrupted:
-        retimed = retimed_figures(made, candidates, profile=basis[0], trace=basis[1], factors=factors)
+    measurements = [_measurement(candidate, runs[candidate.policy]) for candidate in candidates]
+    retimed, retraced = {}, {}
+    if basis and not interrupted:
+        profile, trace = basis
+        if factors:
+            retimed = retimed_figures(made, candidates, profile=profile, trace=trace, factors=factors)
+        # A trace is recorded on cores, which is no matter of seconds for what needs a GPU.
+        if trace.source == "recorded" and made.device == "cpu":
+            texts_run = [(task.prompt_id, task.request.prompt) for task in tasks]
+            text = measured_text(trace, texts_run, plain_outputs(measurements))
+            retraced = retimed_figures(made, candidates, profile=profile, trace=text, factors=factors)
     report = make_report(
         made,
         plan_sha256=plan_sha256,
-        measurements=[_measurement(candidate, runs[candidate.policy]) for candidate in candidates],
+        measurements=measurements,
         origin=Origin.here(),
         retimed=retimed,
+        retraced=retraced,
         drift=list_drift(factors),
     )
     return report, interrupted
@@ -239,10 +249,11 @@ def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
     predicted, measured, error = report.predicted, report.measured, report.error
     name, _, rest = report.candidate.partition(" ")
     margin = "" if report.error_margin is None else f" ± {percent(report.error_margin)}"
-    retimed: list[tuple[str, ...]] = []
+    again: list[tuple[str, ...]] = []
     if report.retimed is not None and report.retimed_error is not None:
-        again = speed(report.retimed.tokens_per_s)
-        retimed = [("", "", "re-timed", again, speed(measured.tokens_per_s), signed_percent(report.retimed_error))]
+        again.append(_again("re-timed", report.retimed, measured, report.retimed_error))
+    if report.retraced is not None and report.retraced_error is not None:
+        again.append(_again("re-traced", report.retraced, measured, report.retraced_error.tokens_per_s))
     return [
         (
             name,
@@ -252,7 +263,7 @@ def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
             speed(measured.tokens_per_s),
             signed_percent(error.tokens_per_s) + margin,
         ),
-        *retimed,
+        *again,
         (
             "",
             "",
@@ -270,3 +281,7 @@ def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
             signed_percent(error.tokens_per_round),
         ),
     ]
+
+
+def _again(name: str, predicted: Figures, measured: Figures, error: float) -> tuple[str, ...]:
+    return "", "", name, speed(predicted.tokens_per_s), speed(measured.tokens_per_s), signed_percent(error)

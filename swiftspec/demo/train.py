@@ -8,14 +8,14 @@ A stage that finished is skipped; a stage that was stopped goes on from its last
 import argparse
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from swiftspec.demo.corpus import training_sources
 
@@ -35,7 +35,7 @@ CHECKPOINT_EVERY = 50
 DECAY_FRACTION = 0.6  # of all steps, at the end: linear to zero; the rest runs at the full rate
 
 
-def train_tokenizer(path: Path) -> Tokenizer:
+def train_tokenizer(path: Path, texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
     """Byte-level BPE in which a newline and the indent behind it are one piece, as Python's layout suggests."""
     tokenizer = Tokenizer(models.BPE())
     pieces = r"\n+[ ]*| ?[A-Za-z_]+| ?[0-9]| ?[^\sA-Za-z_0-9]+|\s"
@@ -47,21 +47,21 @@ def train_tokenizer(path: Path) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         special_tokens=[END_OF_TEXT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((text for _, text in training_sources()), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.save(str(path))
     return tokenizer
 
 
-def corpus_tokens(tokenizer: Tokenizer) -> Tensor:
-    """All training modules as one stream of token ids, an end-of-text after each."""
+def corpus_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Tensor:
+    """All training texts as one stream of token ids, an end-of-text after each."""
     end = tokenizer.encode(END_OF_TEXT).ids[0]
     ids: list[int] = []
-    for encoding in tokenizer.encode_batch([text for _, text in training_sources()]):
+    for encoding in tokenizer.encode_batch(list(texts)):
         ids += [*encoding.ids, end]
     return torch.tensor(ids)
 
@@ -114,7 +114,7 @@ def progress_steps(title: str, first: int, num_steps: int, loss: Callable[[], fl
 
 
 def fit(
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     batch: Callable[[int], Tensor],
     loss_of: Callable[[Tensor, Tensor], Tensor],
     *,
@@ -162,7 +162,7 @@ def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def distillation_loss(target: LlamaForCausalLM) -> Callable[[Tensor, Tensor], Tensor]:
+def distillation_loss(target: PreTrainedModel) -> Callable[[Tensor, Tensor], Tensor]:
     """KL(target || draft) per token: the draft learns the target's distribution, its mistakes included."""
 
     def loss(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def distillation_loss(target: LlamaForCausalLM) -> Callable[[Tensor, Tensor], Te
 
 
 @torch.no_grad()
-def continuations(target: LlamaForCausalLM, stream: Tensor, *, num_batches: int, path: Path) -> Tensor:
+def continuations(target: PreTrainedModel, stream: Tensor, *, num_batches: int, path: Path) -> Tensor:
     """What the target writes after training text: half greedy, half sampled at temperature 1; (n, CONTEXT + 1) ids."""
     if path.exists():
         loaded: Tensor = torch.load(path, weights_only=True)
@@ -203,11 +203,41 @@ def continuations(target: LlamaForCausalLM, stream: Tensor, *, num_batches: int,
     return result
 
 
-def save_pretrained(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
+def save_pretrained(model: PreTrainedModel, tokenizer: Tokenizer, directory: Path) -> None:
     """config.json, model.safetensors in bf16 and tokenizer.json, as any Hugging Face loader expects them."""
     model.to(torch.bfloat16).save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def train_pair(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    stream: Tensor,
+    *,
+    work: Path,
+    target_steps: int,
+    draft_steps: int,
+    continuation_batches: int,
+) -> None:
+    """Train a target on a stream of token ids, then a draft on the target's distribution; both in place."""
+
+    def text_batch(step: int) -> Tensor:
+        context = context_at(step, target_steps)
+        return crops(stream, num_crops=TOKENS_PER_STEP // context, context=context, step=step)
+
+    fit(target, text_batch, next_token_loss, title="target", num_steps=target_steps, checkpoint=work / "target.pt")
+    target.eval()
+    written = continuations(target, stream, num_batches=continuation_batches, path=work / "continuations.pt")
+
+    def mixed_batch(step: int) -> Tensor:
+        context = context_at(step, draft_steps)
+        half = TOKENS_PER_STEP // context // 2
+        sources = (stream, written)
+        return torch.cat([crops(source, num_crops=half, context=context, step=step) for source in sources])
+
+    loss_of = distillation_loss(target)
+    fit(draft, mixed_batch, loss_of, title="draft", num_steps=draft_steps, checkpoint=work / "draft.pt")
 
 
 def main() -> None:
@@ -220,38 +250,22 @@ def main() -> None:
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
 
-    tokenizer_path = args.work / "tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(tokenizer_path)) if tokenizer_path.exists() else train_tokenizer(tokenizer_path)
-    stream = corpus_tokens(tokenizer)
-
+    texts = [text for _, text in training_sources()]
+    path = args.work / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path)) if path.exists() else train_tokenizer(path, texts)
     torch.manual_seed(SEED)
     target = new_model(TARGET_SHAPE)
-
-    def text_batch(step: int) -> Tensor:
-        context = context_at(step, args.target_steps)
-        return crops(stream, num_crops=TOKENS_PER_STEP // context, context=context, step=step)
-
-    fit(
-        target,
-        text_batch,
-        next_token_loss,
-        title="target",
-        num_steps=args.target_steps,
-        checkpoint=args.work / "target.pt",
-    )
-    target.eval()
-    written = continuations(target, stream, num_batches=args.continuation_batches, path=args.work / "continuations.pt")
     torch.manual_seed(SEED)
     draft = new_model(DRAFT_SHAPE)
-
-    def mixed_batch(step: int) -> Tensor:
-        context = context_at(step, args.draft_steps)
-        half = TOKENS_PER_STEP // context // 2
-        sources = (stream, written)
-        return torch.cat([crops(source, num_crops=half, context=context, step=step) for source in sources])
-
-    loss_of = distillation_loss(target)
-    fit(draft, mixed_batch, loss_of, title="draft", num_steps=args.draft_steps, checkpoint=args.work / "draft.pt")
+    train_pair(
+        target,
+        draft,
+        corpus_tokens(tokenizer, texts),
+        work=args.work,
+        target_steps=args.target_steps,
+        draft_steps=args.draft_steps,
+        continuation_batches=args.continuation_batches,
+    )
     save_pretrained(target, tokenizer, args.out / "target")
     save_pretrained(draft, tokenizer, args.out / "draft")
 

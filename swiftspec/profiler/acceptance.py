@@ -31,8 +31,12 @@ def record_trace(
     num_candidates: int,
     num_threads: int,
     progress: Callable[[int, int, str], None],
+    outputs: Sequence[Sequence[int]] | None = None,
 ) -> AcceptanceTrace:
     """Run both models once over `prompts`, pairs of id and token ids.
+
+    outputs: the target's greedy output after each prompt, where it is known already; it is then not decoded again, and
+    `max_new_tokens` is the most there may be.
 
     Raises
     ------
@@ -58,8 +62,11 @@ def record_trace(
     traced = []
     for number, (prompt_id, prompt) in enumerate(prompts):
         progress(number, len(prompts), f"prompt {prompt_id}")
-        with _blamed(target, prompt_id):
-            output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
+        if outputs is None:
+            with _blamed(target, prompt_id):
+                output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
+        else:
+            output = list(outputs[number])
         with _blamed(draft, prompt_id):
             traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
     progress(len(prompts), len(prompts), "done")

@@ -9,10 +9,10 @@ import numpy as np
 
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.sampling import Sampler
-from swiftspec.policies import Layout, Request
+from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile, StepTable
-from swiftspec.profiler.steps import new_sweep, step_points
+from swiftspec.profile import Profile, StepPoint, StepTable
+from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweep, step_points
 from swiftspec.timeline import Timeline
 
 __all__ = ["DriftGauge"]
@@ -57,33 +57,50 @@ class DriftGauge:
         self._timelines.clear()
 
     def sweep(self) -> None:
-        """Every row count of every kind of forward, once, on every engine."""
+        """Every row count of every kind of forward, once, on every engine; a draft's after a wait, too."""
         if not self._contexts:
             return
         context = self._contexts[next(self._number) % len(self._contexts)]
         prompt = tuple(self._rng.integers(1, self._vocab_size, context).tolist())
         request = Request(prompt=prompt, max_new_tokens=1)
         for index, (engine, *_) in enumerate(self._engines):
-            policy = new_sweep(engine.layout, repeats=1, device=engine.device)
-            generation = engine.generate(policy, request, request_id=str(context), sampler=Sampler())
-            if generation.interrupted:
-                raise KeyboardInterrupt
-            self._timelines[index].append(generation.timeline)
+            sweep = new_sweep(engine.layout, repeats=1, device=engine.device)
+            self._timelines[index].append(_timed(engine, sweep, request, context))
+            # On groups of their own, drafts wait for targets, and what they do first then takes longer.
+            if engine.layout is Layout.DISAGGREGATED:
+                resumptions = new_resumptions(repeats=1, device=engine.device)
+                self._timelines[index].append(drafting_alone(_timed(engine, resumptions, request, context)))
 
     def factors(self, profile: Profile) -> dict[StepTable, float]:
         """Time now over time as profiled, for every table that was timed: the median over rows and contexts."""
         ratios: dict[StepTable, list[float]] = defaultdict(list)
         for index, (engine, groups, ranks) in enumerate(self._engines):
             for point in step_points(self._timelines[index], groups, engine.layout, ranks=ranks):
-                if point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks):
+                if _is_known(point, profile):
                     before = profile.step(
                         point.phase,
                         role=point.role,
                         degree=point.degree,
                         ranks=point.ranks,
                         peer_busy=point.peer_busy,
+                        cold=point.cold,
                         rows=point.rows,
                         context=point.context,
                     )
                     ratios[point.table].append(point.latency.mean_s / before.mean_s)
         return {table: median(values) for table, values in ratios.items()}
+
+
+def _timed(engine: Launcher, policy: Policy, request: Request, context: int) -> Timeline:
+    """One run of a measuring program. KeyboardInterrupt if it was cut short."""
+    generation = engine.generate(policy, request, request_id=str(context), sampler=Sampler())
+    if generation.interrupted:
+        raise KeyboardInterrupt
+    return generation.timeline
+
+
+def _is_known(point: StepPoint, profile: Profile) -> bool:
+    """Whether the profile holds forwards of this kind. A cold one is compared with cold ones only."""
+    if point.cold and point.table not in profile.latencies.steps:
+        return False
+    return point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks)

@@ -38,7 +38,7 @@ from swiftspec.specs import Inflation, ModelSpec, model_directory
 from swiftspec.steps import COOLING_S
 from swiftspec.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 
-__all__ = ["computed_spec", "measure_profile", "new_sweep", "step_points"]
+__all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweep", "step_points"]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
@@ -54,18 +54,20 @@ GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
 PASSES, GPU_PASSES = 3, 1
 REPEATS = 3
 SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
+# As a plan would run them: its trees are ordered at a fitted temperature, which every candidate costs the host.
+_FITTED = 0.5
 HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     Layout.DISAGGREGATED: (
-        SwiftSpec(verify_rows=4, expand_rows=1),
-        SwiftSpec(verify_rows=8, expand_rows=4),
-        SwiftSpec(verify_rows=16, expand_rows=8),
+        SwiftSpec(verify_rows=4, expand_rows=1, draft_temperature=_FITTED),
+        SwiftSpec(verify_rows=8, expand_rows=4, draft_temperature=_FITTED),
+        SwiftSpec(verify_rows=16, expand_rows=8, num_candidates=15, draft_temperature=_FITTED),
         Mirror(num_draft_tokens=4, guesses=1),
     ),
     Layout.COLOCATED: (
-        SerialTree(verify_rows=4, expand_rows=1, expansions=4),
-        SerialTree(verify_rows=8, expand_rows=4, expansions=4),
-        SerialTree(verify_rows=16, expand_rows=8, expansions=4),
-        EasySpec(verify_rows=8, top_k=4, depth=4),
+        SerialTree(verify_rows=4, expand_rows=1, expansions=4, draft_temperature=_FITTED),
+        SerialTree(verify_rows=8, expand_rows=4, expansions=4, draft_temperature=_FITTED),
+        SerialTree(verify_rows=16, expand_rows=8, expansions=4, draft_temperature=_FITTED),
+        EasySpec(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
     ),
 }
 HOST_TOKENS = 48
@@ -272,11 +274,8 @@ class _Measurement:
         return timelines[1:]  # the first time at a context compiles its shapes
 
     def resume(self, context: int) -> Timeline:
-        """Only what Resumptions are there for: the draft's first forwards after a wait."""
-        rows = DRAFT_ROWS if self._bench.device == "cpu" else GPU_DRAFT_ROWS
-        sweep = Resumptions(target_rows_grid=(1,), draft_rows_grid=rows, halves_rows_grid=(), repeats=REPEATS)
-        timeline = self._run(sweep, context, max_new_tokens=1)
-        return replace(timeline, spans=tuple(span for span in timeline.spans if span.phase in DRAFTING))
+        sweep = new_resumptions(repeats=REPEATS, device=self._bench.device)
+        return drafting_alone(self._run(sweep, context, max_new_tokens=1))
 
     def interrupt(self, context: int) -> Timeline:
         sweep = Interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
@@ -302,6 +301,17 @@ def new_sweep(layout: Layout, *, repeats: int, device: Device) -> Policy:
     on_cores, on_gpu = (TARGET_ROWS, DRAFT_ROWS, HALVES_ROWS), (GPU_TARGET_ROWS, GPU_DRAFT_ROWS, GPU_HALVES_ROWS)
     target, draft, halves = on_cores if device == "cpu" else on_gpu
     return sweep(target_rows_grid=target, draft_rows_grid=draft, halves_rows_grid=halves, repeats=repeats)
+
+
+def new_resumptions(*, repeats: int, device: Device) -> Policy:
+    """A measuring program over every row count of the draft's first forward after a wait, on groups of its own."""
+    rows = DRAFT_ROWS if device == "cpu" else GPU_DRAFT_ROWS
+    return Resumptions(target_rows_grid=(1,), draft_rows_grid=rows, halves_rows_grid=(), repeats=repeats)
+
+
+def drafting_alone(timeline: Timeline) -> Timeline:
+    """Only what resumptions are there for: the draft's forwards, not what the target did meanwhile."""
+    return replace(timeline, spans=tuple(span for span in timeline.spans if span.phase in DRAFTING))
 
 
 def step_points(

@@ -114,11 +114,26 @@ class Simulation:
 class Simulator:
     """Simulates many policies on one profile and trace; prices and candidates are looked up once.
 
-    errors: errors with which forwards are known, from which each prompt has its own draw; by default they are exact.
+    Parameters
+    ----------
+    profile : Profile or Latencies
+    trace : AcceptanceTrace
+    errors : ForwardErrors
+        Errors with which forwards are known, from which each prompt has its own draw; by default they are exact.
+    oracle : callable
+        Makes what answers a process's forwards. Tests let a real draft answer, on the same simulated clock.
     """
 
-    def __init__(self, profile: Profile | Latencies, trace: AcceptanceTrace, *, errors: ForwardErrors = EXACT) -> None:
+    def __init__(
+        self,
+        profile: Profile | Latencies,
+        trace: AcceptanceTrace,
+        *,
+        errors: ForwardErrors = EXACT,
+        oracle: Callable[..., TraceOracle] = TraceOracle,
+    ) -> None:
         self.errors = errors
+        self._oracle = oracle
         self._prices = PriceList(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
         self._prompts = trace.prompts
@@ -158,7 +173,7 @@ class Simulator:
 
         def start(role: Role, *stream: int, group: int = 0) -> _Process:
             rng = np.random.default_rng([seed, index, *stream])
-            oracle = TraceOracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
+            oracle = self._oracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
             return _Process(env, role, oracle=oracle, meter=meter, group=group)
 
         if policy.layout is not Layout.DISAGGREGATED:

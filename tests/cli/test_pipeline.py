@@ -202,6 +202,10 @@ def test_validation_holds_predicted_measured_and_error(
         assert len(policy.repeats) == 2
         assert policy.identical_output
         assert policy.predicted == Plan.load(stage.plan).candidates[policy.policy].prediction.metrics.figures
+        assert policy.retraced is not None
+        # A chain in turn with its target leaves nothing to time: on the same texts its rounds are the simulator's own.
+        if policy.policy in ("autoregressive", "serial_chain"):
+            assert policy.retraced.tokens_per_round == policy.measured.tokens_per_round
     assert {"tokens_per_s", "round_s", "tokens_per_round"} == set(raw["policies"][0]["error"])
     assert {"median", "p95"} == set(raw["policies"][0]["measured"]["round_s"])
     assert raw["regret"] >= 0

@@ -57,3 +57,27 @@ def test_what_the_machine_changed_by_stands_beside_the_errors(capsys: pytest.Cap
     printed = capsys.readouterr().out
     assert "re-timed" in printed
     assert "forwards took -10.0 % to +25.0 % against the profile" in printed
+
+
+def test_what_the_texts_changed_stands_beside_the_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = report(plain_round_s=0.02)
+    assert "re-traced" not in _shown(plain, capsys)
+    for factor, shown in ((1.0, "+0.0 % to +0.0 %"), (1.03, "+3.0 % to +3.0 %")):
+        policies = tuple(
+            policy.model_copy(
+                update={
+                    "retraced": policy.measured.model_copy(
+                        update={"tokens_per_round": factor * policy.measured.tokens_per_round}
+                    )
+                }
+            )
+            for policy in plain.policies
+        )
+        printed = _shown(plain.model_copy(update={"policies": policies}), capsys)
+        assert "re-traced" in printed
+        assert f"tokens per round are off by {shown}, tokens/s by 0.0 % in the median" in printed
+
+
+def _shown(validation: Report, capsys: pytest.CaptureFixture[str]) -> str:
+    show_report(validation, plan())
+    return " ".join(capsys.readouterr().out.split())

@@ -1,5 +1,6 @@
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.acceptance import AcceptanceTrace, Guesser
 from swiftspec.documents import ModelRef
 from swiftspec.profiler.acceptance import record_trace
 from tests.engine.pairs import write_pair
@@ -21,7 +22,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
 
 
-def record(models: tuple[Path, Path], max_new_tokens: int) -> AcceptanceTrace:
+def record(
+    models: tuple[Path, Path], max_new_tokens: int, *, outputs: Sequence[Sequence[int]] | None = None
+) -> AcceptanceTrace:
     target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
     return record_trace(
         target=target,
@@ -31,6 +34,7 @@ def record(models: tuple[Path, Path], max_new_tokens: int) -> AcceptanceTrace:
         num_candidates=5,
         num_threads=1,
         progress=lambda *_: None,
+        outputs=outputs,
     )
 
 
@@ -60,6 +64,26 @@ def test_an_end_of_sequence_ends_a_prompt(models: tuple[Path, Path]) -> None:
 def test_a_prompt_over_the_context_names_both_numbers(models: tuple[Path, Path]) -> None:
     with pytest.raises(ValueError, match="prompt c: 89 tokens with max_new_tokens 200 are over the target's context"):
         record(models, 200)
+
+
+def test_a_known_output_is_traced_as_if_it_had_been_decoded(models: tuple[Path, Path]) -> None:
+    decoded = record(models, 40)
+    outputs = [prompt.target_tokens.tolist() for prompt in decoded.prompts]
+    again = record(models, 40, outputs=outputs)
+    for before, after in zip(decoded.prompts, again.prompts, strict=True):
+        assert after.target_tokens.tolist() == before.target_tokens.tolist()
+        assert after.ranks.tolist() == before.ranks.tolist()
+        assert after.ended == before.ended
+        for guesser in Guesser:
+            for one, other in zip(before.guesses[guesser], after.guesses[guesser], strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_an_output_that_is_not_the_targets_own_is_traced_all_the_same(models: tuple[Path, Path]) -> None:
+    outputs = [[3, 1, 4, 1, 5]] * len(PROMPTS)
+    for prompt in record(models, 5, outputs=outputs).prompts:
+        assert prompt.target_tokens.tolist() == outputs[0]
+        assert len(prompt.draft.tokens) == 5
 
 
 @pytest.mark.parametrize("damaged", [0, 1])

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile
 from swiftspec.profiler.drift import DriftGauge
-from swiftspec.profiler.steps import step_points
+from swiftspec.profiler.steps import DRAFT_ROWS, step_points
 from swiftspec.timeline import Phase
 from tests.engine.pairs import write_pair
 
@@ -21,7 +22,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
         ModelRef(model=str(path), dtype="float32")
         for path in write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
     )
-    with Launcher(target=target, draft=draft, groups=GROUPS, layout=Layout.COLOCATED, max_context=256) as started:
+    # Room for prompts of 256 tokens: of a number that needs no padding, so that what is timed is what is looked up.
+    with Launcher(target=target, draft=draft, groups=GROUPS, layout=Layout.COLOCATED, max_context=257) as started:
         yield started
 
 
@@ -52,6 +54,37 @@ def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Launcher) -> N
     factors = gauge.factors(profile.retimed({verify: 0.5}))
     assert factors.pop(verify) == pytest.approx(2.0)
     assert list(factors.values()) == pytest.approx([1.0] * len(factors))
+
+
+def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that alternates with its target is always cold here: that is no drift where it was so profiled."""
+    monkeypatch.setattr("swiftspec.profiler.steps.COOLING_S", 0.0)
+    monkeypatch.setattr("swiftspec.profiler.steps.LEAST_COLD_SAMPLES", 1)
+    gauge, profile = swept(engine)
+    cold = {step.table for step in profile.steps if step.cold}
+    assert cold
+    warm = [step.model_copy(update={"cold": False}) for step in profile.steps if step.cold]
+    known = {(*step.table, step.rows, step.context) for step in profile.steps}
+    warm = [step for step in warm if (*step.table, step.rows, step.context) not in known]
+    profile = profile.model_copy(update={"steps": (*profile.steps, *warm)})
+    factors = gauge.factors(profile.retimed(dict.fromkeys(cold, 3.0)))
+    assert [factors[table] for table in cold] == pytest.approx([1 / 3] * len(cold))
+    # Where cold forwards were not profiled there is nothing to compare them with.
+    warm_only = profile.model_copy(update={"steps": tuple(step for step in profile.steps if not step.cold)})
+    assert not cold & gauge.factors(warm_only).keys()
+
+
+def test_a_draft_on_cores_of_its_own_is_timed_after_waits_too(tmp_path: Path) -> None:
+    target, draft = (ModelRef(model=str(path), dtype="float32") for path in write_pair(tmp_path, architecture="llama"))
+    groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
+    with Launcher(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=256) as started:
+        gauge = DriftGauge([(started, groups, {})], vocab_size=64)
+        gauge.sweep()
+    overlapped, resumed = gauge._timelines[0]
+    assert {span.phase for span in overlapped.spans} >= {Phase.VERIFY, Phase.EXPAND}
+    expansions = [span for span in resumed.spans if span.phase is Phase.EXPAND]
+    assert expansions == list(resumed.spans)
+    assert {span.rows for span in expansions} == set(DRAFT_ROWS)
 
 
 def test_an_engine_without_a_draft_is_left_alone(engine: Launcher) -> None:

@@ -6,7 +6,9 @@ from swiftspec.documents import ModelRef
 from swiftspec.engine.devices import TREE_SLOTS
 from swiftspec.engine.staging import BUCKETS
 from swiftspec.policies import Layout
+from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
+from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profile import Profile
 from swiftspec.profiler import steps
 from swiftspec.profiler.host import arrival_point, host_points
@@ -164,3 +166,13 @@ def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> Non
         shapes = bench.host_shapes()
         assert shapes
         assert max(max(shape.target_rows, shape.draft_rows) for shape in shapes) <= TREE_SLOTS["cuda"]
+
+
+def test_host_costs_are_those_of_trees_as_plans_run_them() -> None:
+    """Ordered at a fitted temperature, with as many candidates as the search keeps: both cost the host time."""
+    shapes = [shape for layout in steps.HOST_SHAPES.values() for shape in layout if hasattr(shape, "draft_temperature")]
+    assert len(shapes) >= 6
+    for shape in shapes:
+        assert shape_of(shape)["draft_temperature"] != 1.0, shape
+        if isinstance(shape, SwiftSpec):
+            assert shape.num_candidates >= shape.verify_rows - 1

@@ -1,0 +1,133 @@
+"""The replayed draft against the real one: one simulated machine, two ways to answer the draft's forwards.
+
+A trace holds what the draft says on the target's path. What it says elsewhere is drawn from positions nearby, and
+decides how best-first growth spends its expansions. Here the same policies run twice on the same prompts and the same
+simulated clock, with drawn answers and with those of the model itself: what differs is the draft off the path, and
+nothing depends on the speed of this machine.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.documents import ModelRef
+from swiftspec.engine.cached import CachedDecoder
+from swiftspec.planner.fit import Fit
+from swiftspec.policies import make_policy
+from swiftspec.policies.effects import Candidates, Role, Row
+from swiftspec.profiler.acceptance import record_trace
+from swiftspec.simulator.driver import Simulator
+from swiftspec.simulator.oracle import TraceOracle
+from swiftspec.specs import model_directory
+from swiftspec.timeline import measure
+from swiftspec.tokenizer import Tokenizer
+from tests.simulator.builders import machine_profile
+
+NUM_PROMPTS = 16
+NEW_TOKENS = 48
+SEEDS = (0, 1)
+# fp32, so that batches of rows and single ones have the same near-ties.
+DTYPE = "float32"
+WEAKENING = 0.3  # standard deviations of noise on the weak draft's matrices
+CHAINS = {
+    "serial_chain": {"num_draft_tokens": 4},
+    "amusd": {"lookahead": 2, "verify_rows": 16},
+}
+TREES = {
+    "serial_tree": {"verify_rows": 16, "expand_rows": 4, "expansions": 5},
+    "swiftspec": {"verify_rows": 16, "expand_rows": 8, "num_candidates": 15},
+}
+
+
+class RealDraft(TraceOracle):
+    """Answers the draft's forwards by the draft itself, and the target's from the trace: those are its own output."""
+
+    model: ClassVar[CachedDecoder]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.model.reset()
+
+    def prefill(self, role: Role, tokens: Sequence[int]) -> int | None:
+        if role is Role.DRAFT:
+            self.model.prefill(tokens)
+        return super().prefill(role, tokens)
+
+    def draft(self, rows: Sequence[Row], num_candidates: int, *, fuzzy: bool = False) -> tuple[Candidates, ...]:
+        super().draft(rows, num_candidates, fuzzy=fuzzy)  # keeps count of the cache
+        tokens, logprobs = self.model.candidates(self.model.forward(rows, fuzzy=fuzzy), num_candidates)
+        return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
+
+    def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
+        super().keep(role, slots, num_verified)
+        if role is Role.DRAFT:
+            self.model.keep(slots, num_verified)
+
+
+def weakened(draft: Path, directory: Path) -> Path:
+    """The bundled draft with noise on its matrices, so that it errs far more often, confidently at times."""
+    generator = torch.Generator().manual_seed(0)
+    weights = load_file(draft / "model.safetensors")
+    for name, weight in weights.items():
+        if weight.ndim == 2 and "embed" not in name:
+            noise = torch.randn(weight.shape, generator=generator) * weight.float().std()
+            weights[name] = (weight.float() + WEAKENING * noise).to(weight.dtype)
+    directory.mkdir()
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(draft / name, directory)
+    return directory
+
+
+@pytest.fixture(scope="module", params=["bundled", "weak"])
+def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AcceptanceTrace:
+    """Of prompts evenly spread over the bundled ones for validation."""
+    target, draft = model_directory("demo/target"), model_directory("demo/draft")
+    if request.param == "weak":
+        draft = weakened(draft, tmp_path_factory.mktemp("pair") / "draft")
+    tokenizer = Tokenizer(target)
+    lines = (target.parent / "prompts" / "validate.jsonl").read_text().splitlines()
+    prompts = [json.loads(lines[number * len(lines) // NUM_PROMPTS]) for number in range(NUM_PROMPTS)]
+    reference = ModelRef(model=str(draft), dtype=DTYPE)
+    RealDraft.model = CachedDecoder.load(reference, max_context=512, tree_slots=256)
+    recorded = record_trace(
+        target=ModelRef(model=str(target), dtype=DTYPE),
+        draft=reference,
+        prompts=[(prompt["id"], tokenizer.encode(prompt["prompt"])) for prompt in prompts],
+        max_new_tokens=NEW_TOKENS,
+        num_candidates=15,
+        num_threads=torch.get_num_threads(),
+        progress=lambda *_: None,
+    )
+    first_choices = recorded.rank_acceptance(1)[0]
+    assert first_choices > 0.7 if request.param == "bundled" else 0.35 < first_choices < 0.68
+    return recorded
+
+
+def tokens_per_round(name: str, shape: dict[str, Any], trace: AcceptanceTrace, **kwargs: Any) -> float:
+    """On a machine whose target forward costs 5 of the draft's: few expansions a round, so that their order matters."""
+    seed = kwargs.pop("seed", 0)
+    policy = Fit(trace)(make_policy(name, **shape))
+    simulator = Simulator(machine_profile(cost_ratio=5, noise=0.0), trace, **kwargs)
+    run = simulator.run(policy, degrees=dict.fromkeys(Role, 1), seed=seed)
+    return measure(run.timelines).figures.tokens_per_round
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_are_accepted_as_the_real_drafts(trace: AcceptanceTrace, name: str) -> None:
+    """Behind a wrong token of a chain nothing counts, so that the trace knows all there is to know."""
+    replayed = tokens_per_round(name, CHAINS[name], trace)
+    assert replayed == pytest.approx(tokens_per_round(name, CHAINS[name], trace, oracle=RealDraft), rel=0.005)
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_trees_are_accepted_as_the_real_drafts(trace: AcceptanceTrace, name: str) -> None:
+    replayed = sum(tokens_per_round(name, TREES[name], trace, seed=seed) for seed in SEEDS) / len(SEEDS)
+    assert replayed == pytest.approx(tokens_per_round(name, TREES[name], trace, oracle=RealDraft), rel=0.03)

@@ -1,0 +1,43 @@
+from typing import Any
+
+import pytest
+
+from tests.tools.check_predictions import criteria, show
+
+
+def policy(name: str, *, speed_error: float = 0.0, length_error: float = 0.0) -> dict[str, Any]:
+    """A policy's part of a report whose re-traced prediction is off by so much."""
+    measured = {"tokens_per_s": 100.0, "tokens_per_round": 4.0}
+    again = {"tokens_per_s": 100.0 * (1 + speed_error), "tokens_per_round": 4.0 * (1 + length_error)}
+    figures = {"measured": measured, "predicted": again, "retimed": None, "retraced": again}
+    return {"policy": name, "measured_metrics": {"drafts_per_round": 5.0}} | figures
+
+
+@pytest.mark.parametrize(
+    ("errors", "held"),
+    [
+        ({"swiftspec": (0.03, 0.05), "serial_tree": (-0.02, 0.0)}, [True, True, True]),
+        ({"swiftspec": (-0.09, 0.0), "serial_tree": (0.0, 0.0)}, [False, False, True]),
+        ({"swiftspec": (0.05, 0.0), "serial_tree": (0.05, 0.0)}, [True, False, True]),
+        ({"swiftspec": (0.0, 0.04), "serial_tree": (0.0, -0.03)}, [True, True, False]),
+        ({"swiftspec": (0.0, -0.05), "serial_tree": (0.0, -0.04), "autoregressive": (0.0, 0.0)}, [True, True, True]),
+    ],
+)
+def test_criteria_are_of_every_policy_the_median_and_the_lengths(
+    errors: dict[str, tuple[float, float]], held: list[bool]
+) -> None:
+    policies = [policy(name, speed_error=speed, length_error=length) for name, (speed, length) in errors.items()]
+    assert [verdict for verdict, _ in criteria(policies)] == held
+
+
+def test_the_table_holds_every_policy_and_what_was_missed(capsys: pytest.CaptureFixture[str]) -> None:
+    policies = [{**policy("swiftspec", speed_error=0.1), "repeats": [1.0, 1.0]}, policy("serial_tree")]
+    candidates = [
+        {"policy": name, "prediction": {"metrics": {"drafts_per_round": 6.0}}} for name in ("swiftspec", "serial_tree")
+    ]
+    plan = {"chosen": candidates[0], "alternatives": candidates[1:]}
+    assert not show("second", {"num_prompts": 12, "policies": policies}, plan)
+    printed = capsys.readouterr().out
+    assert "swiftspec" in printed
+    assert "serial_tree" in printed
+    assert "missed: re-traced error of tokens/s at most 10.0 % (swiftspec)" in printed
