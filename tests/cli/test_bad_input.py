@@ -13,7 +13,7 @@ from swiftspec.documents import ModelRef
 from swiftspec.plan import Plan
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
-from tests.engine.processes import workers
+from tests.engine.processes import gone_within, workers
 from tests.simulator.builders import machine_profile
 
 Fails = Callable[..., str]
@@ -92,7 +92,7 @@ def test_corrupt_model_directory(
     sentence = fails(verb, *pair(copies), "--dtype", "fp32", *more, "--out", tmp_path / "out")
     assert str(copies[0]) in sentence
     assert files_in(tmp_path) == before
-    assert workers(os.getpid()) == running
+    assert gone_within(sorted(set(workers(os.getpid())) - set(running)), 5.0)
 
 
 def test_corrupt_weights_at_run_leave_no_process(fails: Fails, copies: Models, plan_file: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_corrupt_weights_at_run_leave_no_process(fails: Fails, copies: Models, p
     running = workers(os.getpid())
     sentence = fails("run", "--plan", plan_file, "--policy", "serial_chain", "--prompt", "x")
     assert str(copies[1] / "model.safetensors") in sentence
-    assert workers(os.getpid()) == running
+    assert gone_within(sorted(set(workers(os.getpid())) - set(running)), 5.0)
 
 
 def test_unsupported_architecture(fails: Fails, copies: Models, tmp_path: Path) -> None:

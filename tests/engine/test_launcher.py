@@ -1,8 +1,8 @@
 import os
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -73,11 +73,20 @@ def test_disaggregated_output_is_the_autoregressive_one(
 def test_output_of_two_target_groups_is_the_autoregressive_one(
     colocated: Launcher, two_targets: Launcher, policy: Policy, prompt: tuple[int, ...]
 ) -> None:
-    generation = generate(two_targets, policy, prompt)
-    assert generation.tokens == generate(colocated, Autoregressive(), prompt).tokens
-    verifying = {span.group for span in generation.timeline.phase(Phase.VERIFY)}
-    assert verifying == {0, 1} or len(generation.tokens) < 4
+    assert generate(two_targets, policy, prompt).tokens == generate(colocated, Autoregressive(), prompt).tokens
     assert [process.group for process in two_targets.processes] == [0, 1, 0]
+
+
+@two_cores
+@pytest.mark.parametrize("policy", TWO_TARGETS, ids=str)
+def test_both_target_groups_verify(two_targets: Launcher, policy: Policy) -> None:
+    """In one of several requests: where cores are shared one group may be done before there is work for two."""
+    verifying: set[int] = set()
+    for _ in range(20):
+        verifying |= {span.group for span in generate(two_targets, policy, PROMPTS[0]).timeline.phase(Phase.VERIFY)}
+        if verifying == {0, 1}:
+            return
+    raise AssertionError(f"groups that verified: {verifying}")
 
 
 @two_cores
@@ -242,11 +251,11 @@ def test_no_process_outlives_a_killed_launcher(long_run: subprocess.Popen[str]) 
     assert gone_within(pids, 2.0)
 
 
-def test_the_channels_folder_is_removed(models: tuple[Path, Path], tmp_path: Path) -> None:
-    before = set(Path("/tmp").glob("swiftspec-*"))
+@two_cores
+def test_the_channels_folder_is_removed(models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     references = [ModelRef(model=str(model), dtype="float32") for model in models]
-    if len(os.sched_getaffinity(0)) > 1:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path has at most 107 bytes
+        monkeypatch.setattr(tempfile, "tempdir", short)
         with start_engine((references[0], references[1]), Layout.DISAGGREGATED):
-            pass
-    assert set(Path("/tmp").glob("swiftspec-*")) <= before
-    shutil.rmtree(tmp_path)
+            assert len(list(Path(short).iterdir())) == 1
+        assert list(Path(short).iterdir()) == []
