@@ -243,7 +243,7 @@ class Plan(Document):
     rejected: dict[str, _Count]
     goal: Goal = Goal()
     acceptance: Acceptance | None = None
-    known_errors: dict[str, float | None] = Field(default_factory=dict)
+    known_errors: dict[str, Annotated[float, Field(ge=0)] | None] = Field(default_factory=dict)
     quantisation: dict[Role, str] = Field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     memory: tuple[GroupMemory, ...] = ()

@@ -138,13 +138,15 @@ class Inflation:
     """Shape to which a model is expanded without changing its output; None leaves a dimension as it is.
 
     When only `hidden` is given, heads and intermediate grow in proportion. Heads come in whole groups, so that the
-    number of query heads per key/value head stays the same.
+    number of query heads per key/value head stays the same. `positions` is the longest context; what the model says
+    beyond its own is no longer text.
     """
 
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
     intermediate: int | None = None
+    positions: int | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -189,6 +191,7 @@ class Inflation:
             "hidden": (hidden, spec.hidden_size),
             "heads": (heads, spec.num_heads),
             "intermediate": (intermediate, spec.intermediate_size),
+            "positions": (self.positions or spec.max_position, spec.max_position),
         }
         for name, (value, original) in grown.items():
             if value < original:
@@ -202,6 +205,7 @@ class Inflation:
             num_heads=heads,
             num_kv_heads=heads // spec.group_size,
             intermediate_size=intermediate,
+            max_position=grown["positions"][0],
             # The mean square now runs over more dimensions, all of the new ones zero.
             rms_norm_eps=spec.rms_norm_eps * spec.hidden_size / hidden,
         )

@@ -8,7 +8,7 @@ from swiftspec.engine.nursery import shared_nursery
 
 if not torch.cuda.is_available():
     # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
-    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # 0 to compile what the tests launch, for a GPU elsewhere
 
 
 @pytest.fixture(scope="session", autouse=True)

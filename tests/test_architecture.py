@@ -215,13 +215,14 @@ def signature_violations(module: Module) -> Iterator[str]:
 
 
 WRITES = re.compile(r"\.(write_text|write_bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|\bnp\.save\w*\(")
-# A folder that appears whole, and records for a machine that has nothing but torch; the archive is made in memory.
-WRITERS = ("swiftspec.files", "swiftspec.engine.inflate", "swiftspec.profiler.gpu_check")
+# Records and archives of a run on a machine that may have nothing but torch: written and read by its own steps.
+GPU_RUNS = ("swiftspec.profiler.gpu_report", "swiftspec.profiler.gpu_steps", "swiftspec.profiler.kernel_cache")
+WRITERS = ("swiftspec.files", "swiftspec.engine.inflate", *GPU_RUNS)  # inflate: a folder that appears whole
 READS = re.compile(r"\bjson\.loads?\(|\bnp\.load\(")
 # What comes with the package is believed.
 SHIPPED = (
     *("swiftspec.backtest.systems", "swiftspec.ops.published", "swiftspec.ops.constants", "swiftspec.registry"),
-    *("swiftspec.difficulty.pairs", "swiftspec.profiler.gpu_check"),
+    *("swiftspec.difficulty.pairs", *GPU_RUNS),
 )
 
 

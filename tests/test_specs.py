@@ -225,6 +225,12 @@ def test_heads_grow_in_whole_groups(directory: Path) -> None:
     assert large.intermediate_size == 1050
 
 
+def test_positions_alone_change_nothing_else(directory: Path) -> None:
+    spec = read(directory)
+    longer = Inflation.parse(f"positions={4 * spec.max_position}").inflated(spec)
+    assert longer == dataclasses.replace(spec, max_position=4 * spec.max_position)
+
+
 def test_depth_alone_changes_nothing_else(directory: Path) -> None:
     spec = read(directory)
     assert Inflation(layers=9).inflated(spec) == dataclasses.replace(spec, num_layers=9)
@@ -238,6 +244,7 @@ def test_depth_alone_changes_nothing_else(directory: Path) -> None:
         (Inflation(heads=2), "heads is 2; expected at least the model's own 4"),
         (Inflation(heads=7), "heads is 7; expected a multiple of the group size 2"),
         (Inflation(intermediate=8), "intermediate is 8; expected at least the model's own 896"),
+        (Inflation(positions=8), "positions is 8; expected at least the model's own"),
     ],
 )
 def test_inflation_that_would_shrink_or_split_is_refused(directory: Path, inflation: Inflation, message: str) -> None:

@@ -1,5 +1,7 @@
 """What a misused flag is told: flag, value and what was expected, as everywhere else."""
 
+from __future__ import annotations  # older releases of typer do not have the exception that is only named here
+
 import typer
 
 __all__ = ["usage_sentence"]

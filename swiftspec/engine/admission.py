@@ -84,7 +84,6 @@ class Admission:
         # What only a launcher of this machine asks for, to measure.
         yield "silent", not setup.silent, "False"
         yield "is_thread", not setup.is_thread, "False"
-        yield "num_sms", setup.num_sms == 0, "0"
 
     def _most_context(self) -> int:
         return max(ModelSpec.from_directory(model_directory(model.model)).max_position for model in self.models)

@@ -193,6 +193,7 @@ def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> d
         # No longer hidden_size / heads, so it must be said.
         "head_dim": inflated.head_dim,
         "rms_norm_eps": inflated.rms_norm_eps,
+        "max_position_embeddings": inflated.max_position,
     }
     config.pop("torch_dtype", None)
     config["dtype"] = re.sub(r"^torch\.", "", str(dtype))

@@ -11,6 +11,7 @@ PRODUCTS : mapping
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -105,10 +106,20 @@ def triton_ops(*, pdl: bool) -> Ops:
 
 
 def ops_for(device: torch.device) -> Ops:
-    """The kernels on a GPU, plain torch elsewhere."""
+    """The kernels on a GPU, plain torch elsewhere.
+
+    SWIFTSPEC_PDL=0 in the environment launches kernels one after another, to compare with or to look for a fault.
+    """
     if device.type != "cuda":
         return reference_ops()
-    return triton_ops(pdl=torch.cuda.get_device_capability(device) >= (9, 0))
+    return triton_ops(pdl=_pdl_is_wanted() and torch.cuda.get_device_capability(device) >= (9, 0))
+
+
+def _pdl_is_wanted() -> bool:
+    wanted = os.environ.get("SWIFTSPEC_PDL", "1")
+    if wanted not in ("0", "1"):
+        raise ValueError(f"SWIFTSPEC_PDL is {wanted!r}; expected 0 or 1")
+    return wanted == "1"
 
 
 def joined_ops(ops: Ops, team: Team, *, hidden: int, dtype: torch.dtype, device: torch.device) -> Ops:

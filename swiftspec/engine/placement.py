@@ -61,23 +61,17 @@ class ThreadSite(LocalSite):
     """This machine, for roles that share a GPU: they share a process, too, and each is a thread with its own stream.
 
     Two processes take turns on a GPU; two streams of one process run beside each other.
-
-    Parameters
-    ----------
-    sms : mapping of Role to int, optional
-        Multiprocessors that each role may use; all if not given.
     """
 
-    def __init__(self, folder: Path, nursery: Nursery, *, sms: Mapping[Role, int] | None = None) -> None:
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
         super().__init__(folder, nursery)
-        self._sms = sms or {}
         self._free: list[tuple[ForkedProcess, PipeEnd]] = []  # a thread of a process that has been started already
 
     def start(self, setup: Setup) -> Worker:
         if not self._free:
             process, ends = start_process(self._nursery, num_threads=2)
             self._free = [(process, end) for end in ends]
-        own = replace(setup, is_thread=True, num_sms=self._sms.get(setup.role, 0))
+        own = replace(setup, is_thread=True)
         return LocalWorker(own, *self._free.pop())
 
 

@@ -44,8 +44,6 @@ class Setup:
         To be measured: the team's ranks neither sum nor gather, see `SilentTeam`.
     is_thread : bool
         It shares its process with another role, see `ThreadSite`.
-    num_sms : int
-        Of a thread on a GPU: how many multiprocessors it may use; 0 is all.
     """
 
     role: Role
@@ -62,7 +60,6 @@ class Setup:
     curve: Curve | None = None
     silent: bool = False
     is_thread: bool = False
-    num_sms: int = 0
 
     @property
     def num_threads(self) -> int:

@@ -2,7 +2,7 @@
 
 A launch costs the host about as long as a small kernel runs, and a forward has hundreds of them; a graph is one. A
 replay runs on the current stream. So two roles share a GPU from one process, a thread each, by running under
-`torch.cuda.stream(..)` of their own, be it one of a green context.
+`torch.cuda.stream(..)` of their own.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class GraphPool:
         On a GPU it runs once eagerly, which compiles kernels and sizes workspaces, and once as recorded.
         """
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
-        # A graph's kernels run in the context of the stream that recorded them, green or not; the default stream
-        # cannot record.
+        # The default stream cannot record.
         stream = self._stream if current == torch.cuda.default_stream(self.device) else current
         assert stream is not None, "only a GPU records"
         stream.wait_stream(current)

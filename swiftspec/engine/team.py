@@ -178,7 +178,7 @@ class Team:
         if parts is None:
             parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
         # One hop where a sum on the way is two; and 16-bit numbers are added in 32 bits.
-        _wait(dist.all_gather_single(parts.view(-1), x.reshape(-1), async_op=True))
+        _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
         return parts
 
 

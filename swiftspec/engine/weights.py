@@ -61,8 +61,15 @@ FORMATS: Mapping[str, WeightFormat] = {
 def read_bytes(spec: ModelSpec, weight_format: WeightFormat) -> int:
     """What a forward of few rows reads of the weights at least: every layer's matrices and the head, without scales."""
     width = weight_format.dtype.itemsize
-    bits = {"fp8": 8, "int4": 4}.get(weight_format.quantised or "", 8 * width)
-    return spec.num_layers * spec.layer_matrix_parameters * bits // 8 + spec.vocab_size * spec.hidden_size * width
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    matrices = (
+        (spec.query_size + 2 * spec.kv_size, hidden),
+        (hidden, spec.query_size),
+        (2 * inner, hidden),
+        (hidden, inner),
+    )
+    layer_bits = sum(n * k * _bits(k, weight_format) for n, k in matrices)
+    return spec.num_layers * layer_bits // 8 + spec.vocab_size * hidden * width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,13 +127,30 @@ def build_layer(
 
 
 def build_weight(weight_NK: Tensor, weight_format: WeightFormat) -> Weight:
-    """The weight itself, or quantised as `weight_format` says."""
-    if weight_format.quantised is None:
-        return weight_NK
-    from swiftspec.kernels.quantised import BLOCK, Fp8Weight, Int4Weight
+    """The weight, quantised as `weight_format` says; itself where it says nothing, or where int4 cannot be packed.
 
-    if weight_format.quantised == "int4" and (size := weight_NK.shape[1]) % BLOCK:
-        raise ValueError(f"a weight, or a rank's shard of it, has {size} inputs; int4 needs a multiple of {BLOCK}")
+    int4 is packed in blocks of inputs. A narrow model, or a rank's narrow shard, may have weights whose inputs are no
+    whole number of blocks: those stay in 16 bits, as unpackable tensors do in llama.cpp's formats.
+    """
+    if weight_format.quantised is None or not _is_packable(weight_NK.shape[1], weight_format):
+        return weight_NK
+    from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
+
     kinds: dict[str, type[Fp8Weight] | type[Int4Weight]] = {"fp8": Fp8Weight, "int4": Int4Weight}
     quantised: Quantised = kinds[weight_format.quantised].quantise(weight_NK)
     return quantised
+
+
+def _is_packable(num_inputs: int, weight_format: WeightFormat) -> bool:
+    if weight_format.quantised != "int4":
+        return True
+    from swiftspec.kernels.quantised import BLOCK
+
+    return num_inputs % BLOCK == 0
+
+
+def _bits(num_inputs: int, weight_format: WeightFormat) -> int:
+    """Of each number of a weight with so many inputs."""
+    if weight_format.quantised is None or not _is_packable(num_inputs, weight_format):
+        return 8 * weight_format.dtype.itemsize
+    return {"fp8": 8, "int4": 4}[weight_format.quantised]

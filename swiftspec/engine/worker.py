@@ -77,8 +77,10 @@ def _failure(error: Exception, setup: Setup) -> Failed:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Python's, or what torch makes of the C library's."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    """Python's, a GPU's, or what torch makes of the C library's."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
 def _first_line(error: Exception) -> str:
@@ -107,7 +109,7 @@ def _serve(connection: Connection, setup: Setup) -> None:
     device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
     if setup.device != "cpu":
         torch.cuda.set_device(device)
-    with own_stream(device, setup.num_sms) if setup.is_thread else nullcontext():
+    with own_stream(device) if setup.is_thread else nullcontext():
         _run(connection, setup, device)
 
 

@@ -61,8 +61,8 @@ class _NoDriver:
 
 
 @contextmanager
-def compiling() -> Iterator[list[Compiled]]:
-    """Collect what is launched inside, compiled for sm_90."""
+def compiling(*, inspect: bool = True) -> Iterator[list[Compiled]]:
+    """Collect what is launched inside, compiled for sm_90, which fills Triton's cache. not inspect: only fill it."""
     if INTERPRETED:
         raise RuntimeError("kernels were imported under TRITON_INTERPRET=1; nothing can be compiled")
     collected: list[Compiled] = []
@@ -70,7 +70,8 @@ def compiling() -> Iterator[list[Compiled]]:
 
     def compile_only(self: Any, *args: Any, **kwargs: Any) -> Any:
         kernel = run(self, *args, **kwargs | {"warmup": True})
-        collected.append(_inspect(self.fn.__name__, kernel))
+        if inspect:
+            collected.append(_inspect(self.fn.__name__, kernel))
         return kernel
 
     # What Triton would find here, a GPU's driver or none, is looked for when it is asked: it stays unasked.

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from swiftspec.kernels.products import TileConfig, Workspace, check_product, default_config
 from swiftspec.kernels.runtime import check_dtype, check_shape
 from swiftspec.kernels.skinny_gemm import launch_skinny_gemm
+from swiftspec.kernels.tables import Product, tuned_config
 
 __all__ = ["check_gated", "gate_up", "gate_up_reference"]
 
@@ -48,7 +49,7 @@ def gate_up(
     weight_NK : Tensor
         All gate rows, then all up rows; x's dtype, contiguous.
     config : TileConfig, optional
-        `block_n` counts gate and up rows together. Otherwise `default_config`, which nobody measured.
+        `block_n` counts gate and up rows together. Otherwise this GPU's tuned one, or `default_config`.
     out : Tensor, optional
         Answer's buffer, (R, N // 2), of x's dtype.
     workspace : Workspace, optional
@@ -69,5 +70,5 @@ def gate_up(
         out = torch.empty(x_RK.shape[0], n // 2, dtype=x_RK.dtype, device=x_RK.device)
     check_product(x_RK, (n, k), out, n // 2, weight_NK=weight_NK)
     check_dtype("weight_NK", weight_NK, (x_RK.dtype,))
-    config = config or default_config(x_RK.shape[0], n, k)
+    config = config or tuned_config(x_RK, Product(n, k, gated=True)) or default_config(x_RK.shape[0], n, k)
     return launch_skinny_gemm(x_RK, weight_NK, out, config=config, gated=True, workspace=workspace, pdl=pdl)

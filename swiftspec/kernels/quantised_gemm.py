@@ -26,6 +26,7 @@ from swiftspec.kernels.products import (
 from swiftspec.kernels.quantised import BLOCK, Fp8Weight, Int4Weight
 from swiftspec.kernels.runtime import check_shape
 from swiftspec.kernels.skinny_gemm import launch_skinny_gemm
+from swiftspec.kernels.tables import Product, tuned_config
 
 __all__ = ["quantised_gemm", "quantised_gemm_reference"]
 
@@ -167,7 +168,7 @@ def quantised_gemm(
     gated : bool
         The weight has all gate rows, then all up rows; the answer is silu(gate) * up, (R, N // 2).
     config : TileConfig, optional
-        `block_k` is 256 for int4. Otherwise a tiling for the shape, which nobody measured.
+        `block_k` is 256 for int4. Otherwise this GPU's tuned one, or `default_config`.
     out : Tensor, optional
         Answer's buffer, (R, N) or (R, N // 2), of x's dtype.
     workspace : Workspace, optional
@@ -188,7 +189,9 @@ def quantised_gemm(
         num_outputs = n // 2
     if out is None:
         out = torch.empty(x_RK.shape[0], num_outputs, dtype=x_RK.dtype, device=x_RK.device)
-    config = config or default_config(x_RK.shape[0], n, k, bits=4 if isinstance(weight, Int4Weight) else 8)
+    is_int4 = isinstance(weight, Int4Weight)
+    config = config or tuned_config(x_RK, Product(n, k, "int4" if is_int4 else "fp8", gated))
+    config = config or default_config(x_RK.shape[0], n, k, bits=4 if is_int4 else 8)
     if isinstance(weight, Fp8Weight):
         check_product(x_RK, (n, k), out, num_outputs, values=weight.values, scales=weight.scales)
         return launch_skinny_gemm(

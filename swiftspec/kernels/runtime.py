@@ -1,4 +1,4 @@
-"""What every kernel file shares: is this the interpreter, products that it gets right, checks of arguments.
+"""What every kernel file shares: is this the interpreter, products that it gets right, checks of arguments, errors.
 
 Triton decides between compiler and interpreter when a kernel is decorated, so TRITON_INTERPRET counts at import.
 """
@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
-__all__ = ["INTERPRETED", "check_contiguous", "check_dtype", "check_shape", "check_together", "dot"]
+__all__ = ["INTERPRETED", "OutOfResources", "check_contiguous", "check_dtype", "check_shape", "check_together", "dot"]
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 

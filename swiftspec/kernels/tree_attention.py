@@ -222,7 +222,7 @@ class _Grid(NamedTuple):
         return self.num_counters + self.num_partials
 
 
-def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | None) -> _Grid:
+def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | None, min_blocks: int) -> _Grid:
     num_kv_heads, capacity, head_dim = keys_GCD.shape
     num_queries = num_rows * num_heads // num_kv_heads
     # More queries per program would read keys less often, but one program merges them: 32 are 16 KB per split.
@@ -232,7 +232,7 @@ def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | Non
     num_cells = num_kv_heads * num_query_blocks
     if num_splits is None:
         num_splits = min(
-            triton.cdiv(capacity, MIN_BLOCKS * BLOCK),
+            triton.cdiv(capacity, min_blocks * BLOCK),
             max(1, NUM_SMS // num_cells),
             MAX_MERGE_BYTES // (4 * block_q * head_dim),
         )
@@ -242,14 +242,15 @@ def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | Non
 
 
 def tree_attention_workspace(
-    num_rows: int, num_heads: int, keys_GCD: Tensor, *, num_splits: int | None = None
+    num_rows: int, num_heads: int, keys_GCD: Tensor, *, num_splits: int | None = None, min_blocks: int = MIN_BLOCKS
 ) -> Tensor:
     """Zeros that `tree_attention` takes as `workspace`, for up to `num_rows` rows on caches of this shape and dtype.
 
     Every call leaves its counters at zero, so that one workspace serves all layers and all forwards of a stream.
     """
-    sizes = [_plan(rows, num_heads, keys_GCD, num_splits).workspace_size for rows in range(1, num_rows + 1)]
-    return torch.zeros(max(sizes), dtype=torch.float32, device=keys_GCD.device)
+    plans = [_plan(rows, num_heads, keys_GCD, num_splits, min_blocks) for rows in range(1, num_rows + 1)]
+    size = max(plan.workspace_size for plan in plans)
+    return torch.zeros(size, dtype=torch.float32, device=keys_GCD.device)
 
 
 def tree_attention(
@@ -262,6 +263,7 @@ def tree_attention(
     scale: float,
     out: Tensor | None = None,
     num_splits: int | None = None,
+    min_blocks: int = MIN_BLOCKS,
     workspace: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
@@ -283,7 +285,9 @@ def tree_attention(
     out : Tensor, optional
         Answer's buffer.
     num_splits : int, optional
-        Most programs that share the keys of one query block. Fewer where one would have less than 256 slots.
+        Most programs that share the keys of one query block. Fewer where one would have less than `min_blocks`.
+    min_blocks : int
+        Blocks of 64 slots that a program has at least.
     workspace : Tensor, optional
         `tree_attention_workspace`'s answer, or longer. Without it every call clears one: a launch more.
     pdl : bool
@@ -298,9 +302,11 @@ def tree_attention(
     _check(q_RHD, keys_GCD, values_GCD, ancestors_RW, lengths_2, out)
     if num_splits is not None and num_splits < 1:
         raise ValueError(f"num_splits is {num_splits}; expected at least 1")
+    if min_blocks < 1:
+        raise ValueError(f"min_blocks is {min_blocks}; expected at least 1")
     num_rows, num_heads, head_dim = q_RHD.shape
     num_kv_heads, capacity, _ = keys_GCD.shape
-    grid = _plan(num_rows, num_heads, keys_GCD, num_splits)
+    grid = _plan(num_rows, num_heads, keys_GCD, num_splits, min_blocks)
     if workspace is None:
         workspace = torch.zeros(grid.workspace_size, dtype=torch.float32, device=q_RHD.device)
     check_dtype("workspace", workspace, (torch.float32,))
@@ -327,7 +333,7 @@ def tree_attention(
         D=head_dim,
         BLOCK_Q=grid.block_q,
         BLOCK=BLOCK,
-        MIN_BLOCKS=MIN_BLOCKS,
+        MIN_BLOCKS=min_blocks,
         WORDS=ancestors_RW.shape[1],
         UPCAST=INTERPRETED,
         PDL=pdl,

@@ -27,6 +27,7 @@ from swiftspec.specs import ModelSpec
 __all__ = [
     "CONTEXTS",
     "FRAMEWORK",
+    "LIMITS",
     "ROWS",
     "Bench",
     "Grid",
@@ -41,6 +42,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 500, 1000, 2000, 4000)
 MESSAGE_BYTES = tuple(1 << exponent for exponent in range(13, 21))  # 8 KB to 1 MB
 FRAMEWORK = "swiftspec"
+LIMITS = ("copy", "read")  # operations that do nothing but move bytes
 _COPIED_CACHES = 8  # a copy is of so many times what the last cache holds
 _MOST_DEVICES = 8  # of a group
 _TREE_WORDS, _WORD_BITS = 2, 32
@@ -116,8 +118,8 @@ def measure_ops(
 
 
 def peak_bytes_per_s(rows: Iterable[OpRow]) -> float:
-    """The bandwidth of a large copy, what it reads and what it writes: what percentages are of."""
-    return next(bandwidth for row in rows if row.op == "copy" and (bandwidth := row.bytes_per_s))
+    """The larger of two bandwidths, which percentages are of: of a copy, read and written, and of a sum, only read."""
+    return max(bandwidth for row in rows if row.op in LIMITS and (bandwidth := row.bytes_per_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,8 @@ class Bench:
         weight = self.randn(n, k, dtype=weight_format.dtype) / math.sqrt(k)
         num_bytes = _num_bytes(build_weight(weight, weight_format))
         weights = [build_weight(weight.clone(), weight_format) for _ in range(self.watch.copies(num_bytes))]
-        if weight_format.quantised:
+        is_quantised = not isinstance(weights[0], Tensor)  # int4 leaves weights as they are that it cannot pack
+        if is_quantised:
             gated, multiply = False, self.ops.quantised_gemm
         else:
             multiply = self.ops.gate_up if gated else self.ops.linear
@@ -155,7 +158,7 @@ class Bench:
                 OpRow(
                     op="gate_up" if gated else "gemm",
                     sizes={"n": n, "k": k, "rows": num_rows},
-                    dtype=weight_format.quantised or _NAMES[weight_format.dtype],
+                    dtype=(is_quantised and weight_format.quantised) or _NAMES[weight_format.dtype],
                     timing=timing,
                     num_bytes=num_bytes,
                 )
@@ -257,14 +260,16 @@ def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid:
 
 
 def _limits(watch: Stopwatch) -> list[OpRow]:
-    """A copy much larger than the cache; a launch that does next to nothing, alone, and in a graph."""
-    copy_bytes = _COPIED_CACHES * watch.cached_bytes
-    source = torch.ones(copy_bytes // 4, device=watch.device)
+    """A copy and a sum of much more than the cache holds; a launch that does next to nothing, alone and in a graph."""
+    num_bytes = _COPIED_CACHES * watch.cached_bytes
+    source = torch.ones(num_bytes // 4, device=watch.device)
     target = torch.empty_like(source)
-    copied = watch.eager(target.copy_, [(source,)])
+    copied = watch.graphed(target.copy_, [(source,)], in_a_row=1)
+    read = watch.graphed(torch.sum, [(source,)], in_a_row=1)
     number = torch.zeros(1, device=watch.device)
     return [
-        OpRow(op="copy", sizes={"bytes": copy_bytes}, dtype="fp32", timing=copied, num_bytes=2 * copy_bytes),
+        OpRow(op="copy", sizes={"bytes": num_bytes}, dtype="fp32", timing=copied, num_bytes=2 * num_bytes),
+        OpRow(op="read", sizes={"bytes": num_bytes}, dtype="fp32", timing=read, num_bytes=num_bytes),
         OpRow(op="launch", sizes={}, dtype="fp32", timing=watch.eager(number.add_, [(1.0,)])),
         OpRow(op="launch in a graph", sizes={}, dtype="fp32", timing=watch.graphed(number.add_, [(1.0,)] * 200)),
     ]

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from swiftspec.policies.effects import Role
 from swiftspec.profile import Profile, StepPoint
-from swiftspec.profiler.ops import OpRow, peak_bytes_per_s
+from swiftspec.profiler.ops import LIMITS, OpRow, peak_bytes_per_s
 from swiftspec.timeline import Phase
 
 __all__ = ["MOST_FALL", "MOST_OVER_PEAK", "MOST_SPREAD", "Complaint", "op_complaints", "step_complaints"]
@@ -71,10 +71,10 @@ def op_complaints(rows: Iterable[OpRow]) -> list[Complaint]:
         what = " ".join(part for part in (row.op, others, row.dtype, group) if part)
         point = _Point(row.sizes.get("rows", 0), row.timing.median_s, row.timing.spread)
         curves[what].append(point)
-        if row.op != "copy" and row.bytes_per_s is not None and row.bytes_per_s > peak * (1 + MOST_OVER_PEAK):
+        if row.op not in LIMITS and row.bytes_per_s is not None and row.bytes_per_s > peak * (1 + MOST_OVER_PEAK):
             excess = row.bytes_per_s / peak - 1
             sentence = (
-                f"{what}: {point.said}, {row.bytes_per_s / 1e9:.0f} GB/s where a copy "
+                f"{what}: {point.said}, {row.bytes_per_s / 1e9:.0f} GB/s where a copy or a sum "
                 f"reaches {peak / 1e9:.0f}; what it reads is in a cache, or it was not read"
             )
             complaints.append(Complaint(excess / MOST_OVER_PEAK, sentence))

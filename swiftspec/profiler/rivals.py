@@ -1,4 +1,4 @@
-"""The engine's operations beside torch's and beside fp64, at the shapes of well-known models; a whole forward.
+"""The engine's operations beside torch's and beside fp64, at the shapes of well-known models.
 
 Records are plain values, one per measurement: seconds are medians, `error` is |out - exact| / |exact|.
 R rows, N x K a weight, H query heads, G key/value heads, J = H / G, D head dimension.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,14 +15,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.checkpoint import weight_shapes
-from swiftspec.engine.ops import ops_for
-from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.weights import FORMATS, read_bytes
+from swiftspec.engine.ops import ops_for, reference_ops, triton_ops
+from swiftspec.profiler.ops import chain_words
 from swiftspec.profiler.stopwatch import Stopwatch, Timing
-from swiftspec.specs import ModelSpec, model_directory
 
-__all__ = ["PRODUCTS", "QUICK_PRODUCTS", "forward_record", "kernel_records", "shape_32b"]
+__all__ = [
+    "PRODUCTS",
+    "QUICK_PRODUCTS",
+    "Record",
+    "attention_records",
+    "bandwidth_record",
+    "copy_record",
+    "kernel_records",
+    "limit_records",
+]
 
 Record = dict[str, Any]
 
@@ -37,11 +42,13 @@ _ROWS = 8
 _CONTEXTS = (500, 1000, 4000)
 _HEADS = (32, 8, 128)  # H, G, D of an 8B model
 _WIDE_MASK = 64  # tree slots of a mask
+_MATRIX = {"cpu": 256, "cuda": 8192}
+_LAUNCHES = 200
 
 
 def kernel_records(watch: Stopwatch, *, quick: bool) -> Iterator[Record]:
     """The copy that percentages are of, then products, gated products and tree attention of 8 rows, in bf16."""
-    copy = _copy(watch)
+    copy = copy_record(watch)
     yield copy
     for model, shapes in (QUICK_PRODUCTS if quick else PRODUCTS).items():
         for name, (n, k) in shapes.items():
@@ -50,70 +57,46 @@ def kernel_records(watch: Stopwatch, *, quick: bool) -> Iterator[Record]:
         yield _attention(watch, context, (4, 2, 16) if quick else _HEADS, peak=copy["bytes_per_s"])
 
 
-def forward_record(watch: Stopwatch, *, spec: ModelSpec, dtype: str, context: int) -> Record:
-    """A target's forward of 8 rows behind a prefix, from rows on the host to logits on the device."""
-    weight_format = FORMATS[dtype]
-    weights = _RandomWeights(spec, device=watch.device, dtype=weight_format.dtype)
-    decoder = StaticDecoder(spec, weights, weight_format=weight_format, device=watch.device)
-    cache = decoder.new_cache(context + _WIDE_MASK)
-    decoder.prefill([1] * context, cache)
-    ancestors = [(1 << row) - 1 for row in range(_ROWS)]
-
-    def forward() -> None:
-        decoder.forward([1] * _ROWS, range(context, context + _ROWS), ancestors, cache)
-        cache.tree_length = 0  # a move that would be timed, too, is not part of a forward
-
-    peak = _copy(watch)["bytes_per_s"]
-    timing = watch.eager(forward)
-    return _record("forward", f"{dtype}, {spec.num_layers} layers", timing, read_bytes(spec, weight_format), peak)
-
-
-def shape_32b(*, quick: bool) -> ModelSpec:
-    """The shape of a dense 32B model; `quick`: next to nothing."""
-    spec = ModelSpec.from_directory(model_directory("demo/target"))
-    if quick:
-        return replace(spec, num_layers=2)
-    return replace(
-        spec,
-        hidden_size=5120,
-        intermediate_size=25600,
-        num_layers=64,
-        num_heads=64,
-        num_kv_heads=8,
-        head_dim=128,
-        vocab_size=151936,
-        max_position=4096,
-        tie_word_embeddings=False,
-    )
+def limit_records(watch: Stopwatch) -> Iterator[Record]:
+    """What nothing here can be faster than: a copy, a sum that only reads, a large product, a launch in a graph."""
+    copy = copy_record(watch)
+    yield copy
+    source = torch.ones(2 * watch.cached_bytes, device=watch.device)
+    timing, num_bytes = watch.graphed(torch.sum, [(source,)], in_a_row=1), source.numel() * 4
+    yield bandwidth_record("read", f"{num_bytes} bytes", timing, num_bytes, copy["bytes_per_s"])
+    size = _MATRIX[watch.device.type]
+    left, right = _randn(watch, size, size), _randn(watch, size, size)
+    timing = watch.graphed(torch.mm, [(left, right)], in_a_row=1)
+    shape = f"{size} x {size} x {size}"
+    yield _times("matrix product", shape, timing) | {"flops_per_s": 2 * size**3 / timing.median_s}
+    residual, weight = torch.randn(1, 128, device=watch.device), torch.ones(128, device=watch.device)
+    for pdl in (False, True) if watch.device.type == "cuda" else (False,):
+        ops = triton_ops(pdl=pdl) if watch.device.type == "cuda" else reference_ops()
+        norm = partial(ops.rms_norm, residual, None, weight, eps=1e-5)
+        yield _times("launch", "a norm of one row in a graph", watch.graphed(norm, in_a_row=_LAUNCHES)) | {"pdl": pdl}
 
 
-class _RandomWeights(Mapping[str, Tensor]):
-    """Weights made on the device when they are asked for: they fit once, and no host copies them there for minutes."""
-
-    def __init__(self, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -> None:
-        self._shapes = weight_shapes(spec)
-        self._dtype = dtype
-        self._generator = torch.Generator(device).manual_seed(0)
-
-    def __getitem__(self, name: str) -> Tensor:
-        shape = self._shapes[name]
-        device = self._generator.device
-        weight = torch.randn(shape, generator=self._generator, device=device, dtype=self._dtype)
-        return weight.abs_() if len(shape) == 1 else weight.div_(math.sqrt(shape[-1]))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
+def attention_records(watch: Stopwatch, *, quick: bool) -> Iterator[Record]:
+    """Tree attention by context, rows, splits and the least blocks of a split; the first of each is the engine's."""
+    contexts, row_counts = ((32,), (1,)) if quick else ((500, 1000, 4000), (1, 8, 32))
+    heads = (4, 2, 16) if quick else _HEADS
+    for context in contexts:
+        for num_rows in row_counts:
+            for min_blocks in (4, 1) if quick else (4, 2, 1):
+                for num_splits in (None,) if quick else (None, 4, 8, 16, 32):
+                    timing = _time_attention(watch, context, heads, num_rows, num_splits, min_blocks)
+                    shape = f"context {context}, {num_rows} rows"
+                    way = f"{num_splits or 'default'} splits of {min_blocks} blocks at least"
+                    yield _times("attention splits", shape, timing) | {"way": way}
 
 
-def _copy(watch: Stopwatch) -> Record:
+def copy_record(watch: Stopwatch) -> Record:
+    """A copy of eight times what the cache holds."""
     source = torch.ones(2 * watch.cached_bytes, device=watch.device)  # fp32: eight times the cache
     target = torch.empty_like(source)
-    timing = watch.eager(target.copy_, [(source,)])
+    timing = watch.graphed(target.copy_, [(source,)], in_a_row=1)
     num_bytes = 2 * source.numel() * 4
-    return _record("copy", f"{num_bytes // 2} bytes", timing, num_bytes, num_bytes / timing.median_s)
+    return bandwidth_record("copy", f"{num_bytes // 2} bytes", timing, num_bytes, num_bytes / timing.median_s)
 
 
 def _product(watch: Stopwatch, shape: str, n: int, k: int, *, gated: bool, peak: float) -> Record:
@@ -128,7 +111,7 @@ def _product(watch: Stopwatch, shape: str, n: int, k: int, *, gated: bool, peak:
         gate, up = exact.chunk(2, -1)
         exact = F.silu(gate) * up
     timing, rival_timing = watch.graphed(call, arguments), watch.graphed(rival, arguments)
-    measured = _record("gate_up" if gated else "product", shape, timing, n * k * 2, peak)
+    measured = bandwidth_record("gate_up" if gated else "product", shape, timing, n * k * 2, peak)
     return measured | {"rival_s": rival_timing.median_s, "error": _error(call(x, weight), exact)}
 
 
@@ -145,13 +128,10 @@ def _attention(watch: Stopwatch, context: int, heads: tuple[int, int, int], *, p
     keys, values = _randn(watch, 2, num_groups, context + _WIDE_MASK, size)
     num_bytes = 2 * num_groups * num_slots * size * 2
     arguments = [(q_RHD, keys.clone(), values.clone()) for _ in range(watch.copies(num_bytes))]
-    rows = torch.arange(_ROWS, device=watch.device)
-    words = torch.zeros(_ROWS, _WIDE_MASK // 32, dtype=torch.int32, device=watch.device)
-    words[:, 0] = ((2 << rows) - 1).int()
     ops = ops_for(watch.device)
     call = partial(
         ops.tree_attention,
-        ancestors_RW=words,
+        ancestors_RW=chain_words(_ROWS).to(watch.device),
         lengths_2=torch.tensor([context, 0], dtype=torch.int32, device=watch.device),
         scale=size**-0.5,
         workspace=ops.tree_attention_workspace(_ROWS, num_heads, keys),
@@ -160,8 +140,35 @@ def _attention(watch: Stopwatch, context: int, heads: tuple[int, int, int], *, p
     rival = partial(_masked_attention, visible=visible.repeat(num_heads // num_groups, 1))
     exact = rival(q_RHD.double(), keys.double(), values.double())
     timing, rival_timing = watch.graphed(call, arguments), watch.graphed(rival, arguments)
-    measured = _record("attention", f"context {context}", timing, num_bytes, peak)
+    measured = bandwidth_record("attention", f"context {context}", timing, num_bytes, peak)
     return measured | {"rival_s": rival_timing.median_s, "error": _error(call(q_RHD, keys, values), exact)}
+
+
+def _time_attention(
+    watch: Stopwatch,
+    context: int,
+    heads: tuple[int, int, int],
+    num_rows: int,
+    num_splits: int | None,
+    min_blocks: int,
+) -> Timing:
+    num_heads, num_groups, size = heads
+    # Interpreted where there is no GPU: plain torch knows no splits.
+    from swiftspec.kernels.tree_attention import tree_attention, tree_attention_workspace
+
+    q_RHD = _randn(watch, num_rows, num_heads, size)
+    keys, values = _randn(watch, 2, num_groups, context + _WIDE_MASK, size)
+    copies = watch.copies(2 * num_groups * (context + num_rows) * size * 2)
+    plan: dict[str, Any] = {"num_splits": num_splits, "min_blocks": min_blocks}
+    call = partial(
+        tree_attention,
+        ancestors_RW=chain_words(num_rows).to(watch.device),
+        lengths_2=torch.tensor([context, 0], dtype=torch.int32, device=watch.device),
+        scale=size**-0.5,
+        workspace=tree_attention_workspace(num_rows, num_heads, keys, **plan),
+        **plan,
+    )
+    return watch.graphed(call, [(q_RHD, keys.clone(), values.clone()) for _ in range(copies)])
 
 
 def _masked_attention(q_RHD: Tensor, keys: Tensor, values: Tensor, *, visible: Tensor) -> Tensor:
@@ -170,7 +177,7 @@ def _masked_attention(q_RHD: Tensor, keys: Tensor, values: Tensor, *, visible: T
     stacked = q_RHD.transpose(0, 1).reshape(1, num_groups, -1, size)
     used = keys[None, :, :num_slots], values[None, :, :num_slots]
     mixed = F.scaled_dot_product_attention(stacked, *used, attn_mask=visible)
-    return mixed.view(num_heads, num_rows, size).transpose(0, 1)
+    return mixed.reshape(num_heads, num_rows, size).transpose(0, 1)
 
 
 def _randn(watch: Stopwatch, *shape: int) -> Tensor:
@@ -182,14 +189,12 @@ def _error(out: Tensor, exact: Tensor) -> float:
     return float((out.double() - exact).norm() / exact.norm())
 
 
-def _record(kind: str, shape: str, timing: Timing, num_bytes: int, peak: float) -> Record:
+def bandwidth_record(kind: str, shape: str, timing: Timing, num_bytes: int, peak: float) -> Record:
+    """A time, and what it moves per second: as it is, and as a share of `peak`."""
     bytes_per_s = num_bytes / timing.median_s
-    return {
-        "kind": kind,
-        "shape": shape,
-        "median_s": timing.median_s,
-        "low_s": timing.low_s,
-        "high_s": timing.high_s,
-        "bytes_per_s": bytes_per_s,
-        "of_copy": bytes_per_s / peak,
-    }
+    return _times(kind, shape, timing) | {"bytes_per_s": bytes_per_s, "of_copy": bytes_per_s / peak}
+
+
+def _times(kind: str, shape: str, timing: Timing) -> Record:
+    seconds = {"median_s": timing.median_s, "low_s": timing.low_s, "high_s": timing.high_s}
+    return {"kind": kind, "shape": shape, **seconds}

@@ -1,11 +1,11 @@
-"""Draft and target on one GPU: as two processes, as two streams of one, and with multiprocessors of their own.
+"""Draft and target on one GPU: as two processes, and as two streams of one.
 
 What they say is compared, what they take is recorded. On a CPU, two cores stand for the GPU: a dry run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,10 @@ Record = dict[str, Any]
 OpenSite = Callable[[Path, Nursery], LocalSite]
 
 _PROMPTS, _PROMPT_TOKENS = 4, 64
-_SMS = {Role.TARGET: 96, Role.DRAFT: 32}  # of a Hopper GPU's 132, which come in eights
 _PATIENCE_S = 5.0
 
 
-def sharing_records(device: Device, *, target: ModelRef, draft: ModelRef, max_new_tokens: int = 64) -> list[Record]:
+def sharing_records(device: Device, *, target: ModelRef, draft: ModelRef, max_new_tokens: int = 64) -> Iterator[Record]:
     """One for each way to share: tokens/s, the median round, and how many outputs differ from the target's own.
 
     Parameters
@@ -49,16 +48,13 @@ def sharing_records(device: Device, *, target: ModelRef, draft: ModelRef, max_ne
     """
     both = {Role.TARGET: (0,), Role.DRAFT: (0,) if device == "cuda" else (1,)}
     ways: dict[str, OpenSite] = {"two processes": LocalSite, "two streams": ThreadSite}
-    if device == "cuda":
-        shares = " and ".join(map(str, _SMS.values()))
-        ways[f"two streams, {shares} multiprocessors"] = lambda folder, nursery: ThreadSite(folder, nursery, sms=_SMS)
     measured = _Measurement(device, target, draft, max_new_tokens=max_new_tokens)
     alone, serial = measured.run(LocalSite, Layout.COLOCATED, {Role.TARGET: (0,)}, (Autoregressive(), SerialTree()))
-    records = [measured.record("target alone", *alone, alone[0]), measured.record("in turn", *serial, alone[0])]
+    yield measured.record("target alone", *alone, alone[0])
+    yield measured.record("in turn", *serial, alone[0])
     for way, open_site in ways.items():
         (shared,) = measured.run(open_site, Layout.DISAGGREGATED, both, (SwiftSpec(),))
-        records.append(measured.record(way, *shared, alone[0]))
-    return records
+        yield measured.record(way, *shared, alone[0])
 
 
 Outputs = list[tuple[int, ...]]
@@ -110,4 +106,10 @@ class _Measurement:
     @staticmethod
     def record(way: str, outputs: Outputs, tokens_per_s: float, round_s: float, expected: Outputs) -> Record:
         differing = sum(output != own for output, own in zip(outputs, expected, strict=True))
-        return {"way": way, "tokens_per_s": tokens_per_s, "round_s": round_s, "differing_outputs": differing}
+        return {
+            "kind": "sharing",
+            "way": way,
+            "tokens_per_s": tokens_per_s,
+            "round_s": round_s,
+            "differing_outputs": differing,
+        }

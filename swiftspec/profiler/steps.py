@@ -49,8 +49,9 @@ GPU_TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64)
 GPU_DRAFT_ROWS = (1, 2, 4, 8, 16, 32)
 GPU_HALVES_ROWS = (2, 4, 8, 16)
 GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
-# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
-PASSES = 3
+# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes. A GPU
+# is nobody else's, and recording its forwards takes longer than measuring them.
+PASSES, GPU_PASSES = 3, 1
 REPEATS = 3
 SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
 # As a plan would run them: its trees are ordered at a fitted temperature, which every candidate costs the host.
@@ -141,7 +142,7 @@ def measure_profile(
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; this version measures 'cpu' and 'cuda'")
-    spec = ModelSpec.from_directory(model_directory(target.model))
+    spec = computed_spec(target)
     wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
     contexts = [context for context in wanted if context + max(rows) <= spec.max_position]
     max_context = min(spec.max_position, max(contexts, default=0) + _SLACK)
@@ -151,10 +152,11 @@ def measure_profile(
     interrupted: list[Timeline] = []
     teams = _Teams({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
-    total = PASSES * len(benches) * per_engine
-    stages = product(range(1, PASSES + 1), zip(benches, sweeps, strict=True))
+    passes = PASSES if device == "cpu" else GPU_PASSES
+    total = passes * len(benches) * per_engine
+    stages = product(range(1, passes + 1), zip(benches, sweeps, strict=True))
     for done, (number, (bench, timelines)) in zip(range(0, total, per_engine), stages, strict=True):
-        what = f"pass {number} of {PASSES}, {bench}"
+        what = f"pass {number} of {passes}, {bench}"
         progress(done, total, f"{what}: loading")
         with bench.open(target=target, draft=draft, max_context=max_context) as engine:
             measured = _Measurement(engine, bench, spec)

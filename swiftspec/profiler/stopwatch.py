@@ -20,7 +20,8 @@ Arguments = Sequence[tuple[Any, ...]]
 _LOW, _HIGH = 0.2, 0.8
 _LEAST_SAMPLES = 5
 # A graph holds a call per copy: what is so small that these do not exceed the cache costs a launch, not its bytes.
-_MOST_COPIES = 64
+_MOST_COPIES = 128
+_CACHES = 4  # a cache may keep a part of what is read in turn: of what is so many times as large, a quarter at most
 _WAKING_S = 0.5  # a GPU that was idle raises its clocks
 _CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _CPU_CACHE_BYTES = 32 << 20  # where the system does not say
@@ -51,11 +52,11 @@ class Timing:
 
 
 def num_copies(num_bytes: int, cached_bytes: int) -> int:
-    """Copies of so many bytes that are more than twice what a cache holds, so that none is found there; at most 64.
+    """Copies of so many bytes that are more than four times what a cache holds; at most 128.
 
     One of what has no bytes to speak of: what the kernel before has just written is in the cache in a forward, too.
     """
-    return min(_MOST_COPIES, 2 * cached_bytes // num_bytes + 1) if num_bytes > 0 else 1
+    return min(_MOST_COPIES, _CACHES * cached_bytes // num_bytes + 1) if num_bytes > 0 else 1
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -120,41 +121,49 @@ class Stopwatch:
 
         return self._measure(once, calls=1)
 
-    def graphed(self, call: Callable[..., object], arguments: Arguments = ((),)) -> Timing:
+    def graphed(
+        self, call: Callable[..., object], arguments: Arguments = ((),), *, in_a_row: int | None = None
+    ) -> Timing:
         """Seconds of one call among many that follow each other, on a GPU in one CUDA graph: as in a forward.
 
-        Every argument has its turn equally often. A sample is the mean of one replay.
+        Every argument has its turn equally often, and there are `in_a_row` calls at least. A sample is the mean of one
+        replay, which is launched while another one runs: what the host takes for that is not in it.
         """
-        calls = -(-self._in_a_row // len(arguments)) * len(arguments)
+        calls = -(-(in_a_row or self._in_a_row) // len(arguments)) * len(arguments)
 
         def all_of_them() -> None:
             for turn in range(calls):
                 call(*arguments[turn % len(arguments)])
 
-        return self._measure(Replay(all_of_them, GraphPool(self.device)), calls=calls)
+        replay = Replay(all_of_them, GraphPool(self.device))
+        return self._measure(replay, calls=calls, before=replay if self.device.type == "cuda" else None)
 
-    def once(self, function: Callable[[], object]) -> float:
-        """Seconds of one call, now and cold: no warm-up."""
+    def once(self, function: Callable[[], object], *, before: Callable[[], object] | None = None) -> float:
+        """Seconds of one call, now and cold: no warm-up. before: what keeps a GPU busy until the call is launched."""
         if self.device.type != "cuda":
             start_s = time.perf_counter()
             function()
             return time.perf_counter() - start_s
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.device(self.device):
+            if before is not None:
+                before()
             start.record()
             function()
             end.record()
             end.synchronize()
         return float(start.elapsed_time(end)) / 1e3
 
-    def _measure(self, function: Callable[[], object], *, calls: int) -> Timing:
+    def _measure(
+        self, function: Callable[[], object], *, calls: int, before: Callable[[], object] | None = None
+    ) -> Timing:
         self._warm_up(function)
         samples_s: list[float] = []
         deadline_s = time.perf_counter() + self._budget_s
         while len(samples_s) < self._repeats:
             if len(samples_s) >= _LEAST_SAMPLES and time.perf_counter() > deadline_s:
                 break
-            samples_s.append(self.once(function) / calls)
+            samples_s.append(self.once(function, before=before) / calls)
         return Timing.of(samples_s)
 
     def _warm_up(self, function: Callable[[], object]) -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swiftspec.engine.cache import KVCache
-from swiftspec.engine.ops import reference_ops
+from swiftspec.engine.ops import ops_for, reference_ops
 from swiftspec.engine.rope import rotations
 from tests.engine.shapes import small_spec
 
@@ -135,6 +135,23 @@ class _Doubled:
 
     def dequantise(self) -> Tensor:
         return 2.0 * self._weight
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(None, True), ("1", True), ("0", False)])
+def test_launches_overlap_on_hopper_unless_they_are_told_not_to(
+    wanted: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr("swiftspec.engine.ops.triton_ops", lambda *, pdl: asked.append(pdl))
+    monkeypatch.delenv("SWIFTSPEC_PDL", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("SWIFTSPEC_PDL", wanted)
+    ops_for(torch.device("cuda"))
+    assert asked == [expected]
+    monkeypatch.setenv("SWIFTSPEC_PDL", "off")
+    with pytest.raises(ValueError, match="SWIFTSPEC_PDL is 'off'; expected 0 or 1"):
+        ops_for(torch.device("cuda"))
 
 
 def test_a_quantised_weight_is_multiplied_as_what_it_stands_for() -> None:

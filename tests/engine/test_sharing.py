@@ -6,13 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine import streams
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.nursery import shared_nursery
 from swiftspec.engine.placement import ThreadSite
@@ -77,58 +74,5 @@ def test_a_role_that_cannot_be_loaded_leaves_no_process(models: tuple[Path, Path
 
 
 def test_a_core_has_no_streams() -> None:
-    with own_stream("cpu", num_sms=8):
+    with own_stream("cpu"):
         pass
-
-
-@pytest.fixture
-def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
-
-
-@pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("num_sms", [-8, 133])
-def test_more_multiprocessors_than_there_are_is_one_sentence(num_sms: int) -> None:
-    with (
-        pytest.raises(ValueError, match=f"num_sms is {num_sms}; expected 1 to 132, which cuda:0 has"),
-        own_stream("cuda:0", num_sms),
-    ):
-        pass
-
-
-@pytest.mark.usefixtures("hopper")
-def test_a_torch_without_streams_of_green_contexts_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "GreenContext", object)
-    with pytest.raises(ValueError, match=r"num_sms is 96, but torch .* has no streams"), own_stream("cuda:0", 96):
-        pass
-
-
-@pytest.mark.usefixtures("hopper")
-def test_a_share_of_multiprocessors_is_a_green_context_that_outlives_its_stream(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said: list[object] = []
-
-    class Context:
-        @classmethod
-        def create(cls, *, num_sms: int, device_id: int) -> "Context":
-            said.append((num_sms, device_id))
-            return cls()
-
-        def Stream(self) -> str:  # noqa: N802 - torch's name
-            return "its stream"
-
-        def __del__(self) -> None:
-            said.append("gone")
-
-    @contextmanager
-    def stream(used: object) -> Iterator[None]:
-        said.append(used)
-        yield
-        said.append("left")
-
-    monkeypatch.setattr(streams, "GreenContext", Context)
-    monkeypatch.setattr(torch.cuda, "stream", stream)
-    with own_stream("cuda:1", 96):
-        said.append("used")
-    assert said == [(96, 1), "its stream", "used", "left", "gone"]

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -216,6 +217,23 @@ def test_masks_are_as_wide_as_the_tree(pair: Pair) -> None:
     for done in range(0, 150, 50):
         rows = chain(50, tree_length=done)
         assert_close(static.forward(*rows, caches[1]), packed.forward(*rows, caches[0]))
+
+
+def test_prefill_takes_the_layout_that_attention_answers_in_on_a_gpu(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory-efficient kernel answers [1, rows, groups, D], transposed; a CPU's answer is contiguous."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def transposed(*args: Any, **options: Any) -> Tensor:
+        return attention(*args, **options).transpose(1, 2).contiguous().transpose(1, 2)
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", transposed)
+    packed, static = pair
+    logits, expected = (decoder.prefill(PREFIX, decoder.new_cache(64)) for decoder in (static, packed))
+    assert logits is not None
+    assert expected is not None
+    assert_close(logits, expected)
 
 
 class _Models:

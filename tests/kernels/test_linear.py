@@ -1,27 +1,25 @@
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from swiftspec.kernels.linear import Choice, linear, load_table, pick, save_table, table_path
+from swiftspec.kernels.linear import linear
 from swiftspec.kernels.products import TileConfig
 from swiftspec.kernels.skinny_gemm import skinny_gemm
+from swiftspec.kernels.tables import Choice, Product
 
 CONFIG = TileConfig(block_n=64, block_k=64, split_k=2)
 CHOICES = (
-    Choice(n=64, k=128, m=16, config=None, kernel_us=7.0, cublas_us=6.0),
-    Choice(n=64, k=128, m=4, config=CONFIG, kernel_us=4.5, cublas_us=6.0),
+    Choice(n=64, k=128, m=4, config=CONFIG, kernel_us=4.5, rival_us=6.0),
+    Choice(n=64, k=128, m=16, config=None, kernel_us=7.0, rival_us=6.0),
 )
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[TileConfig]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[TileConfig]:
     """As on a GPU whose table is CHOICES; answers the tilings of the skinny GEMM that were asked for."""
-    save_table(CHOICES, tmp_path / "gpu.json")
-    table, asked = load_table(tmp_path / "gpu.json"), []
-    monkeypatch.setattr("swiftspec.kernels.linear._table", lambda device: table)
+    asked: list[TileConfig] = []
+    monkeypatch.setattr("swiftspec.kernels.tables._table", lambda device: {Product(64, 128): CHOICES})
 
     def spy(*args: Any, config: TileConfig, **kwargs: Any) -> torch.Tensor:
         asked.append(config)
@@ -58,43 +56,11 @@ def test_takes_what_was_measured_to_be_faster(
     torch.testing.assert_close(out.float(), product, rtol=1e-2, atol=1e-2)
 
 
-def test_without_a_table_it_is_cublas(tmp_path: Path) -> None:
-    assert pick(load_table(tmp_path / "absent.json"), num_rows=1, n=64, k=128) is None
-
-
 def test_answer_goes_where_it_is_asked_to(device: str) -> None:
     x, weight = torch.randn(2, 8, device=device), torch.randn(4, 8, device=device)
     out = torch.empty(2, 4, device=device)
     assert linear(x, weight, out=out) is out
     torch.testing.assert_close(out, x @ weight.T)
-
-
-def test_table_is_what_was_saved(tmp_path: Path) -> None:
-    save_table(CHOICES, tmp_path / "tables" / "gpu.json")
-    assert load_table(tmp_path / "tables" / "gpu.json") == {(64, 128): (CHOICES[1], CHOICES[0])}
-
-
-def test_kinds_of_gpu_have_their_own_tables() -> None:
-    assert table_path("NVIDIA H100 80GB HBM3").name == "nvidia-h100-80gb-hbm3.json"
-    assert table_path("NVIDIA H200").name == "nvidia-h200.json"
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ([], r"gpu.json: row 0: expected an object, not \[\]"),
-        ({"n": 1}, "gpu.json: row 0: has n; expected config, cublas_us, k, kernel_us, m, n"),
-        ({"config": {"block_n": 48, "block_k": 64}}, "gpu.json: row 0: block_n is 48; expected a power of 2"),
-        ({"config": {"block": 64}}, "gpu.json: row 0: .*unexpected keyword argument 'block'"),
-    ],
-    ids=["list", "keys", "value", "name"],
-)
-def test_bad_table_is_named(row: Any, message: str, tmp_path: Path) -> None:
-    whole = {"n": 64, "k": 64, "m": 1, "kernel_us": 1.0, "cublas_us": 1.0, "config": None}
-    row = whole | row if isinstance(row, dict) and "config" in row else row
-    (tmp_path / "gpu.json").write_text(json.dumps([row]))
-    with pytest.raises(ValueError, match=message):
-        load_table(tmp_path / "gpu.json")
 
 
 @pytest.mark.parametrize(

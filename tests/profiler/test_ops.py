@@ -31,7 +31,7 @@ def rows() -> list[OpRow]:
 
 def test_every_operation_of_a_forward_is_timed_at_every_degree(rows: list[OpRow]) -> None:
     assert {row.op for row in rows} == {
-        *("gemm", "gate_up", "attention", "rms_norm", "rope_kv", "copy", "launch", "launch in a graph")
+        *("gemm", "gate_up", "attention", "rms_norm", "rope_kv", "copy", "read", "launch", "launch in a graph")
     }
     products = {(row.sizes["n"], row.sizes["k"]) for row in rows if row.op == "gemm" and row.dtype == "fp32"}
     # qkv, output, down and head; on one device, and a half of each on two: whole rows of all but output and down.
@@ -53,9 +53,9 @@ def test_bytes_are_those_of_the_weight_or_the_cache(rows: list[OpRow]) -> None:
     cache = next(row for row in rows if row.op == "attention" and row.sizes["context"] == 64 and row.dtype == "bf16")
     assert cache.num_bytes == 2 * 2 * 64 * 32 * 2
     assert next(row for row in rows if row.op == "rms_norm").bytes_per_s is None
-    assert peak_bytes_per_s(rows) == pytest.approx(
-        2 * 8 * 1024 / next(r for r in rows if r.op == "copy").timing.median_s
-    )
+    (copy,), (read,) = ([row for row in rows if row.op == op] for op in ("copy", "read"))
+    assert (copy.num_bytes, read.num_bytes) == (2 * 8 * 1024, 8 * 1024)
+    assert peak_bytes_per_s(rows) == max(copy.num_bytes / copy.timing.median_s, read.num_bytes / read.timing.median_s)
 
 
 def test_no_operation_is_timed_twice(rows: list[OpRow]) -> None:
@@ -104,6 +104,12 @@ def test_quantised_weights_are_read_with_their_scales(monkeypatch: pytest.Monkey
     (row,) = bench.products(64, 32, weight_format, gated=True, rows=(4,))
     assert bench.ops is reference_ops()
     assert (row.op, row.dtype, row.num_bytes) == ("gemm", "fp8", 64 * 32 * 2 + 64 * 4)
+
+
+def test_int4_weights_that_cannot_be_packed_are_timed_as_the_16_bits_they_stay_in() -> None:
+    bench = ops.Bench.on(Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
+    (row,) = bench.products(64, 128, FORMATS["int4"], gated=True, rows=(4,))
+    assert (row.op, row.dtype, row.num_bytes) == ("gate_up", "bf16", 64 * 128 * 2)
 
 
 def test_all_reduces_are_timed_between_processes() -> None:

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Makes the folder that scripts/gpu_runs.sh takes to a machine without a network: packages, compiled kernels, the commit.
+#
+#   scripts/gpu_carry.sh [--python-version 3.12] [--platform manylinux_2_28_x86_64] [--only wheels,kernels,commit]
+#                        [--kernels decoding,tests,tuning]
+#
+# wheels/: the packages that a machine with torch, Triton, NumPy, transformers and pytest may lack, in the versions of
+# constraints.txt. kernels.tar.gz: Triton's cache, compiled by $PYTHON's Triton, which has to be the version that the
+# machine has; compiling takes minutes. The folder is $CARRIED, by default gpu-carried, at most 30 MB.
+
+set -euo pipefail
+
+python_version=3.12 platform=manylinux_2_28_x86_64 only=,wheels,kernels,commit, kinds=decoding,tests,tuning
+while (($#)); do
+    case $1 in
+        --python-version) python_version=${2:?}; shift 2 ;;
+        --platform) platform=${2:?}; shift 2 ;;
+        --kernels) kinds=${2:?}; shift 2 ;;
+        --only) only=,${2:?},; shift 2 ;;
+        *) echo "gpu_carry.sh: unknown option $1" >&2; exit 2 ;;
+    esac
+done
+cd "$(dirname "$0")/.."
+carried=$(realpath -m "${CARRIED:-gpu-carried}")
+python=${PYTHON:-python3}
+mkdir -p "$carried"
+
+# With what they need themselves and torch's, transformers' and pytest's needs do not bring.
+wanted=(pydantic pyzmq simpy typer)
+needed=(pydantic-core annotated-types typing-inspection typing-extensions)
+if [[ $only == *,wheels,* ]]; then
+    rm -rf "$carried/wheels"
+    pins=()
+    for name in "${wanted[@]}"; do pins+=("$(grep "^$name==" constraints.txt)"); done
+    # What pydantic needs is pinned by the pydantic that is installed here.
+    for name in "${needed[@]}"; do
+        pins+=("$name==$("$python" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$name")")
+    done
+    "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version "$python_version" \
+        --implementation cp --platform "$platform" --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+        --dest "$carried/wheels" "${pins[@]}"
+fi
+if [[ $only == *,kernels,* ]]; then
+    cache=$(mktemp -d)
+    trap 'rm -rf "$cache"' EXIT
+    TRITON_CACHE_DIR=$cache TRITON_STORE_BINARY_ONLY=1 PYTHONPATH=$PWD "$python" -m swiftspec.profiler.baking \
+        --inflate "$(sed -n 's/^shape=//p' scripts/gpu_runs.sh)" --only "$kinds" \
+        tests/kernels/test_*.py tests/engine/test_static_kernels.py
+    PYTHONPATH=$PWD "$python" -m swiftspec.profiler.kernel_cache pack "$cache" "$carried/kernels.tar.gz"
+fi
+[[ $only != *,commit,* ]] || git describe --always --dirty >"$carried/commit"
+size_mb=$(du -sm "$carried" | cut -f1)
+echo "$carried: $size_mb MB"
+((size_mb <= 30)) || { echo "gpu_carry.sh: $carried holds $size_mb MB; expected at most 30" >&2; exit 1; }

@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# Checks swiftspec on a GPU, without a network, in three runs of at most eight minutes each.
+#
+#   scripts/gpu_runs.sh 1|2|3 [--dry-run] [--only STEP[,STEP...]]
+#
+#   1  is it right?          tests on the GPU, forwards and greedy outputs against the CPU's, one forward's kernels
+#   2  how fast is it?       tilings, attention, forwards and products beside torch's
+#   3  does a plan hold?     profile, trace, plan, validate; ways to share a GPU
+#
+# Every step has a time limit, and one that fails is recorded and passed over. After each step all.tar.gz (everything),
+# summary.txt and log.txt are rewritten in $OUT, by default gpu-runs/N; records.jsonl grows while steps run. No run needs
+# what another one left. What scripts/gpu_carry.sh made is used if it is there: packages, compiled kernels, the commit.
+# --dry-run does the same on a CPU, at tiny shapes. PYTHON chooses the interpreter. Exit code 0 if no step failed.
+
+set -uo pipefail
+
+usage="usage: gpu_runs.sh 1|2|3 [--dry-run] [--only STEP[,STEP...]]"
+run=${1:-} dry_run="" only=""
+case $run in 1 | 2 | 3) shift ;; *) echo "gpu_runs.sh: the run is '$run'; expected 1, 2 or 3; $usage" >&2; exit 2 ;; esac
+while (($#)); do
+    case $1 in
+        --dry-run) dry_run=--dry-run; shift ;;
+        --only) only=,${2:?--only needs names of steps},; shift 2 ;;
+        *) echo "gpu_runs.sh: unknown option $1; $usage" >&2; exit 2 ;;
+    esac
+done
+
+cd "$(dirname "$0")/.." || exit 2
+out=$(realpath -m "${OUT:-gpu-runs/$run}")
+carried=$(realpath -m "${CARRIED:-gpu-carried}")
+mkdir -p "$out" || exit 2
+python=${PYTHON:-python3}
+bare=$(mktemp -d) # packages and compiled kernels, which need not come back
+work=$(mktemp -d)
+trap 'rm -rf "$work" "$bare"' EXIT
+ln -s "$out/records.jsonl" "$work/records.jsonl"
+: >"$work/begin" >"$work/steps.tsv" >"$out/log.txt" >"$out/records.jsonl"
+
+export PYTHONPATH="$PWD:$bare/site${PYTHONPATH:+:$PYTHONPATH}"
+export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$bare/triton"
+SWIFTSPEC_COMMIT=$(cat "$carried/commit" 2>/dev/null || git rev-parse HEAD 2>/dev/null || echo "unknown commit")
+export SWIFTSPEC_COMMIT
+mkdir -p "$TRITON_CACHE_DIR"
+
+# The bundled pair at the size of an 8B model says what the small one says. Contexts of 4000 tokens fit.
+shape=layers=32,hidden=4096,heads=64,intermediate=14336,positions=5120
+device=cuda inflate=(--inflate "$shape") quick=() deadline_s=480 workers=12
+verbs=("$python" -m swiftspec.cli)
+if [[ $dry_run ]]; then
+    device=cpu inflate=() quick=(--quick) deadline_s=3600 workers=0
+    export TRITON_INTERPRET=1 OMP_NUM_THREADS=1
+    # What a profile of a few seconds has: enough for a plan, not for a good one.
+    brief="import sys; from swiftspec.profiler import steps; from swiftspec.cli import main"
+    brief+="; steps.PASSES = steps.SWEEPS = steps.REPEATS = 1; steps.HOST_TOKENS = 16; steps.CONTEXTS = (16, 64)"
+    verbs=("$python" -c "$brief; sys.exit(main(sys.argv[1:]))")
+fi
+failures=0
+
+# What is known now, for whoever ends this run before its end.
+gather() {
+    find swiftspec/kernels/tables -name '*.json' -newer "$work/begin" -exec cp {} "$work" \; 2>/dev/null
+    "$python" -m swiftspec.profiler.gpu_report "$work" --run "$run" $dry_run && cp "$work/summary.txt" "$out"
+    tar --dereference -czf "$out/.all.tar.gz" -C "$work" . && mv "$out/.all.tar.gz" "$out/all.tar.gz"
+}
+
+# step NAME LIMIT_S COMMAND...
+step() {
+    local name=$1 limit_s=$2 left_s=$((deadline_s - SECONDS)) code start_s=$SECONDS
+    shift 2
+    [[ -z $only || $only == *,$name,* || $name == packages ]] || return 0
+    [[ -z $dry_run ]] || limit_s=$((20 * limit_s)) # of cores that others use, too
+    ((limit_s <= left_s)) || limit_s=$left_s
+    echo "== $name: $*" | tee -a "$out/log.txt"
+    if ((limit_s < 2)); then
+        code=124
+    else
+        timeout --kill-after=5 "$limit_s" "$@" 2>&1 | tee "$work/$name.log" >>"$out/log.txt"
+        code=${PIPESTATUS[0]}
+    fi
+    ((code == 0 || code == 77)) || failures=$((failures + 1))
+    printf '%s\t%s\t%s\t%s\n' "$name" "$limit_s" $((SECONDS - start_s)) "$code" >>"$work/steps.tsv"
+    gather
+    return "$code"
+}
+
+# measure STEP LIMIT_S WHAT [OPTION...]
+measure() {
+    local name=$1 limit_s=$2
+    shift 2
+    step "$name" "$limit_s" "$python" -m swiftspec.profiler.gpu_steps "$1" --device "$device" "${quick[@]}" \
+        --out "$out/records.jsonl" --folder "$work" "${@:2}"
+}
+
+# tests NAME LIMIT_S [PYTEST_OPTION...]: their outcomes are written one by one
+tests() {
+    local name=$1 limit_s=$2
+    shift 2
+    step "$name" "$limit_s" "$python" -m pytest -v --tb=short --junitxml="$work/$name.xml" -p no:cacheprovider \
+        -o addopts=--import-mode=importlib -o minversion=8 "$@"
+}
+
+# with TOOL COMMAND...: 77 where the machine does not have it
+with() {
+    command -v "$1" >/dev/null && [[ $device == cuda ]] || { echo "no $1 here"; return 77; }
+    "$@"
+}
+export -f with
+export device
+
+is_right() {
+    local engine=(tests/engine/test_replay.py tests/engine/test_static_kernels.py tests/engine/test_static.py
+        tests/engine/test_sharing.py)
+    local ranks=(tests/kernels/test_all_reduce.py tests/kernels/test_gemm_all_reduce.py tests/kernels/test_symmetric.py
+        tests/kernels/test_round.py)
+    local kernels=(tests/kernels "${ranks[@]/#/--ignore=}")
+    if [[ $dry_run ]]; then
+        engine=(tests/engine/test_replay.py) kernels=(tests/kernels/test_rms_norm.py)
+        ranks=(tests/kernels/test_symmetric.py)
+    fi
+    measure limits 25 limits
+    measure decoder 30 decoder
+    tests tests-engine 60 "${engine[@]}" -n "$workers"
+    tests tests-kernels 120 "${kernels[@]}" -n "$workers"
+    measure greedy 45 greedy
+    measure forward 50 forward --models 32B
+    tests tests-ranks 50 "${ranks[@]}" -x
+    step sanitizer 50 bash -c 'with compute-sanitizer --tool memcheck --error-exitcode 9 "$@"' - "$python" \
+        -m swiftspec.profiler.gpu_steps decoder --quick --out "$work/sanitizer.jsonl"
+}
+
+how_fast() {
+    measure tune 150 tune --inflate "$shape"
+    measure forward 120 forward --models 32B,8B --dtypes bfloat16,fp8,int4 --products tuned,default,torch
+    measure attention 40 attention
+    measure kernels 50 kernels
+    # Of the kernels alone, whose names begin with an underscore. Times under a profiler are no records.
+    step counters 60 bash -c 'with ncu --clock-control none -k "regex:^_" -c 40 --csv --log-file "$0" "$@"' \
+        "$work/counters.csv" "$python" -m swiftspec.profiler.gpu_steps forward --models 8B --out "$work/counted.jsonl"
+}
+
+does_it_hold() {
+    local pair=(--target demo/target --draft demo/draft) prompts=swiftspec/demo/prompts files limit=6 tokens=48 jobs=16
+    local dtype=bf16
+    files=(--profile "$work/profile.json" --trace "$work/trace.npz")
+    [[ -z $dry_run ]] || limit=1 tokens=16 jobs=1 dtype=fp32
+    head -n $((3 * limit)) $prompts/trace.jsonl >"$work/traced.jsonl"
+    step profile 140 "${verbs[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype "$dtype" \
+        --accept-noise --out "$work/profile.json"
+    step trace 25 "${verbs[@]}" trace "${pair[@]}" --dtype "$dtype" --prompts "$work/traced.jsonl" \
+        --max-new-tokens "$tokens" --out "$work/trace.npz"
+    step plan 25 "${verbs[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype "$dtype" "${files[@]}" --devices 1 \
+        --jobs "$jobs" --out "$work/plan.json"
+    step validate 90 "${verbs[@]}" validate --plan "$work/plan.json" --prompts $prompts/validate.jsonl \
+        --limit "$limit" --max-new-tokens "$tokens" --json "$work/validation.json"
+    step timeline 15 "${verbs[@]}" run --plan "$work/plan.json" --prompt "def main():" --max-new-tokens "$tokens" \
+        --timeline "$work/timeline.json"
+    measure sharing 60 sharing "${inflate[@]}"
+    measure ops 40 ops "${inflate[@]}"
+    if [[ ! $dry_run ]]; then # a CPU has no int4
+        step profile-int4 45 "${verbs[@]}" profile "${pair[@]}" "${inflate[@]}" --device cuda --devices 1 \
+            --dtype int4 --accept-noise --out "$work/profile-int4.json"
+    fi
+}
+
+if [[ -f $carried/kernels.tar.gz ]]; then
+    "$python" -m swiftspec.profiler.kernel_cache unpack "$TRITON_CACHE_DIR" "$carried/kernels.tar.gz" \
+        >>"$out/log.txt" 2>&1
+fi
+if compgen -G "$carried/wheels/*.whl" >/dev/null; then
+    "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$bare/site" "$carried"/wheels/*.whl \
+        >>"$out/log.txt" 2>&1
+fi
+if ! measure packages 90 packages; then
+    tail -n 5 "$out/log.txt" >&2
+    echo "gpu_runs.sh: something that every step needs is not there; nothing else was run" >&2
+    exit 1
+fi
+case $run in 1) is_right ;; 2) how_fast ;; 3) does_it_hold ;; esac
+cat "$out/summary.txt"
+exit $((failures > 0))

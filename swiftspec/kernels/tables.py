@@ -1,0 +1,128 @@
+"""The tilings that were measured to be fastest, one table per kind of GPU: what is right for one is wrong for the next.
+
+`tables/<gpu>.json` is written by `swiftspec.profiler.tuning`. R rows, N outputs, K inputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from swiftspec.files.reading import read_json, shown
+from swiftspec.kernels.products import TileConfig
+
+__all__ = ["WEIGHTS", "Choice", "Product", "Table", "dump_table", "load_table", "pick", "table_path", "tuned_config"]
+
+WEIGHTS = ("bf16", "fp8", "int4")
+_TABLES = Path(__file__).with_name("tables")
+
+
+class Product(NamedTuple):
+    """A kind of product. Weights of 16 bits are all `bf16`; gated: the first half of a gated MLP."""
+
+    n: int
+    k: int
+    weights: str = "bf16"
+    gated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.weights}{' gated' * self.gated} n={self.n} k={self.k}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The measurement of one product of m rows.
+
+    config      of the fastest tiling; None where the rival is as fast
+    kernel_us   microseconds of the fastest tiling that computes the right thing; None if there is none
+    rival_us    microseconds of torch.mm for ungated bf16, and of `default_config` for all else
+    """
+
+    n: int
+    k: int
+    m: int
+    weights: str = "bf16"
+    gated: bool = False
+    config: TileConfig | None
+    kernel_us: float | None
+    rival_us: float
+
+    def __post_init__(self) -> None:
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"weights is {self.weights!r}; expected one of {', '.join(WEIGHTS)}")
+
+    @property
+    def product(self) -> Product:
+        return Product(self.n, self.k, self.weights, self.gated)
+
+
+Table = Mapping[Product, tuple[Choice, ...]]
+"""Choices for each product, fewest rows first."""
+
+
+def table_path(device_name: str) -> Path:
+    """Where the measurements of a kind of GPU are: tables/nvidia-h200.json."""
+    return _TABLES / f"{re.sub(r'[^a-z0-9]+', '-', device_name.lower()).strip('-')}.json"
+
+
+def load_table(path: Path) -> Table:
+    """An empty one if there is no such file.
+
+    Raises
+    ------
+    ValueError
+        For a file that `dump_table` would not write, naming file and row.
+    """
+    if not path.exists():
+        return {}
+    table: dict[Product, list[Choice]] = {}
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: holds {shown(rows)}; expected a list")
+    for index, row in enumerate(rows):
+        try:
+            choice = _choice(row)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: row {index}: {error}") from error
+        table.setdefault(choice.product, []).append(choice)
+    return {product: tuple(sorted(choices, key=lambda choice: choice.m)) for product, choices in table.items()}
+
+
+def dump_table(choices: Iterable[Choice]) -> str:
+    """What `load_table` reads: one row per line, in the order given."""
+    return "[\n" + ",\n".join(json.dumps(asdict(choice)) for choice in choices) + "\n]\n"
+
+
+def pick(table: Table, product: Product, *, num_rows: int) -> TileConfig | None:
+    """The tiling measured for so many rows or the next more; None where none was, or the rival is as fast."""
+    return next((choice.config for choice in table.get(product, ()) if choice.m >= num_rows), None)
+
+
+def tuned_config(x_RK: torch.Tensor, product: Product) -> TileConfig | None:
+    """`pick` from the table of the GPU that x is on, which knows activations of 16 bits only."""
+    if x_RK.dtype == torch.float32:
+        return None
+    return pick(_table(x_RK.device), product, num_rows=x_RK.shape[0])
+
+
+@functools.lru_cache
+def _table(device: torch.device) -> Table:
+    if device.type != "cuda":
+        return {}
+    return load_table(table_path(torch.cuda.get_device_name(device)))
+
+
+def _choice(row: Any) -> Choice:
+    if not isinstance(row, dict):
+        raise TypeError(f"expected an object, not {row!r}")
+    expected = {field.name for field in fields(Choice)}
+    if row.keys() != expected:
+        raise ValueError(f"has {', '.join(sorted(row))}; expected {', '.join(sorted(expected))}")
+    return Choice(**row | {"config": row["config"] and TileConfig(**row["config"])})

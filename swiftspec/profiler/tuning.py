@@ -1,0 +1,221 @@
+"""Measures which tiling suits a product of few rows, and whether any is worth it: the tables of `kernels.tables`.
+
+A time is that of a graph that goes through copies of the weight which together exceed the L2 several times, as a
+model's layers do: the fastest tiling of a cache is not the memory's. Both sides are timed without programmatic
+dependent launch: what that gains is on top.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swiftspec.documents import ModelRef
+from swiftspec.engine.weights import FORMATS, build_weight
+from swiftspec.files.writing import write_output
+from swiftspec.kernels.gate_up import gate_up, gate_up_reference
+from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Workspace, default_config
+from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
+from swiftspec.kernels.runtime import OutOfResources
+from swiftspec.kernels.skinny_gemm import skinny_gemm, skinny_gemm_reference
+from swiftspec.kernels.tables import Choice, Product, dump_table
+from swiftspec.profiler.steps import computed_spec
+from swiftspec.profiler.stopwatch import Stopwatch
+from swiftspec.registry import known_model, sharded
+from swiftspec.specs import ModelSpec
+
+__all__ = ["MIN_GAIN", "ROWS", "Timing", "candidates", "choose", "kernel_of", "products_of", "save_table", "tune"]
+
+MIN_GAIN = 0.05  # below that a choice is noise, and cuBLAS's is somebody else's to keep right
+ROWS = (8, 1, 16, 64, 4, 32, 2)  # what matters most first: tuning may run out of time
+BITS = {"bf16": 16, "fp8": 8, "int4": 4}
+_TOLERANCE = 1e-2  # of the largest output: some units in the last place of bf16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One candidate's time, in microseconds. `config` None is the rival; what is not correct has no say."""
+
+    m: int
+    product: Product
+    config: TileConfig | None
+    time_us: float
+    correct: bool = True
+
+
+def products_of(inflate: str | None = None) -> tuple[Product, ...]:
+    """The products of a 32B and an 8B model, a 70B's quarter, and the bundled target inflated, each once.
+
+    Heads are bf16 in every format.
+    """
+    specs = [known_model("qwen3-32b").spec, known_model("llama-3.1-8b").spec]
+    specs.append(sharded(known_model("llama-3.1-70b").spec, 4))
+    if inflate is not None:
+        specs.append(computed_spec(ModelRef(model="demo/target", dtype="bfloat16", inflate=inflate)))
+    return tuple(dict.fromkeys(product for weights in BITS for spec in specs for product in _products(spec, weights)))
+
+
+def _products(spec: ModelSpec, weights: str) -> Iterator[Product]:
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    yield Product(2 * inner, hidden, weights, gated=True)
+    yield Product(hidden, inner, weights)
+    yield Product(spec.query_size + 2 * spec.kv_size, hidden, weights)
+    yield Product(hidden, spec.query_size, weights)
+    yield Product(spec.vocab_size, hidden)
+
+
+def candidates(m: int, product: Product) -> tuple[TileConfig, ...]:
+    """Up to 20 tilings: narrower and wider tiles, splits around those that fill the GPU, either operand first."""
+    n, k, is_int4 = product.n, product.k, product.weights == "int4"
+    default = default_config(m, n, k, bits=BITS[product.weights])
+    found = [default]
+    for block_n, factor, swap_ab in itertools.product((32, 64, 128), (0.5, 1, 2), (False, True)):
+        split_k = int(default.split_k * factor * block_n / 64)
+        num_partials = split_k * m * -(-n // block_n) * block_n if split_k > 1 else 0
+        fits = 1 <= split_k <= MAX_SPLITS and num_partials <= NUM_PARTIALS
+        # A warpgroup's product has 64 rows of its first operand; a program has some tiles to stream.
+        if not fits or (swap_ab and block_n < 64) or k < 2 * default.block_k * split_k:
+            continue
+        num_warps = 8 if block_n == 128 else 4
+        tiles = [(default.block_k, default.num_stages)]
+        if factor == 1 and block_n <= 64:
+            # int4's tile of inputs is a packed block; another depth of the pipeline takes the wider tile's place.
+            tiles.append((default.block_k, default.num_stages - 1) if is_int4 else (2 * default.block_k, 3))
+        for block_k, num_stages in tiles:
+            found.append(
+                TileConfig(
+                    block_n=block_n,
+                    block_k=block_k,
+                    split_k=split_k,
+                    swap_ab=swap_ab,
+                    num_warps=num_warps,
+                    num_stages=num_stages,
+                )
+            )
+    return tuple(dict.fromkeys(found))
+
+
+def choose(timings: Iterable[Timing], *, min_gain: float = MIN_GAIN) -> tuple[Choice, ...]:
+    """The fastest correct tiling of each product and m, in order of appearance; none that is hardly faster.
+
+    min_gain: as a share of the rival's time.
+
+    Raises
+    ------
+    ValueError
+        For a product without exactly one time of its rival.
+    """
+    shapes: dict[tuple[int, Product], list[Timing]] = {}
+    for timing in timings:
+        shapes.setdefault((timing.m, timing.product), []).append(timing)
+    return tuple(_choose(m, product, of_shape, min_gain) for (m, product), of_shape in shapes.items())
+
+
+def _choose(m: int, product: Product, timings: Sequence[Timing], min_gain: float) -> Choice:
+    rivals = [timing for timing in timings if timing.config is None]
+    if len(rivals) != 1:
+        raise ValueError(f"{product} m={m} has {len(rivals)} times of its rival; expected one")
+    rival_us = rivals[0].time_us
+    kernels = [timing for timing in timings if timing.config is not None and timing.correct]
+    best = min(kernels, key=lambda timing: timing.time_us, default=None)
+    worth_it = best is not None and best.time_us <= (1 - min_gain) * rival_us
+    return Choice(
+        m=m,
+        **product._asdict(),
+        config=best.config if best is not None and worth_it else None,
+        kernel_us=None if best is None else best.time_us,
+        rival_us=rival_us,
+    )
+
+
+def save_table(choices: Iterable[Choice], path: Path) -> None:
+    """Whole or not at all: half a table would stop every product on this GPU."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_output(path, dump_table(choices).encode())
+
+
+def tune(
+    products: Iterable[tuple[int, Product]],
+    *,
+    watch: Stopwatch,
+    progress: Callable[[str], object] = lambda _line: None,
+) -> Iterator[Choice]:
+    """Measure products of m rows on an otherwise idle device, and choose, one by one.
+
+    A candidate is checked before it is timed; one that needs more than the GPU has is left out. `progress` is told
+    one line per product, and one per candidate that computes something else.
+    """
+    for m, product in products:
+        timings = list(_time(m, product, watch))
+        for timing in timings:
+            if not timing.correct:
+                progress(f"{product} m={m}: wrong answer of {timing.config}")
+        (choice,) = choose(timings)
+        progress(f"{product} m={m}: {choice.kernel_us} us, rival {choice.rival_us} us, {choice.config}")
+        yield choice
+
+
+def kernel_of(product: Product) -> Callable[..., Tensor]:
+    """The wrapper that computes it: of x, a weight, and `config`, `out`, `workspace`, `pdl`."""
+    if product.weights != "bf16":
+        return partial(quantised_gemm, gated=product.gated)
+    return gate_up if product.gated else skinny_gemm
+
+
+def _time(m: int, product: Product, watch: Stopwatch) -> Iterator[Timing]:
+    generator = torch.Generator(watch.device).manual_seed(m)
+    x = torch.randn(m, product.k, generator=generator, device=watch.device).bfloat16()
+    numbers = torch.randn(product.n, product.k, generator=generator, device=watch.device) / math.sqrt(product.k)
+    weight: Any = build_weight(
+        numbers.bfloat16(), FORMATS["bfloat16" if product.weights == "bf16" else product.weights]
+    )
+    del numbers  # fp32, twice what the weight is
+    copies = [_copied(weight) for _ in range(watch.copies(product.n * product.k * BITS[product.weights] // 8))]
+    out = torch.empty(m, product.n // (1 + product.gated), dtype=x.dtype, device=watch.device)
+    shared: Mapping[str, Any] = {"out": out, "workspace": Workspace.allocate(watch.device)}
+    expected = _reference(product)(x, weight)
+    kernel = kernel_of(product)
+
+    def time_us(call: Callable[[Any], object]) -> float:
+        return 1e6 * watch.graphed(call, [(copy,) for copy in copies], in_a_row=1).median_s
+
+    def run(config: TileConfig, copy: Any) -> Tensor:
+        return kernel(x, copy, config=config, **shared)
+
+    if product.weights == "bf16" and not product.gated:
+        rival: Callable[[Any], Tensor] = lambda copy: torch.mm(x, copy.T, out=out)  # noqa: E731 - beside its sibling
+    else:
+        rival = partial(run, default_config(m, product.n, product.k, bits=BITS[product.weights]))
+    yield Timing(m=m, product=product, config=None, time_us=time_us(rival))
+    for config in candidates(m, product):
+        try:
+            correct = _agree(run(config, weight), expected)
+        except OutOfResources:
+            continue
+        duration_us = time_us(partial(run, config)) if correct else math.inf
+        yield Timing(m=m, product=product, config=config, time_us=duration_us, correct=correct)
+
+
+def _copied(weight: Any) -> Any:
+    if isinstance(weight, Tensor):
+        return weight.clone()
+    return type(weight)(*(getattr(weight, name).clone() for name in weight.__dataclass_fields__))
+
+
+def _reference(product: Product) -> Callable[..., Tensor]:
+    if product.weights != "bf16":
+        return partial(quantised_gemm_reference, gated=product.gated)
+    return gate_up_reference if product.gated else skinny_gemm_reference
+
+
+def _agree(out: Tensor, expected: Tensor) -> bool:
+    error = (out.float() - expected.float()).abs().max()
+    return bool(error <= _TOLERANCE * expected.float().abs().max())  # false for NaN too

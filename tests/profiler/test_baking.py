@@ -1,0 +1,71 @@
+"""Kernels compiled ahead, without a GPU: in processes that have no interpreter, into a cache that others find."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from swiftspec.profiler.baking import decodings, tuning_launches
+from swiftspec.profiler.tuning import candidates, products_of
+
+SCRIPT = """
+import os
+import shutil
+from pathlib import Path
+
+from triton import knobs
+
+from swiftspec.kernels.compiling import compiling
+from swiftspec.profiler.baking import Decoding, compile_all
+from swiftspec.profiler.kernel_cache import pack, unpack
+from tests.engine.shapes import small_spec
+
+
+def kernels(folder):
+    # With the time they were made at, so that one made again is another one.
+    return sorted((path.stem, path.stat().st_mtime_ns) for path in folder.rglob("*.cubin"))
+
+
+if __name__ == "__main__":
+    job = Decoding(small_spec(hidden_size=64, head_dim=16, intermediate_size=64), "bfloat16", 2, pdl=True)
+    baked, moved = Path(os.environ["TRITON_CACHE_DIR"]), Path("moved")
+    assert compile_all([job], num_processes=1) == 1
+    moved.mkdir()
+    assert pack(baked, Path("kernels.tar.gz")) == unpack(moved.resolve(), Path("kernels.tar.gz")) == len(kernels(baked))
+    shutil.rmtree(baked)
+    compiled = kernels(moved)
+    knobs.cache.dir = str(moved.resolve())
+    with compiling(inspect=False):
+        job.compile()  # in another process than the first time, and elsewhere
+    assert kernels(moved) == compiled, "what was compiled was not found"
+    print(*(name for name, _ in compiled))
+"""
+
+
+def test_what_was_compiled_and_moved_is_found_by_another_process(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    expected = {"_skinny_gemm_kernel", "_tree_attention_kernel", "_rms_norm_kernel", "_rope_kv_write_kernel"}
+    assert expected <= set(done.stdout.split())
+
+
+def test_every_candidate_has_a_launch_and_none_has_two() -> None:
+    products = products_of()
+    launches = tuning_launches(products, (8, 4))
+    assert {launch.config for launch in launches} == {config for each in products for config in candidates(8, each)} | {
+        config for each in products for config in candidates(4, each)
+    }
+    assert len(launches) < sum(len(candidates(m, each)) for each in products for m in (8, 4)) / 2
+
+
+def test_forwards_of_every_format_and_number_of_rows_are_compiled() -> None:
+    found = list(decodings("layers=16,hidden=512"))
+    assert {(each.dtype, each.num_rows) for each in found if each.pdl} == {
+        (dtype, rows) for dtype in ("bfloat16", "fp8", "int4") for rows in (1, 2, 4, 8, 16, 32, 64)
+    }
