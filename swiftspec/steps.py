@@ -30,7 +30,7 @@ COOLING_S = 1e-3
 # A CPU computes a prompt in chunks of 128 rows, the last one padded to one of a few sizes: any other size would be
 # compiled when a prompt first needs it, and would stay in memory (2.7 MB each for a model of 2 MB).
 PREFILL_CHUNK = 128
-PREFILL_SIZES: tuple[int, ...] = (*range(1, 33), 48, 64, 96, PREFILL_CHUNK)
+PREFILL_SIZES: tuple[int, ...] = (*range(1, 33), 48, 64, 80, 96, 112, PREFILL_CHUNK)
 
 _Array = npt.NDArray[np.float64]
 
