@@ -96,7 +96,7 @@ def test_plan_says_what_it_chose_and_why(stage: Stage, capsys: pytest.CaptureFix
     assert "Speed of light" in text
     assert "measured" in text.split("Predicted time rests on: ")[1]
     assert f"Simulated {plan.num_simulated} candidates" in text
-    assert all(rejection.reason in text for rejection in plan.rejections[:8])
+    assert all(rejection.reason in " ".join(text.split()) for rejection in plan.rejections[:8])  # lines are broken
 
 
 @pytest.mark.parametrize("policy", ["autoregressive", "serial_tree", pytest.param("swiftspec", marks=two_cores)])
