@@ -64,7 +64,7 @@ def test_a_prompt_is_summed_chunk_by_chunk_and_gathered_once() -> None:
 
 def test_a_prompts_last_chunk_is_summed_with_its_padding() -> None:
     assert composed(Phase.PREFILL, rows=PREFILL_CHUNK + 65).quantiles_s[0] == pytest.approx(
-        composed(Phase.PREFILL, rows=PREFILL_CHUNK + 96).quantiles_s[0]
+        composed(Phase.PREFILL, rows=PREFILL_CHUNK + 80).quantiles_s[0]
     )
 
 
