@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from swiftspec import console
@@ -14,6 +15,7 @@ from swiftspec.commands.files import check_outputs, write_json
 from swiftspec.commands.models import target_tokenizer
 from swiftspec.commands.nodes import NodeOptions, join, node_site
 from swiftspec.commands.wording import count, milliseconds, percent, speed
+from swiftspec.engine.interrupts import interrupts_noted
 from swiftspec.errors import EngineError
 from swiftspec.perfetto import save_timelines
 from swiftspec.plan import Candidate, Plan
@@ -83,20 +85,23 @@ def run(
 
     sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
     _check_acceptance(sampler, candidate)
-    with ExitStack() as stack:
-        site = None
-        if rendezvous is not None:
-            site = stack.enter_context(node_site(nodes, rendezvous, made, candidate, source=plan))
-        engine = open_engines(made, [candidate], tasks, stack, site=site)[candidate.policy]
-        warm_up(engine, candidate, tasks[0])
-        processes = engine.processes
-        outputs, ended_by = _generate(engine, candidate, tasks, tokenizer, sampler)
-    if outputs:
-        _show(candidate, _metrics(outputs), processes)
-        with ExitStack() as each:  # a disk that is full for one file may have room for the next
-            each.callback(write_json, json_path, _result(candidate, outputs, processes, tokenizer))
-            each.callback(_save_plot, outputs, plot)
-            each.callback(_save_timelines, outputs, processes, timeline)
+    with ExitStack() as held:
+        with ExitStack() as stack:
+            site = None
+            if rendezvous is not None:
+                site = stack.enter_context(node_site(nodes, rendezvous, made, candidate, source=plan))
+            engine = open_engines(made, [candidate], tasks, stack, site=site)[candidate.policy]
+            warm_up(engine, candidate, tasks[0])
+            processes = engine.processes
+            # From here to the last file a signal is noted and cuts nothing short: what was committed is written.
+            interrupted = held.enter_context(interrupts_noted())
+            outputs, ended_by = _generate(engine, candidate, tasks, tokenizer, sampler, interrupted)
+        if outputs:
+            _show(candidate, _metrics(outputs), processes)
+            with ExitStack() as each:  # a disk that is full for one file may have room for the next
+                each.callback(write_json, json_path, _result(candidate, outputs, processes, tokenizer))
+                each.callback(_save_plot, outputs, plot)
+                each.callback(_save_timelines, outputs, processes, timeline)
     if ended_by is not None:
         raise ended_by
 
@@ -120,12 +125,19 @@ def _check_acceptance(sampler: "Sampler", candidate: Candidate) -> None:
 
 
 def _generate(
-    engine: "Launcher", candidate: Candidate, tasks: Sequence[Task], tokenizer: Tokenizer, sampler: "Sampler"
+    engine: "Launcher",
+    candidate: Candidate,
+    tasks: Sequence[Task],
+    tokenizer: Tokenizer,
+    sampler: "Sampler",
+    interrupted: Event,
 ) -> tuple[list[_Output], BaseException | None]:
-    """Outputs so far, and what cut them short: Ctrl-C, or a process that died."""
+    """Outputs so far, and what cut them short: a signal, during a request or between two, or a process that died."""
     policy = candidate.build()
     outputs: list[_Output] = []
     for task in tasks:
+        if interrupted.is_set():
+            return outputs, KeyboardInterrupt()
         if len(tasks) > 1:
             console.heading(task.prompt_id)
         text = tokenizer.stream()
@@ -149,7 +161,7 @@ def _generate(
             outputs.append(output)
         if generation.interrupted:
             return outputs, KeyboardInterrupt()
-    return outputs, None
+    return outputs, KeyboardInterrupt() if interrupted.is_set() else None
 
 
 def _show_tokens(text: TextStream, tokens: tuple[int, ...]) -> None:

@@ -84,9 +84,9 @@ def ending_signals_raised(*, ignored_afterwards: bool = False) -> Iterator[None]
 def interrupts_noted() -> Iterator[Event]:
     """A signal that ends the program sets the event instead of cutting in between a message and its bookkeeping.
 
-    Ctrl-C always; SIGTERM and SIGHUP within `ending_signals_raised`.
+    Ctrl-C always; SIGTERM and SIGHUP within `ending_signals_raised`. Within itself the event is the same.
     """
-    noted = Event()
+    noted = _ending.noted[-1] if _ending.noted else Event()
     if current_thread() is not main_thread():  # which alone is interrupted
         yield noted
         return

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from swiftspec import console
 from swiftspec.acceptance import AcceptanceTrace
 from swiftspec.cli import main
 from swiftspec.commands.demo import demo
@@ -24,7 +25,7 @@ from swiftspec.tokenizer import Tokenizer
 from tests.cli import samples
 from tests.cli.conftest import TEXTS, Stage
 from tests.engine.conftest import two_cores
-from tests.engine.processes import gone_within
+from tests.engine.processes import gone_within, hear_interrupts, is_running
 
 pytestmark = pytest.mark.alone
 
@@ -35,12 +36,6 @@ def read(path: Path) -> Any:
 
 def policies_of(stage: Stage) -> list[str]:
     return list(Plan.load(stage.plan).candidates)
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_profile_is_of_the_pair_and_summed_up_as_json(stage: Stage) -> None:
@@ -290,11 +285,6 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
     assert main(["run", "--plan", str(tmp_path / "demo" / "plan.json"), "--prompt", "x"]) == 0
 
 
-def hear_interrupts() -> None:
-    """A shell's background job ignores Ctrl-C, and so do its children: tests run in one must ask for it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.fixture
 def slow_plan(models: tuple[Path, Path], tmp_path: Path) -> Path:
     """A plan for a target so large and without an end of sequence that there is time to interrupt it."""
@@ -336,6 +326,25 @@ def test_interrupted_run_keeps_what_was_generated_and_leaves_no_process(
     assert 1 <= len(prompt["output_token_ids"]) < 200
     assert (first + rest).decode().startswith(prompt["text"])
     assert not any(is_running(process["pid"]) for process in result["processes"])
+
+
+def test_a_signal_between_two_requests_keeps_what_was_generated(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show, seen = console.heading, []
+
+    def heading(text: str) -> None:
+        seen.append(text)
+        if len(seen) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        show(text)
+
+    monkeypatch.setattr(console, "heading", heading)
+    out = ["--json", str(tmp_path / "r.json"), "--policy", "autoregressive"]
+    assert main(["run", "--plan", str(stage.plan), "--prompts", str(stage.prompts), *out]) == 143
+    whole = [prompt["id"] for prompt in read(tmp_path / "r.json")["prompts"] if prompt["rounds"]]
+    assert whole[:2] == ["text-0", "text-1"]
+    assert seen == ["text-0", "text-1", "text-2"]
 
 
 def test_interrupted_before_the_first_token_leaves_nothing(slow_plan: Path, tmp_path: Path) -> None:

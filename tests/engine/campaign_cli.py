@@ -20,7 +20,7 @@ from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.campaign_record import HANG_S, Injector, Record
 from tests.engine.pairs import write_pair
-from tests.engine.processes import children, engine_processes, gone_within, is_running
+from tests.engine.processes import children, engine_processes, gone_within, hear_interrupts, is_running
 
 __all__ = ["CommandLine"]
 
@@ -64,7 +64,15 @@ class CommandLine:
         (self._directory / "out.json").unlink(missing_ok=True)
         environment = os.environ | {"TMPDIR": str(self._scratch), "PYTHONUNBUFFERED": "1"}
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
+        return subprocess.Popen(
+            command,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=hear_interrupts,
+        )
 
     def _pids(self) -> dict[str, int]:
         launcher = self._launcher.pid

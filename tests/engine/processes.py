@@ -1,10 +1,20 @@
 """What the system says of processes."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
-__all__ = ["children", "engine_processes", "gone_within", "is_running", "num_files", "resident_bytes", "workers"]
+__all__ = [
+    "children",
+    "engine_processes",
+    "gone_within",
+    "hear_interrupts",
+    "is_running",
+    "num_files",
+    "resident_bytes",
+    "workers",
+]
 
 _FORK_SERVER = "swiftspec.engine.fork_server"
 
@@ -54,3 +64,8 @@ def gone_within(pids: list[int], seconds: float) -> bool:
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not any(map(is_running, pids))
+
+
+def hear_interrupts() -> None:
+    """For `preexec_fn`: a shell starts what it runs in the background with SIGINT ignored, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
