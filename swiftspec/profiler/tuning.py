@@ -190,10 +190,11 @@ def _time(m: int, product: Product, watch: Stopwatch) -> Iterator[Timing]:
     def run(config: TileConfig, copy: Any) -> Tensor:
         return kernel(x, copy, config=config, **shared)
 
-    if product.weights == "bf16" and not product.gated:
-        rival: Callable[[Any], Tensor] = lambda copy: torch.mm(x, copy.T, out=out)  # noqa: E731 - beside its sibling
-    else:
-        rival = partial(run, default_config(m, product.n, product.k, bits=BITS[product.weights]))
+    def cublas(copy: Any) -> Tensor:
+        return torch.mm(x, copy.T, out=out)
+
+    is_plain = product.weights == "bf16" and not product.gated
+    rival = cublas if is_plain else partial(run, default_config(m, product.n, product.k, bits=BITS[product.weights]))
     yield Timing(m=m, product=product, config=None, time_us=time_us(rival))
     for config in candidates(m, product):
         try:
