@@ -69,8 +69,11 @@ def _serve(control: socket.socket, launcher: int | None) -> None:
     gc.freeze()  # or every collection of a child would copy all pages
     numbers: dict[int, int] = {}  # of workers, by process id
     control.send(NEWS.pack(News.READY, 0, 0))
+    sources = select.poll()  # `select.select` ends at descriptor 1023; the launcher gave `control` a number of its own
+    sources.register(control, select.POLLIN)
+    sources.register(woken, select.POLLIN)
     while True:
-        ready, _, _ = select.select([control.fileno(), woken], [], [])
+        ready = {descriptor for descriptor, _ in sources.poll()}
         if woken in ready:
             os.read(woken, 512)
             _tell_ends(control, numbers)

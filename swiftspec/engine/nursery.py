@@ -109,7 +109,7 @@ class ForkedProcess:
     def has_ended(self) -> bool:
         """Whether it is over, or there never was one."""
         if self._pidfd is not None:
-            return bool(select.select([self._pidfd], [], [], 0)[0])
+            return _is_readable(self._pidfd, within_s=0)
         if self._code is None:
             self.attend()
         return self._code is not None or not self.has_started or not self._server.is_there
@@ -131,7 +131,7 @@ class ForkedProcess:
     def await_end(self, *, within_s: float) -> bool:
         """Wait until it is over; whether it is."""
         if self._pidfd is not None:
-            return bool(select.select([self._pidfd], [], [], within_s)[0])
+            return _is_readable(self._pidfd, within_s=within_s)
         return self.exit_code(within_s=within_s) is not None or self.has_ended
 
     def kill(self) -> None:
@@ -242,8 +242,8 @@ class _Server:
 
     def wait(self, seconds: float) -> None:
         """Until it says something, no longer than a while; without the lock."""
-        with suppress(OSError, ValueError):  # closed meanwhile
-            select.select([self._control], [], [], min(seconds, _LOOK_EVERY_S))
+        with suppress(ValueError):  # closed meanwhile
+            _is_readable(self._control.fileno(), within_s=min(seconds, _LOOK_EVERY_S))
 
     def close(self) -> None:
         """End it."""
@@ -270,6 +270,13 @@ def _keep(theirs: socket.socket, started: Future[subprocess.Popen[bytes]]) -> No
         return
     started.set_result(process)
     process.wait()
+
+
+def _is_readable(descriptor: int, *, within_s: float) -> bool:
+    """Wait until a descriptor is readable; whether it is. Any number will do, where `select.select` ends at 1023."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(1000 * within_s))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The launcher's end of the pipe to a worker. Neither reading nor writing waits, whatever the worker is at.
+"""The launcher's end of the pipe to a worker. Neither reading nor writing waits for the worker.
 
-The worker's end is a `multiprocessing.connection.Connection`, which may wait: for its launcher, and nobody else. A
-worker that is stopped in the middle of a message leaves half of it here until it goes on.
+The worker's end is a `multiprocessing.connection.Connection`. That one may wait, since a worker waits for its launcher
+alone. When a worker is stopped in the middle of a message, the half that has arrived is kept here until it goes on.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class PipeEnd:
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         self._out += _LENGTH.pack(len(body)) + body
         until_s = time.monotonic() + _TAKEN_WITHIN_S
-        while self._flush() and time.monotonic() < until_s:
-            select.select([], [self._socket], [], until_s - time.monotonic())
+        while self._flush() and (left_s := until_s - time.monotonic()) > 0:
+            # Not `select.select`, which refuses the descriptors above 1023 that a busy server has.
+            room = select.poll()
+            room.register(self._socket, select.POLLOUT)
+            room.poll(1000 * left_s)
 
     def poll(self) -> bool:
         """Whether `take` would answer, or raise, at once."""

@@ -1,4 +1,5 @@
 import os
+import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,18 @@ def two_targets(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
 def models(tmp_path: Path) -> tuple[Path, Path]:
     """A fresh llama pair that a test may damage."""
     return write_pair(tmp_path, architecture="llama")
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """So many open that the next one has a number above 1023, as in a server with many connections."""
+    most, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 2048:
+        if hard != resource.RLIM_INFINITY and hard < 2048:
+            pytest.skip("this machine allows too few open files")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    yield
+    for descriptor in held:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)

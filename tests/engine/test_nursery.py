@@ -139,6 +139,17 @@ def test_a_process_that_is_told_nothing_ends_without_a_word(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_program_with_a_thousand_open_files_can_start_processes(nursery: Nursery) -> None:
+    process, ours = start(nursery)
+    started(process)
+    assert ours.fileno() > 1023
+    assert not process.has_ended
+    ours.close()
+    assert process.await_end(within_s=10.0)
+    assert process.exit_code(within_s=10.0) == 0
+
+
 def test_killing_a_process_that_has_ended_hits_nobody(nursery: Nursery) -> None:
     """Its process id may be another's by now, and nobody is left to say whether it has ended."""
     process, ours = start(nursery)

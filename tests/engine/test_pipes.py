@@ -4,6 +4,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain, repeat
 from multiprocessing.connection import Connection
 
 import pytest
@@ -46,6 +47,25 @@ def test_what_nobody_takes_does_not_hold_up_the_sender(ends: Ends) -> None:
     while reader.is_alive():  # it is thawed
         ours.poll()
     assert taken == [bytes(10_000_000), "next"]
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_descriptor_above_1023_is_as_good_as_any() -> None:
+    ours, theirs = pipe()
+    with theirs:
+        assert ours.fileno() > 1023
+        ours.send(bytes(10_000_000))
+        assert not ours.poll()
+    ours.close()
+
+
+def test_the_end_of_the_wait_may_fall_between_two_looks_at_the_clock(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = chain([0.0, 0.1999], repeat(10.0))
+    monkeypatch.setattr("swiftspec.engine.pipes.time.monotonic", lambda: next(clock))
+    ours, _ = ends
+    ours.send(bytes(10_000_000))
 
 
 def test_half_a_message_is_no_message(ends: Ends) -> None:
