@@ -1,7 +1,7 @@
 """The connection between node 0 and another node: one peer, one connection, and frames of `wire` in order.
 
-A link lives as long as its connection. A peer that has gone, is frozen or out of reach is found out by ZeroMQ's
-heartbeats, which need nobody here to look; it is not let in again.
+A link lives as long as its connection. ZeroMQ's heartbeats find out that a peer has gone, is frozen or out of reach,
+also while nobody here looks. Such a peer is not let in again.
 """
 
 import time
@@ -22,6 +22,8 @@ _BEAT_S = 1.0
 _FAREWELL_S = 1.0  # for what was sent to get out
 _NEVER_MS = 2**30  # -1 would mean never, too, but also drops what has arrived when the connection ends
 _MAX_QUEUED = 100_000  # frames
+_FRAMING_BYTES = 256  # of an encrypted message
+_MAX_EVENTS = 10_000  # that one look goes through; ZeroMQ keeps 2,000 until somebody looks
 _OPENED = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 
 
@@ -44,6 +46,7 @@ class Link:
         self._bound = bind
         self._open: set[int] = set()  # file descriptors of connections, those of strangers included
         self._peer: int | None = None  # that of the peer
+        self._has_gone = False  # the peer; a stranger may have its descriptor by now
         self._was_refused = False
         self._set_options(curve)
         self._monitor = self._socket.get_monitor_socket(_OPENED | zmq.EVENT_DISCONNECTED)
@@ -59,7 +62,7 @@ class Link:
     def _set_options(self, curve: Curve) -> None:
         options = {
             zmq.LINGER: round(1000 * _FAREWELL_S),
-            zmq.MAXMSGSIZE: MAX_BYTES,
+            zmq.MAXMSGSIZE: MAX_BYTES + _FRAMING_BYTES,
             zmq.SNDHWM: _MAX_QUEUED,
             zmq.RCVHWM: _MAX_QUEUED,
             zmq.HEARTBEAT_IVL: round(1000 * _BEAT_S),
@@ -101,6 +104,7 @@ class Link:
         with suppress(zmq.Again):
             frame = self._socket.recv(zmq.NOBLOCK, copy=False)
             decode(frame.bytes)
+            self._take_events()  # those of strangers who had this descriptor before
             self._peer = _connection(frame)
 
     @property
@@ -108,18 +112,23 @@ class Link:
         """Whether the peer is there. Once it has gone it stays so, and all it had sent has been received."""
         if not self._socket.closed:
             self._take_events()
-        return self._peer in self._open
+        return self._is_connected
+
+    @property
+    def _is_connected(self) -> bool:
+        """As `is_up`, as of the last look."""
+        return not self._has_gone and self._peer in self._open
 
     def send(self, frame: Frame) -> None:
         """Hand a frame over; nothing happens if the peer has gone. ValueError if it is too long."""
-        if self._peer in self._open:
+        if self._is_connected:
             self._put(frame)
 
     def _put(self, frame: Frame) -> None:
         try:
             self._socket.send(encode(frame), zmq.NOBLOCK)
         except zmq.Again:  # it has not taken anything for very long, or is just going
-            self._open.clear()
+            self._has_gone = True
 
     def frames(self) -> Iterator[Frame]:
         """What has arrived. ValueError for what makes no sense."""
@@ -141,22 +150,25 @@ class Link:
     def close(self) -> None:
         """Hang up, once what was sent has got out or a second has passed."""
         if not self._socket.closed:
-            self._open.clear()
+            self._has_gone = True
+            # Where strangers have filled the queue of events, ZeroMQ's thread waits for room, with a lock that the line
+            # after this one needs.
+            self._take_events()
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
             self._socket.close()
             self._context.term()
 
     def _take_events(self) -> None:
-        while self._monitor.poll(0):
+        for _ in range(_MAX_EVENTS):
+            if not self._monitor.poll(0):
+                return
             event = recv_monitor_message(self._monitor)
             if event["event"] != zmq.EVENT_DISCONNECTED:
                 self._open.add(event["value"])
-            elif event["value"] == self._peer:
-                self._open.clear()
-                return
             else:
                 self._open.discard(event["value"])
+                self._has_gone |= event["value"] == self._peer
                 self._was_refused = not self._bound
 
 

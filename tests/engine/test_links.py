@@ -1,4 +1,5 @@
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -115,3 +116,33 @@ def test_an_address_that_cannot_be_bound_is_one_sentence() -> None:
     in_use = pytest.raises(ValueError, match=r"cannot be bound \(Address already in use\)")
     with Link("tcp://127.0.0.1:0", bind=True, curve=OURS) as link, in_use:
         Link(link.address, bind=True, curve=OURS)
+
+
+def test_a_stranger_with_the_descriptor_of_a_peer_that_has_gone_is_not_the_peer(ends: tuple[Link, Link]) -> None:
+    first, other = ends
+    other.close()
+    assert goes_down(first, 2.0)
+    port = int(first.address.rpartition(":")[2])
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    deadline_s = time.monotonic() + 1.0
+    while time.monotonic() < deadline_s:
+        assert not first.is_up
+        first.wait((), 0.05)
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_what_strangers_leave_while_nobody_looks_does_not_hold_up_the_end() -> None:
+    """Of 2,000 events or more: ZeroMQ's thread waits until somebody takes them."""
+    link = Link("tcp://127.0.0.1:0", bind=True, curve=OURS)
+    port = int(link.address.rpartition(":")[2])
+    for _ in range(1200):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=0.2).close()
+        except TimeoutError:  # it waits already, and accepts nobody
+            break
+    time.sleep(0.2)
+    closing = threading.Thread(target=link.close, daemon=True)
+    closing.start()
+    closing.join(10.0)
+    assert not closing.is_alive()
