@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from swiftspec.documents import ModelRef
 from swiftspec.engine.devices import TREE_SLOTS, Device
 from swiftspec.engine.protocol import Setup
-from swiftspec.engine.rendezvous import NodeFacts
+from swiftspec.engine.rendezvous import PORTS, NodeFacts
 from swiftspec.policies.effects import Role
 from swiftspec.specs import ModelSpec, model_directory
 
@@ -20,7 +20,6 @@ _MOST_RANKS = 1024
 _MOST_CHANNELS = 64
 _CHANNEL_FILE = re.compile(r"channel-\d{1,4}")
 _TEAM = re.compile(r"team-[a-z]{1,20}-\d{1,4}-\d{1,9}")
-_PORTS = range(1, 2**16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +91,14 @@ class Admission:
         scheme, _, place = team.partition("://")
         if scheme == "file":
             return self._is_file(place, _TEAM)
-        return _is_port(team, self.first.address, _PORTS) and bool(_TEAM.fullmatch(urlsplit(team).path[1:]))
+        return _is_port(team, self.first.address, PORTS) and bool(_TEAM.fullmatch(urlsplit(team).path[1:]))
 
     def _may_bind(self, channel: str) -> bool:
         return self._is_socket(channel) or _is_port(channel, self.own.address, self.own.ports, path="")
 
     def _may_connect(self, channel: str) -> bool:
         """Over a network to anywhere: who does not have the secret cannot answer."""
-        return self._is_socket(channel) or _is_port(channel, None, _PORTS, path="")
+        return self._is_socket(channel) or _is_port(channel, None, PORTS, path="")
 
     def _is_socket(self, channel: str) -> bool:
         scheme, _, place = channel.partition("://")

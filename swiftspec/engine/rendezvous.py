@@ -22,7 +22,7 @@ from swiftspec.documents import Facts, first_problem
 from swiftspec.engine.curve import Curve
 from swiftspec.engine.store import NodeStore, StoreServer
 
-__all__ = ["Meeting", "NodeFacts", "Rendezvous", "from_torchrun", "meet"]
+__all__ = ["PORTS", "Meeting", "NodeFacts", "Rendezvous", "from_torchrun", "meet"]
 
 _LOOK_EVERY_S = 0.05
 _PREFIX = "swiftspec"
@@ -30,9 +30,10 @@ _LOOPBACK = "127.0.0.1"
 _COMPLAINT = "complaint"
 _MAX_COMPLAINT = 500
 _MOST_DEVICES = 2**16  # of one machine
+PORTS = range(1, 2**16)  # of TCP
 
 _IPv4 = r"\d{1,3}(\.\d{1,3}){3}"
-_Port = Annotated[int, Field(gt=0, lt=2**16)]
+_Port = Annotated[int, Field(ge=PORTS.start, lt=PORTS.stop)]
 
 
 class NodeFacts(Facts):
@@ -93,7 +94,7 @@ class Rendezvous:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.num_nodes:
             raise ValueError(f"--node-rank is {self.rank}; expected 0 to {self.num_nodes - 1}, below --nnodes")
-        if not 0 < self.port < 2**16:
+        if self.port not in PORTS:
             raise ValueError(f"the port of --rendezvous is {self.port}; expected 1 to 65535")
         if not 0 < self.timeout_s <= 86_400:
             raise ValueError(f"--rendezvous-timeout is {self.timeout_s:g}; expected up to a day, in seconds")
@@ -245,8 +246,9 @@ def meet(rendezvous: Rendezvous, curve: Curve) -> Meeting:
             address, port = _announced(rendezvous, (own_address, server.port) if server else None)
         elif server:
             address, port = own_address, server.port
+        store = NodeStore(address, port, curve, timeout_s=rendezvous.timeout_s)
         stack.pop_all()
-    return Meeting(rendezvous, own_address, NodeStore(address, port, curve, timeout_s=rendezvous.timeout_s), server)
+    return Meeting(rendezvous, own_address, store, server)
 
 
 def _listen(rendezvous: Rendezvous, address: str, curve: Curve) -> StoreServer:
@@ -270,6 +272,8 @@ def _announced(rendezvous: Rendezvous, own: tuple[str, int] | None) -> tuple[str
         if own is not None:
             board.set(key, "{}:{}".format(*own))
         address, _, port = board.get(key)[:_MAX_COMPLAINT].decode("utf-8", "replace").rpartition(":")
+        if int(port) not in PORTS:
+            raise ValueError(f"port {port}")
         return str(ipaddress.IPv4Address(address)), int(port)
     except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
         raise ValueError(f"torchrun's store at {rendezvous.endpoint} does not say where node 0 is") from error

@@ -186,6 +186,7 @@ class NodeStore(Store):
         self._timeout_s = timeout_s
         self._lock = Lock()
         self._is_known = False  # to the server: it has seen that this end has the secret
+        self._lost: OSError | None = None  # why an answer did not come, after which none ever will
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.REQ)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -207,9 +208,11 @@ class NodeStore(Store):
 
     def get(self, key: str) -> bytes:
         """A value, once somebody has set it."""
-        self.wait([key])
-        _, value = self._ask(b"get", key.encode())
-        return value
+        while True:
+            self.wait([key])
+            _, *found = self._ask(b"get", key.encode())
+            if found:  # nothing is, where somebody has just deleted it
+                return found[0]
 
     def add(self, key: str, amount: int) -> int:
         """Add to a number, 0 at first; the sum."""
@@ -234,8 +237,14 @@ class NodeStore(Store):
 
     def _ask(self, *parts: bytes) -> list[bytes]:
         with self._lock:
+            if self._lost is not None:
+                raise type(self._lost)(*self._lost.args)
             self._socket.send_multipart(parts)
-            self._await_answer()
+            try:
+                self._await_answer()
+            except OSError as lost:
+                self._lost = lost
+                raise
             answer = self._socket.recv_multipart()
         if answer[0] == _REFUSED:
             raise ValueError(f"{self._where}: {answer[1].decode('utf-8', 'replace')}")

