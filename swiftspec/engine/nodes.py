@@ -28,7 +28,8 @@ from swiftspec.errors import EngineError
 
 __all__ = ["NodeSite", "RemoteWorker", "free_ports", "lead", "serve", "shares"]
 
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.25  # `Silence`, by which a frozen fork server is known, counts no more than this for one look
+_ANSWERS_WITHIN_S = 10.0  # an agent answers when it is done with what it was told before, such as to end a worker
 _CLOCK_SAMPLES = 8
 
 
@@ -78,24 +79,35 @@ class Peer:
                 elif worker in self.reports and isinstance(message, Report):
                     self.reports[worker].append(message)
         except ValueError as error:
-            self.fault = f"it sent what makes no sense, {error}"
-            self.link.close()
+            self._give_up(f"it sent what makes no sense, {error}")
             return False
         return is_up
 
-    def ahead_s(self) -> float:
-        """How far its clock is ahead of this one: of a few answers, the quickest, in the middle of its way."""
-        best_s, ahead_s = float("inf"), 0.0
+    def _give_up(self, fault: str) -> None:
+        self.fault = fault
+        self.link.close()
+
+    def ahead_s(self) -> float | None:
+        """How far its clock is ahead of this one; None if it has gone, or does not answer.
+
+        It is asked a few times. The quickest answer counts, as one that was given halfway between asking and hearing.
+        """
+        answers: list[tuple[float, float]] = []  # seconds until it came, and how far ahead it says
+        until_s = time.perf_counter() + _ANSWERS_WITHIN_S
         for _ in range(_CLOCK_SAMPLES):
             self.clocks.clear()
             asked_s = time.perf_counter()
             self.link.send(Frame(0, Clock(asked_s)))
             while self.is_up and not self.clocks:
+                if time.perf_counter() > until_s:
+                    self._give_up(f"it did not say its time within {_ANSWERS_WITHIN_S:g} s")
+                    break
                 self.link.wait((), _LOOK_EVERY_S)
+            if not self.clocks:
+                break
             took_s = time.perf_counter() - asked_s
-            if self.clocks and took_s < best_s:
-                best_s, ahead_s = took_s, self.clocks[0].node_s - (asked_s + took_s / 2)
-        return ahead_s
+            answers.append((took_s, self.clocks[0].node_s - (asked_s + took_s / 2)))
+        return min(answers)[1] if answers else None
 
 
 class RemoteWorker:
@@ -121,14 +133,19 @@ class RemoteWorker:
         while not self.poll():
             self._peer.link.wait((), _LOOK_EVERY_S)
         if not self._reports:
-            why = self._peer.fault or f"it ended, or was not heard of for {SILENCE_S:g} s"
-            raise EngineError(f"the {self.setup.name} process was on node {self._peer.rank}, which has gone: {why}")
+            raise self._lost()
         report = check_report(self._reports.popleft())
         if isinstance(report, Finished):
             ahead_s = self._peer.ahead_s()
+            if ahead_s is None:  # its times are of a clock that nobody knows
+                raise self._lost()
             spans = [s._replace(start_s=s.start_s - ahead_s, end_s=s.end_s - ahead_s) for s in report.spans]
             return replace(report, spans=spans)
         return report
+
+    def _lost(self) -> EngineError:
+        why = self._peer.fault or f"it ended, or was not heard of for {SILENCE_S:g} s"
+        return EngineError(f"the {self.setup.name} process was on node {self._peer.rank}, which has gone: {why}")
 
     def hang_up(self) -> None:
         """Let it end."""
@@ -204,6 +221,10 @@ class NodeSite:
         node, other = self._node_of(target.devices), self._node_of(draft.devices)
         if node.host == other.host:
             return f"ipc://{node.folder}/channel-{target.group}"
+        if target.group >= len(node.ports):
+            raise ValueError(
+                f"target group {target.group} needs a port of its own on node {node.rank}; it offers {len(node.ports)}"
+            )
         return f"tcp://{node.address}:{node.ports[target.group]}"
 
     def team(self, name: str, setups: Sequence[Setup]) -> str:
@@ -271,6 +292,8 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[Mo
         If it goes without a word.
     """
     first, own = meeting.exchange(own)
+    if own.rank > len(first.links):
+        raise ValueError(f"node 0 says of itself: links are {len(first.links)}; expected one for each other node")
     admission = Admission(
         own=own, first=first, models=models, device=device, shares_machine=meeting.rendezvous.is_process
     )
@@ -320,7 +343,10 @@ class _Agent:
             raise ValueError(
                 f"node 0 asks for process {number} beside {len(self._workers)}; expected a new one of {most}"
             )
-        self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._nursery)
+        try:
+            self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._nursery)
+        except (ValueError, EngineError) as error:  # not node 0's fault; the other workers go on
+            self._tell_failure(number, error)
 
     def _tell(self, number: int, message: Message) -> None:
         if isinstance(message, Close):
@@ -335,8 +361,11 @@ class _Agent:
                 while worker.poll():
                     self._link.send(Frame(number, worker.receive()))
             except (ValueError, EngineError) as error:
-                self._link.send(Frame(number, Failed(str(error), isinstance(error, ValueError))))
+                self._tell_failure(number, error)
                 self._workers.pop(number).close()
+
+    def _tell_failure(self, number: int, error: Exception) -> None:
+        self._link.send(Frame(number, Failed(str(error), isinstance(error, ValueError))))
 
     def close(self) -> None:
         """End every worker."""

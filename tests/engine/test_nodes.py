@@ -1,13 +1,15 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from swiftspec.documents import ModelRef
+from swiftspec.engine.admission import Admission
 from swiftspec.engine.curve import Curve
 from swiftspec.engine.links import Link
-from swiftspec.engine.nodes import NodeSite, Peer, free_ports, shares
-from swiftspec.engine.nursery import Nursery
+from swiftspec.engine.nodes import NodeSite, Peer, _Agent, free_ports, shares
+from swiftspec.engine.nursery import ForkedProcess, Nursery
 from swiftspec.engine.placement import Seat
 from swiftspec.engine.protocol import Committed, Failed, Finished, Ready, Setup
 from swiftspec.engine.rendezvous import NodeFacts
@@ -193,3 +195,51 @@ def test_times_come_in_the_clock_of_node_0(ends: tuple[Peer, Link]) -> None:
     (span,) = report.spans
     assert span.start_s == pytest.approx(4003.0, abs=0.1)
     assert span.end_s - span.start_s == pytest.approx(1.0)
+
+
+def test_a_node_that_goes_before_it_says_its_time_leaves_no_times_of_its_own(ends: tuple[Peer, Link]) -> None:
+    peer, other = ends
+    worker = peer.start(setup(0))
+    other.send(Frame(1, Finished(1, [Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 1, 0, 5003.0, 5004.0)])))
+    other.close()
+    with pytest.raises(EngineError, match="was on node 1, which has gone"):
+        worker.receive()
+
+
+def test_a_node_that_does_not_say_its_time_is_not_waited_for_without_end(
+    ends: tuple[Peer, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is alive: ZeroMQ answers heartbeats by itself."""
+    monkeypatch.setattr("swiftspec.engine.nodes._ANSWERS_WITHIN_S", 0.5)
+    peer, other = ends
+    worker = peer.start(setup(0))
+    other.send(Frame(1, Finished(1, [])))
+    with pytest.raises(EngineError, match=r"on node 1, which has gone: it did not say its time within 0\.5 s"):
+        worker.receive()
+
+
+class Barren(Nursery):
+    """That of a machine which can start no process."""
+
+    def start(self, connections: Sequence[int]) -> ForkedProcess:  # noqa: ARG002 - as a nursery's
+        raise EngineError("the fork server cannot be started (Cannot allocate memory)")
+
+
+def test_a_process_that_cannot_be_started_is_a_failure_of_that_process_alone(ends: tuple[Peer, Link]) -> None:
+    peer, other = ends
+    model = ModelRef(model="demo/draft", dtype="float32")
+    agent = _Agent(other, Admission(own=node(1), first=node(0), models=(model,), device="cpu"), CURVE, Barren())
+    worker = peer.start(replace(setup(0), size=1, models={Role.DRAFT: model}))
+    for _ in range(100):
+        other.wait((), 0.1)
+        assert agent.obey()
+        if worker.poll():
+            break
+    with pytest.raises(EngineError, match=r"^the fork server cannot be started \(Cannot allocate memory\)$"):
+        worker.receive()
+    assert peer.is_up
+
+
+def test_a_target_group_without_a_port_is_named() -> None:
+    with pytest.raises(ValueError, match=r"target group 2 needs a port of its own on node 1; it offers 2"):
+        site(node(0), node(1)).channel(seat(Role.TARGET, 2, group=2), seat(Role.DRAFT, 0))
