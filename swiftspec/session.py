@@ -138,6 +138,7 @@ class Engine:
         self._policy = candidate.build()
         self._max_new_tokens = made.max_new_tokens
         self._eos_token_ids = frozenset(spec.eos_token_ids)
+        self._vocab_size = spec.vocab_size
         self._tokenizer = Tokenizer(directory)
         longest = spec.max_position - self._policy.target_rows
         if max_context is not None and not 0 < max_context <= longest:
@@ -188,13 +189,16 @@ class Engine:
         Raises
         ------
         ValueError
-            If a parameter makes no sense, the prompt is empty or too long, or another request is running.
+            If a parameter makes no sense, the prompt is empty, too long or has tokens that the model does not know, or
+            another request is running.
         EngineError
             If the target died; the chunks before it are what it had committed.
         """
         from swiftspec.engine.sampling import Sampler
 
         tokens = self._tokenizer.encode(prompt, most=self.max_context) if isinstance(prompt, str) else tuple(prompt)
+        if wrong := [token for token in tokens if not 0 <= token < self._vocab_size]:
+            raise ValueError(f"prompt has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
         request = Request(
             prompt=tokens,
             max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,

@@ -119,6 +119,13 @@ def test_parameters_that_make_no_sense_are_named_at_the_call(engine: swiftspec.E
         engine.generate(())
 
 
+def test_a_token_that_the_model_does_not_know_costs_the_engine_nothing(engine: swiftspec.Engine) -> None:
+    for token in (-1, 10**9):
+        with pytest.raises(ValueError, match=rf"prompt has token {token}; expected 0 to \d+"):
+            engine.generate((5, token, 7))
+    assert sum(len(chunk.token_ids) for chunk in engine.generate((5, 6, 7), max_new_tokens=9)) == 9
+
+
 def test_a_policy_the_plan_does_not_have_is_named(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="policy is 'pearl'; the plan has swiftspec, serial_chain, autoregressive"):
         swiftspec.Engine(plan, policy="pearl")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from threading import Event
 from types import TracebackType
@@ -254,8 +254,12 @@ class Launcher:
         on_commit: Callable[[tuple[int, ...]], None] | None = None,
     ) -> Generation:
         """One request, start to end. Ctrl-C ends it early with what was committed. Raises as `stream`."""
-        with interrupts_noted() as interrupted:
-            stream = self.stream(policy, request, request_id=request_id, sampler=sampler, interrupted=interrupted)
+        with (
+            interrupts_noted() as interrupted,
+            closing(
+                self.stream(policy, request, request_id=request_id, sampler=sampler, interrupted=interrupted)
+            ) as stream,
+        ):
             try:
                 while True:
                     tokens = next(stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Event
 
@@ -74,8 +75,9 @@ class RunningRequest:
             failure.tokens = tuple(self.tokens)
             raise
         except BaseException:  # closed, or an interrupt that nobody held back: the next request comes to idle crews
-            for _ in self._stop():
-                pass  # nobody takes them any more
+            with suppress(EngineError, ValueError):  # what a process says after it has failed is not the reason
+                for _ in self._stop():
+                    pass  # nobody takes them any more
             raise
         yield from self._stop()
 

@@ -139,6 +139,16 @@ def test_commits_arrive_in_order_while_it_runs(colocated: Launcher) -> None:
     assert sum(pieces, ()) == generation.tokens
 
 
+def test_a_request_ends_with_whoever_took_its_tokens(colocated: Launcher) -> None:
+    def refuse(_: tuple[int, ...]) -> None:
+        raise OSError("no space left")
+
+    request = Request(prompt=PROMPTS[0], max_new_tokens=200)
+    with pytest.raises(OSError, match="no space left") as kept:  # with its traceback, and so all that is in its frames
+        colocated.generate(Autoregressive(), request, request_id="x", sampler=Sampler(), on_commit=refuse)
+    assert all(crew.is_idle for crew in colocated._targets), kept
+
+
 def test_a_policy_for_another_layout_is_refused(colocated: Launcher) -> None:
     with pytest.raises(ValueError, match="swiftspec is disaggregated, but the engine is laid out co-located"):
         generate(colocated, SwiftSpec(), PROMPTS[0])

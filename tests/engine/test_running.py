@@ -1,0 +1,89 @@
+from collections import deque
+from threading import Event
+
+import pytest
+
+from swiftspec.engine.crew import Crew
+from swiftspec.engine.placement import LocalSite
+from swiftspec.engine.protocol import Command, Failed, Generate, Ready, Report, Setup
+from swiftspec.engine.running import RunningRequest
+from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.workers import Worker, WorkerLostError, check_report
+from swiftspec.policies import Request, make_policy
+from swiftspec.policies.effects import Role
+
+SETUP = Setup(
+    role=Role.TARGET,
+    group=0,
+    rank=0,
+    size=1,
+    team="",
+    models={},
+    devices=(0,),
+    device="cpu",
+    channels=(),
+    max_context=8,
+    tree_slots=8,
+)
+
+
+class FailingWorker:
+    """A process that says what is wrong with its first request, and ends."""
+
+    node = 0
+    has_ended = True
+
+    def __init__(self) -> None:
+        self.setup = SETUP
+        self._reports: deque[Report] = deque([Ready(1, (0,), "cpu")])
+        self._is_over = False
+
+    def send(self, command: Command) -> None:
+        if isinstance(command, Generate):
+            self._reports.append(Failed("tokens have 9 among them", is_user_error=True))
+            self._is_over = True
+
+    def poll(self) -> bool:
+        return bool(self._reports) or self._is_over
+
+    def receive(self) -> Report:
+        if not self._reports:
+            raise WorkerLostError("the target process ended unexpectedly (exit code 0)", was_started=True)
+        return check_report(self._reports.popleft())
+
+    def hang_up(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class FailingSite(LocalSite):
+    """Where such processes run."""
+
+    def __init__(self) -> None:
+        pass
+
+    def start(self, setup: Setup) -> Worker:  # noqa: ARG002 - as a site's
+        return FailingWorker()
+
+
+def test_a_request_fails_for_the_reason_that_its_process_said_before_it_ended() -> None:
+    crew = Crew(FailingSite(), [SETUP])
+    crew.start()
+    crew.attend_start()
+    policy = make_policy("autoregressive")
+    command = Generate(
+        number=1,
+        policy=policy,
+        request=Request(prompt=(9,), max_new_tokens=1),
+        sampler=Sampler(),
+        patience_s=1.0,
+        alone=False,
+        fallback=policy,
+    )
+    with pytest.raises(ValueError, match=r"^tokens have 9 among them$"):
+        list(RunningRequest([crew], None, command).stream(Event()))
