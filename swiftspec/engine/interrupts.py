@@ -17,6 +17,7 @@ from types import FrameType
 __all__ = ["ending_signals_raised", "exit_code", "interrupts_noted", "signals_held", "was_interrupted"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NOT_OURS = (signal.SIG_IGN, None)  # ignored, or handled by a program that embeds Python, which could not be restored
 _ENDS_WITHIN_S = 5.0  # what the first signal has begun; a later one ends the program at once
 
 
@@ -69,7 +70,7 @@ def ending_signals_raised(*, ignored_afterwards: bool = False) -> Iterator[None]
     if current_thread() is not main_thread() or any(signal.getsignal(number) == handler for number in _ENDING):
         yield
         return
-    previous = {number: signal.getsignal(number) for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
+    previous = {number: before for number in _ENDING if (before := signal.getsignal(number)) not in _NOT_OURS}
     _ending.number = None
     for number in previous:
         signal.signal(number, handler)
@@ -91,7 +92,7 @@ def interrupts_noted() -> Iterator[Event]:
         yield noted
         return
     previous = signal.getsignal(signal.SIGINT)
-    takes_over = previous not in (_ending.handle, signal.SIG_IGN)
+    takes_over = previous not in (_ending.handle, *_NOT_OURS)
     _ending.noted.append(noted)
     if takes_over:
         signal.signal(signal.SIGINT, lambda *_: noted.set())

@@ -1,4 +1,4 @@
-"""How long another process has been silent, and how often one that died may be started again. No clock of their own."""
+"""How long another process has been silent, and how often one that died may be started again. Tests pass a clock."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ __all__ = ["RestartBudget", "Silence", "is_stopped"]
 
 _HOUR_S = 3600.0
 _LONGEST_LOOK_S = 0.25
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 
 class Silence:
-    """Time since something was heard, as far as this process was awake and looking.
+    """Time since something was heard, counted only while this process was awake and looking.
 
-    A process that was suspended itself (Ctrl-Z, a laptop's lid), or that had nothing to look for, blames nobody for it.
+    Between two looks at most a quarter of a second counts: whoever was suspended (Ctrl-Z, a laptop's lid), or had nothing
+    to look for, has not listened.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +46,7 @@ class RestartBudget:
         self._clock = clock
         self._starts_s: deque[float] = deque()
         self._num_failures = 0  # in a row
-        self._last_s = -_LONGEST_PAUSE_S
+        self._last_s = 0.0  # when the last one was
 
     @property
     def is_spent(self) -> bool:
@@ -57,7 +58,9 @@ class RestartBudget:
     @property
     def allows_now(self) -> bool:
         """There is a restart left, and the pause after the last failure is over."""
-        pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._num_failures, 16), _LONGEST_PAUSE_S) if self._num_failures else 0
+        if self._num_failures == 0:
+            return not self.is_spent
+        pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._num_failures - 1, 16), _LONGEST_PAUSE_S)
         return not self.is_spent and self._clock() - self._last_s >= pause_s
 
     def take(self) -> None:

@@ -55,6 +55,16 @@ def test_what_is_ignored_stays_so() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_handler_that_python_cannot_restore_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a program in another language, which embeds Python."""
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+    with ending_signals_raised(), interrupts_noted() as noted:
+        assert not noted.is_set()
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) == before
+
+
 def test_other_threads_are_not_interrupted() -> None:
     seen = []
 
