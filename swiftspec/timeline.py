@@ -129,10 +129,10 @@ class Timeline:
 
     @property
     def round_s(self) -> list[float]:
-        """Verification to verification; the last one ends with its commit."""
-        bounds = self.verifications_s
-        if bounds:
-            bounds.append(self.commits[-1].end_s)
+        """Verification to verification; the last one ends with its commit, and is no round without one."""
+        bounds, commits = self.verifications_s, self.commits
+        if bounds and commits:
+            bounds.append(commits[-1].end_s)
         return [end - start for start, end in pairwise(bounds)]
 
     def excerpt(self, *, first: int = 5, num_rounds: int = 10) -> Excerpt:

@@ -2,7 +2,7 @@ import pytest
 
 from swiftspec.documents import Spread
 from swiftspec.policies.effects import Role
-from swiftspec.timeline import Figures, Metrics, Phase, Span, Timeline, measure
+from swiftspec.timeline import Figures, Metrics, Phase, Span, Timeline, Totals, measure
 
 TARGET, DRAFT = Role.TARGET, Role.DRAFT
 
@@ -216,6 +216,14 @@ def test_requests_are_taken_together() -> None:
 def test_spans_are_found_by_process_and_by_phase() -> None:
     assert [s.phase for s in SPECULATIVE.of(DRAFT)][:3] == [Phase.PREFILL, Phase.EXPAND, Phase.WAIT]
     assert [s.start_s for s in SPECULATIVE.phase(Phase.WAIT)] == [2.25, 2.5, 8.25, 9.0, 12.5]
+
+
+def test_a_request_that_ended_before_its_first_token_counts_with_no_round() -> None:
+    """As one that is stopped in its first verification."""
+    cut_short = timeline(span(TARGET, Phase.PREFILL, 0.0, 1.0), span(TARGET, Phase.VERIFY, 1.0, 2.0))
+    totals = Totals.of([AUTOREGRESSIVE, cut_short])
+    assert (totals.requests, totals.tokens, totals.rounds, totals.verified_tokens) == (2, 3, 2, 2)
+    assert totals.tokens_per_s == Totals.of([AUTOREGRESSIVE]).tokens_per_s
 
 
 def test_nothing_to_measure_is_refused() -> None:

@@ -17,7 +17,7 @@ _OTHER = "is of an architecture that is not supported; those of llama, mistral, 
 _OUT_OF_SCOPE = (
     (r"eagle|medusa|hydra|\bmtp\b", _HEAD),
     (r"mixtral|gpt-?oss|\bmoe\b|-a\d+(\.\d+)?b\b|\d+x\d+b|deepseek-(coder-)?(v[2-9]|r1(?!.*distill))", _MIXTURE),
-    (r"llama-?4|kimi-k2|dbrx|grok|jamba", _MIXTURE),
+    (r"llama-?4(?!\d)|kimi-k2|dbrx|grok|jamba", _MIXTURE),
     (r"gemma|\bphi\b|phi-\d|falcon|gpt-?2|gpt-neo|\bopt-|bloom|command-r|mamba", _OTHER),
 )
 
