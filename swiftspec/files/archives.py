@@ -35,8 +35,9 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
     ValueError
         One sentence naming the file, for anything that is not such an archive or holds too much.
     """
+    descriptor = open_input(path)
     try:
-        with os.fdopen(open_input(path), "rb") as file:
+        with os.fdopen(descriptor, "rb") as file:
             _check_directory(file)
             with zipfile.ZipFile(file) as archive:
                 _check_sizes(archive)
@@ -45,8 +46,9 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
         raise ValueError(f"{path}: {error}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    # What numpy and zipfile raise for bytes that are no archive; an unknown compression is a kind of RuntimeError.
-    except (TypeError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, _MalformedError) as error:
+    # What zipfile and numpy raise for bytes that are no archive: a name in it that is no text is a kind of ValueError, an
+    # unknown compression one of RuntimeError.
+    except (TypeError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: not {kind} (.npz)") from error
 
 
@@ -54,7 +56,7 @@ class _TooLargeError(Exception):
     """An archive that is honest, perhaps, and larger than what is read."""
 
 
-class _MalformedError(Exception):
+class _MalformedError(ValueError):
     """An array that is not as its header says."""
 
 

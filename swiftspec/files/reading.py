@@ -5,6 +5,7 @@ Every complaint is a ValueError of one sentence that names the file.
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,11 @@ MOST_JSON_BYTES = 24 << 20  # a profile of 16 GPUs has 3 MB
 _MOST_JSON_VALUES = 1_000_000  # and 130,000 values; an empty object takes twenty times its text
 _MOST_KEYS = 10_000  # of one object: a large model has 1,200 tensors
 _MOST_DIGITS = 18  # of a whole number, so that 64 bits hold it
+_TOO_MUCH_JSON = (
+    f"not a JSON document (more than {MOST_JSON_BYTES >> 20} MiB or {_MOST_JSON_VALUES:,} values; "
+    "no file of this program is so large)"
+)
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair; decoded bytes hold none but as escapes
 _SHOWN_CHARACTERS = 60
 _BRIEF_CHARACTERS = 200
 
@@ -117,12 +123,14 @@ def read_json(path: Path, *, pipes: bool = False) -> Any:
 
 def parse_json(content: bytes | str) -> Any:
     """The value of a JSON text. ValueError, not naming any file, for what is too large, too deep or no JSON."""
-    text = content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
-    if len(text) > MOST_JSON_BYTES or sum(text.count(mark) for mark in (b",", b"{", b"[")) > _MOST_JSON_VALUES:
-        raise ValueError(
-            f"not a JSON document (more than {MOST_JSON_BYTES >> 20} MiB or {_MOST_JSON_VALUES:,} values; "
-            "no file of this program is so large)"
-        )
+    if len(content) > MOST_JSON_BYTES:
+        raise ValueError(_TOO_MUCH_JSON)
+    try:
+        text = content if isinstance(content, str) else content.decode(json.detect_encoding(content))
+    except ValueError as error:
+        raise ValueError(f"not a JSON document ({error})") from error
+    if sum(map(text.count, ",{[")) > _MOST_JSON_VALUES:
+        raise ValueError(_TOO_MUCH_JSON)
     has_long_numbers = False
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,14 +146,15 @@ def parse_json(content: bytes | str) -> Any:
         return _LongNumber(digits)
 
     try:
-        value = json.loads(content, parse_int=integer, object_pairs_hook=mapping)
+        value = json.loads(text, parse_int=integer, object_pairs_hook=mapping)
     except RecursionError:
         raise ValueError("not a JSON document (nested too deeply)") from None
     except ValueError as error:
         raise ValueError(f"not a JSON document ({error})") from error
     if has_long_numbers and (long := _find(value, lambda item: isinstance(item, _LongNumber))) is not None:
         raise ValueError(f"{long[0]} is {shown(str(long[1]))}; expected a number of at most {_MOST_DIGITS} digits")
-    if b"\\ud" in text.lower() and (odd := _find(value, _is_half_a_character)) is not None:
+    may_have_halves = "\\ud" in text or "\\uD" in text or (isinstance(content, str) and _HALF.search(content))
+    if may_have_halves and (odd := _find(value, _is_half_a_character)) is not None:
         raise ValueError(f"{odd[0]} is {shown(odd[1])}; expected Unicode text, without halves of surrogate pairs")
     return value
 
@@ -157,7 +166,7 @@ class _LongNumber(str):
 
 
 def _is_half_a_character(value: Any) -> bool:
-    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, str) and _HALF.search(value) is not None
 
 
 def _find(value: Any, is_wanted: Callable[[Any], bool]) -> tuple[str, Any] | None:

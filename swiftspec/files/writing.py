@@ -18,7 +18,7 @@ __all__ = ["STDOUT", "Destination", "locate", "write_output"]
 
 STDOUT = 1
 _MOST_LINKS = 40  # as many as Linux follows
-_DESCRIPTORS = re.compile(r"/proc/(\d+)/fd")
+_NUMBER = re.compile("[0-9]{1,9}")  # of a descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,7 @@ def _descriptor(path: Path) -> int | None:
     """
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(path.parent)
-        found = _DESCRIPTORS.fullmatch(folder)
-        if found and int(found[1]) == os.getpid() and path.name.isdigit():
+        if folder == f"/proc/{os.getpid()}/fd" and _NUMBER.fullmatch(path.name):
             return int(path.name)
         whole = Path(folder, path.name)
         if not whole.is_symlink():

@@ -170,6 +170,7 @@ ARCHIVES: Mapping[str, Make] = {
     "many arrays": text(archive({f"{number}.npy": b"" for number in range(3000)}, zipfile.ZIP_STORED)),
     "smaller than it says": text(_larger_than_it_is(saved(about=np.zeros(1000)))),
     "larger than it says": text(_smaller_than_it_is(saved(about=np.zeros(1000)))),
+    "a name that is no text": text(archive({"é.npy": b""}).replace("é".encode(), b"\xff\xff")),
     "encrypted": text(_encrypted(saved(about=np.zeros(1000)))),
     "compressed otherwise": text(archive({"about.npy": npy("(4,)", content=bytes(16))}, zipfile.ZIP_LZMA)),
     "no arrays": text(archive({})),
@@ -215,6 +216,7 @@ PROMPTS: Mapping[str, Make] = {
     "a long id": text(f'{{"prompt": "x", "id": {HUGE_INTEGER}}}'),
     "a long line": text('{"prompt": "' + "x" * (17 << 20) + '"}'),
     "half a character": text('{"prompt": "\\ud83d"}'),
+    "half a character as it is": text(b'{"prompt": "\xed\xa0\xbd"}'),
     "no text": text('{"prompt": {"a": 1}}'),
     "a list for an id": text('{"prompt": "x", "id": ' + "[" * 900 + "]" * 900 + "}"),
 }

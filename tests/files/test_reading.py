@@ -22,6 +22,18 @@ def test_half_a_character_is_named_by_its_place_and_a_whole_one_is_read() -> Non
     assert parse_json('"\\ud83d\\ude80"') == "\U0001f680"
 
 
+def test_half_a_character_that_is_no_escape_is_refused_too() -> None:
+    with pytest.raises(ValueError, match=r"^not a JSON document \('utf-8' codec"):
+        parse_json(b'"\xed\xa0\xbd"')
+    with pytest.raises(ValueError, match=r"^value is '\\ud83d'; expected Unicode text"):
+        parse_json('"\ud83d"')
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32-be"])
+def test_a_document_may_be_in_any_unicode_encoding(encoding: str) -> None:
+    assert parse_json('{"name": "\u6771\u4eac"}'.encode(encoding)) == {"name": "\u6771\u4eac"}
+
+
 @pytest.mark.parametrize("number", ["123456789012345678", "-123456789012345678", "1e300", "0.1"])
 def test_numbers_that_are_long_enough_are_read(number: str) -> None:
     assert parse_json(number) == json.loads(number)
