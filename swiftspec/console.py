@@ -2,7 +2,7 @@
 progress, notes and errors to stderr.
 
 Much of it was written by others: models, prompts, files, other nodes. So no control character reaches a terminal, see
-`harmless`. A result in a pipe is exact to the byte.
+`harmless`. A result in a pipe is exact, but for characters that the encoding of stdout does not have.
 """
 
 import io
@@ -61,8 +61,14 @@ _STATE = _State()
 
 
 def begin() -> None:
-    """Start afresh. Where stdin, stdout or stderr is closed, no file that is opened later takes its number."""
+    """Start afresh.
+
+    Where stdin, stdout or stderr is closed, no file that is opened later takes its number. Where stdout's encoding does
+    not have a character (that of an old locale, say), it is spelt out: a model's own words must not end a run.
+    """
     _STATE.stdout_is_data = False
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -1,5 +1,7 @@
 import io
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -131,3 +133,10 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
         progress(1, 2, "prompt [red]a")
     assert "prompt [red]a" in screen.getvalue()
     assert "1/2" in screen.getvalue()
+
+
+def test_what_the_encoding_of_stdout_does_not_have_is_spelt_out() -> None:
+    program = r"from swiftspec import console; console.begin(); console.stream('na\xefve \u6771 \U0001f680\n')"
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
+    assert shown == b"na\xefve \\u6771 \\U0001f680\n"
