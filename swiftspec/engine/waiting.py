@@ -17,8 +17,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 class Silence:
     """Time since something was heard, counted only while this process was awake and looking.
 
-    Between two looks at most a quarter of a second counts: whoever was suspended (Ctrl-Z, a laptop's lid), or had nothing
-    to look for, has not listened.
+    Between two looks at most a quarter of a second counts. So a process that was suspended itself (Ctrl-Z, a laptop's
+    lid), or had nothing to look for, blames nobody for that time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

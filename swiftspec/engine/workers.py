@@ -71,9 +71,12 @@ def start_process(nursery: Nursery, num_threads: int) -> tuple[ForkedProcess, li
         pipes = [pipe() for _ in range(num_threads)]
     except OSError as error:
         raise EngineError(f"a process cannot be started ({error.strerror})") from error
-    with ExitStack() as stack:
-        theirs = [stack.enter_context(their_end).fileno() for _, their_end in pipes]
-        process = nursery.start(theirs)
+    with ExitStack() as unless_started, ExitStack() as stack:
+        for ours, their_end in pipes:
+            unless_started.callback(ours.close)
+            stack.enter_context(their_end)
+        process = nursery.start([their_end.fileno() for _, their_end in pipes])
+        unless_started.pop_all()
     return process, [ours for ours, _ in pipes]
 
 

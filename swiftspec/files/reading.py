@@ -32,7 +32,7 @@ _TOO_MUCH_JSON = (
     f"not a JSON document (more than {MOST_JSON_BYTES >> 20} MiB or {_MOST_JSON_VALUES:,} values; "
     "no file of this program is so large)"
 )
-_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair; decoded bytes hold none but as escapes
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 _SHOWN_CHARACTERS = 60
 _BRIEF_CHARACTERS = 200
 
@@ -123,14 +123,7 @@ def read_json(path: Path, *, pipes: bool = False) -> Any:
 
 def parse_json(content: bytes | str) -> Any:
     """The value of a JSON text. ValueError, not naming any file, for what is too large, too deep or no JSON."""
-    if len(content) > MOST_JSON_BYTES:
-        raise ValueError(_TOO_MUCH_JSON)
-    try:
-        text = content if isinstance(content, str) else content.decode(json.detect_encoding(content))
-    except ValueError as error:
-        raise ValueError(f"not a JSON document ({error})") from error
-    if sum(map(text.count, ",{[")) > _MOST_JSON_VALUES:
-        raise ValueError(_TOO_MUCH_JSON)
+    text = _json_text(content)
     has_long_numbers = False
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -153,10 +146,27 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError(f"not a JSON document ({error})") from error
     if has_long_numbers and (long := _find(value, lambda item: isinstance(item, _LongNumber))) is not None:
         raise ValueError(f"{long[0]} is {shown(str(long[1]))}; expected a number of at most {_MOST_DIGITS} digits")
-    may_have_halves = "\\ud" in text or "\\uD" in text or (isinstance(content, str) and _HALF.search(content))
-    if may_have_halves and (odd := _find(value, _is_half_a_character)) is not None:
+    if _may_have_halves(text) and (odd := _find(value, _is_half_a_character)) is not None:
         raise ValueError(f"{odd[0]} is {shown(odd[1])}; expected Unicode text, without halves of surrogate pairs")
     return value
+
+
+def _json_text(content: bytes | str) -> str:
+    """The text, unless it is too long to be parsed."""
+    if len(content) > MOST_JSON_BYTES:
+        raise ValueError(_TOO_MUCH_JSON)
+    try:
+        text = content if isinstance(content, str) else content.decode(json.detect_encoding(content))
+    except ValueError as error:
+        raise ValueError(f"not a JSON document ({error})") from error
+    if sum(map(text.count, ",{[")) > _MOST_JSON_VALUES:
+        raise ValueError(_TOO_MUCH_JSON)
+    return text
+
+
+def _may_have_halves(text: str) -> bool:
+    """Whether it is worth while to look for halves of surrogate pairs: as escapes, or as they are."""
+    return "\\ud" in text or "\\uD" in text or _HALF.search(text) is not None
 
 
 class _LongNumber(str):

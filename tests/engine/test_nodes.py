@@ -221,7 +221,7 @@ def test_a_node_that_does_not_say_its_time_is_not_waited_for_without_end(
 class Barren(Nursery):
     """That of a machine which can start no process."""
 
-    def start(self, connections: Sequence[int]) -> ForkedProcess:  # noqa: ARG002 - as a nursery's
+    def start(self, connections: Sequence[int]) -> ForkedProcess:
         raise EngineError("the fork server cannot be started (Cannot allocate memory)")
 
 

@@ -67,7 +67,7 @@ class FailingSite(LocalSite):
     def __init__(self) -> None:
         pass
 
-    def start(self, setup: Setup) -> Worker:  # noqa: ARG002 - as a site's
+    def start(self, setup: Setup) -> Worker:
         return FailingWorker()
 
 

@@ -50,9 +50,16 @@ def test_what_one_says_the_other_hears(server: StoreServer, store: NodeStore) ->
 def test_a_value_that_is_deleted_while_it_is_read_is_waited_for(
     store: NodeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits = iter([lambda: None, lambda: store.set("a", b"1")])  # the first one has seen what is gone by now
-    monkeypatch.setattr(store, "wait", lambda _: next(waits)())
+    waits: list[str] = []
+
+    def wait(keys: list[str]) -> None:
+        waits.extend(keys)
+        if len(waits) == 2:  # the first wait saw a value that is gone by now
+            store.set("a", b"1")
+
+    monkeypatch.setattr(store, "wait", wait)
     assert store.get("a") == b"1"
+    assert waits == ["a", "a"]
 
 
 def test_what_is_kept_is_bounded(store: NodeStore) -> None:

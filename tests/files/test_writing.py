@@ -141,7 +141,7 @@ def test_unwritable_places_are_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop a").symlink_to("loop b")
     (tmp_path / "loop b").symlink_to("loop a")
-    places = ("file/x.json", "absent/x.json", "folder", "loop a", "/", "/dev/fd/9999", "/dev/fd/²", "/dev/fd/" + "9" * 20)
+    places = ("file/x.json", "absent/x.json", "folder", "loop a", "/", "/dev/fd/9999", "/dev/fd/²", f"/dev/fd/{10**20}")
     for path in (tmp_path / place for place in places):
         with pytest.raises(ValueError, match=f"{path}: cannot be written"):
             write_output(path, b"x")
