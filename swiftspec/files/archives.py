@@ -46,8 +46,7 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
         raise ValueError(f"{path}: {error}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    # What zipfile and numpy raise for bytes that are no archive: ValueError for a name that is no text, RuntimeError for
-    # an unknown compression.
+    # What zipfile and numpy raise for bytes that are no archive, such as ValueError for a name in it that is no text.
     except (TypeError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: not {kind} (.npz)") from error
 
