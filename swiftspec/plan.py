@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Annotated, ClassVar, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from swiftspec.documents import Document, Facts, ModelRef
 from swiftspec.goal import Goal, Objective, cost_per_million
@@ -62,6 +62,14 @@ class Prediction(Facts):
     tokens_per_s_low: _Speed
     tokens_per_s_high: _Speed
     provenance: dict[Provenance, _Share]
+
+    @field_validator("metrics")
+    @classmethod
+    def _has_a_speed(cls, metrics: Metrics) -> Metrics:
+        """What tokens cost, and how far a measurement is off, are shares of it."""
+        if metrics.figures.tokens_per_s <= 0:
+            raise ValueError("expected figures.tokens_per_s above 0")
+        return metrics
 
 
 class Candidate(Facts):
@@ -180,7 +188,7 @@ class Explored(Facts):
     policy: str
     split: str
     num_devices: int = Field(ge=1)
-    tokens_per_s: _Speed
+    tokens_per_s: float = Field(gt=0)
     tpot_s: float = Field(ge=0)
     num_options: _Count
     estimated: bool = False

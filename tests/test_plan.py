@@ -180,6 +180,18 @@ def explored(policy: str, split: str, num_devices: int, tokens_per_s: float) -> 
     )
 
 
+def test_a_speed_of_nothing_is_refused() -> None:
+    """Others are divided by it: costs, gains, errors."""
+    content = json.loads(plan().to_json())
+    content["explored"] = [explored("serial_chain", "1", 1, 40.0).model_dump() | {"tokens_per_s": 0.0}]
+    with pytest.raises(ValueError, match=r"explored\[0\]\.tokens_per_s is 0\.0; input should be greater than 0"):
+        Plan.parse(content, source="plan.json")
+    content = json.loads(plan().to_json())
+    content["chosen"]["prediction"]["metrics"]["figures"]["tokens_per_s"] = 0.0
+    with pytest.raises(ValueError, match=r"chosen\.prediction\.metrics is .*; expected figures\.tokens_per_s above 0"):
+        Plan.parse(content, source="plan.json")
+
+
 def test_a_plan_from_before_goals_is_one_for_tokens_per_s() -> None:
     content = json.loads(plan().to_json())
     later = ("goal", "acceptance", "quantisation", "collectives", "memory", "explored", "sensitivities")
