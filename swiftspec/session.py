@@ -174,6 +174,7 @@ class Engine:
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
+        cancelled: Event | None = None,
     ) -> Generator[Chunk, None, None]:
         """A text, or token ids, continued: a chunk for every commit. Closing the generator ends the request.
 
@@ -185,6 +186,8 @@ class Engine:
             0 is greedy.
         top_p, top_k, seed
             As in `swiftspec run`.
+        cancelled : threading.Event, optional
+            Set by another thread, it ends the request, also while that waits for a token.
 
         Raises
         ------
@@ -205,23 +208,27 @@ class Engine:
             eos_token_ids=self._eos_token_ids,
         )
         sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
-        return self._chunks(request, sampler)
+        return self._chunks(request, sampler, cancelled or Event())
 
-    def _chunks(self, request: Request, sampler: Sampler) -> Generator[Chunk, None, None]:
+    def _chunks(self, request: Request, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, None]:
         if self._is_busy:
             raise ValueError("generate was called while another request is running; finish it, or close its generator")
         self._is_busy = True
         try:
-            generation = yield from self._commits(request, sampler)
-            self._past = self._past.plus(generation, prompt_tokens=len(request.prompt))
+            generation = yield from self._commits(request, sampler, cancelled)
+            if not generation.interrupted:
+                self._past = self._past.plus(generation, prompt_tokens=len(request.prompt))
         finally:
             self._is_busy = False
 
-    def _commits(self, request: Request, sampler: Sampler) -> Generator[Chunk, None, Generation]:
+    def _commits(self, request: Request, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, Generation]:
         text = self._tokenizer.stream()
         request_id = str(self._num_begun)
         self._num_begun += 1
-        with closing(self._launcher.stream(self._policy, request, request_id=request_id, sampler=sampler)) as stream:
+        commits = self._launcher.stream(
+            self._policy, request, request_id=request_id, sampler=sampler, interrupted=cancelled
+        )
+        with closing(commits) as stream:
             while True:
                 try:
                     tokens = next(stream)
@@ -263,6 +270,7 @@ class AsyncEngine:
         # One thread for all that blocks: closing a request waits until its last look for tokens is over.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swiftspec")
         self._turn = asyncio.Lock()
+        self._cancelled = Event()  # of the request under way, for which the thread may be waiting
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
@@ -287,6 +295,7 @@ class AsyncEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         engine, self._engine = self._engine, None
+        self._cancelled.set()
         if engine is not None:
             await asyncio.shield(self._call(engine.close))
         self._thread.shutdown(wait=False)
@@ -294,11 +303,13 @@ class AsyncEngine:
     async def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncIterator[Chunk]:
         """As `Engine.generate`; a task that is cancelled ends its request."""
         async with self._turn:
-            stream = self._running.generate(prompt, **options)
+            self._cancelled = cancelled = Event()
+            stream = self._running.generate(prompt, cancelled=cancelled, **options)
             try:
                 while (chunk := await self._call(partial(next, stream, None))) is not None:
                     yield chunk
             finally:
+                cancelled.set()
                 await asyncio.shield(self._call(stream.close))
 
     def stats(self) -> Stats:

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import swiftspec
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Generation
 from swiftspec.plan import Plan
+from swiftspec.policies.effects import Role
+from swiftspec.session import Chunk
 from swiftspec.timeline import Timeline, measure
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
@@ -144,6 +148,38 @@ def test_asyncio_requests_wait_their_turn(plan: Plan, expected: str) -> None:
             return list(await asyncio.gather(text(engine), text(engine)))
 
     assert asyncio.run(both()) == [expected, expected]
+
+
+@pytest.mark.parametrize("leave", ["the task is cancelled", "the engine is closed"])
+def test_a_frozen_target_holds_nobody_up_who_leaves(plan: Plan, leave: str) -> None:
+    async def seconds_to_leave() -> float:
+        engine = await swiftspec.AsyncEngine(plan).__aenter__()
+        (target,) = [process.pid for process in engine._running._launcher.processes if process.role is Role.TARGET]
+        stream = engine.generate(PROMPT, max_new_tokens=200)
+        await anext(stream)
+        os.kill(target, signal.SIGSTOP)
+        try:
+            waiting = asyncio.ensure_future(rest(stream))
+            await asyncio.sleep(0.5)
+            before_s = time.monotonic()
+            if leave == "the task is cancelled":
+                waiting.cancel()
+                await asyncio.wait([waiting], timeout=10.0)
+            else:
+                await asyncio.wait([asyncio.ensure_future(engine.__aexit__(None, None, None))], timeout=10.0)
+            return time.monotonic() - before_s
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(target, signal.SIGCONT)
+            await asyncio.wait([waiting])
+            await engine.__aexit__(None, None, None)
+
+    assert asyncio.run(seconds_to_leave()) < 8.0
+
+
+async def rest(stream: AsyncIterator[Chunk]) -> None:
+    async for _ in stream:
+        pass
 
 
 def test_a_cancelled_task_ends_its_request(plan: Plan, expected: str) -> None:
