@@ -158,21 +158,22 @@ class _Server:
 
     def __init__(self, lock: Lock) -> None:
         self.lock = lock
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.setblocking(False)
         self._is_ready = self._has_gone = False
         self._processes: dict[int, ForkedProcess] = {}
         self._unanswered: set[int] = set()
         self._num_asked = 0
         self._silence = Silence()
         started: Future[subprocess.Popen[bytes]] = Future()
-        # The kernel ends it with the thread that started it: with one that lives as long as it is wanted.
-        self._keeper = Thread(target=_keep, args=(theirs, started), name="swiftspec-fork-server", daemon=True)
-        self._keeper.start()
         try:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._control.setblocking(False)
+            # The kernel ends it with the thread that started it: with one that lives as long as it is wanted.
+            self._keeper = Thread(target=_keep, args=(theirs, started), name="swiftspec-fork-server", daemon=True)
+            self._keeper.start()
             self._process = started.result()
-        except OSError as error:
-            raise EngineError(f"the fork server cannot be started ({error.strerror})") from error
+        except (OSError, RuntimeError) as error:  # no descriptor, thread, memory or process is left
+            why = getattr(error, "strerror", None) or error
+            raise EngineError(f"the fork server cannot be started ({why})") from error
 
     @property
     def pid(self) -> int:

@@ -1,6 +1,7 @@
 """The fork server from outside: what it starts, and what becomes of its callers when it dies, freezes or refuses."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from swiftspec.engine.nursery import ForkedProcess, Nursery, shared_nursery
 from swiftspec.engine.pipes import PipeEnd, pipe
 from swiftspec.engine.protocol import Setup
 from swiftspec.engine.workers import LocalWorker, WorkerLostError
+from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 from tests.engine.processes import children, engine_processes, gone_within, is_running
 
@@ -137,6 +139,21 @@ def test_a_process_that_is_told_nothing_ends_without_a_word(
     assert process.exit_code(within_s=10.0) == 0
     assert process.has_ended
     assert capfd.readouterr().err == ""
+
+
+def test_without_a_descriptor_for_it_a_fork_server_is_not_started_and_later_it_is(nursery: Nursery) -> None:
+    ours, theirs = pipe()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(ours.fileno(), theirs.fileno()), before[1]))
+    try:
+        with pytest.raises(EngineError, match=r"^the fork server cannot be started \(.*Too many open files\)$"):
+            nursery.start([theirs.fileno()])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        ours.close()
+        theirs.close()
+    with worker(nursery):
+        assert nursery.pid
 
 
 @pytest.mark.usefixtures("many_descriptors")
