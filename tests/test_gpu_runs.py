@@ -2,9 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,25 @@ def test_does_a_plan_hold(tmp_path: Path) -> None:
         assert {"./profile.json", "./plan.json", "./validation.json", "./timeline.json", "./ops.npz"} <= set(
             archive.getnames()
         )
+
+
+@pytest.fixture
+def straggling_python(tmp_path: Path) -> Iterator[Path]:
+    """An interpreter each of whose runs leaves a process that keeps standard output open for ten minutes."""
+    stragglers = tmp_path / "stragglers"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nsetsid sleep 600 &\necho $! >>{stragglers}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    yield python
+    for pid in map(int, stragglers.read_text().split()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_that_outlives_its_step_is_not_waited_for(straggling_python: Path, tmp_path: Path) -> None:
+    start("1", "--dry-run", "--only", "packages", folder=tmp_path / "out", PYTHON=str(straggling_python))
+    first, *_ = (tmp_path / "stragglers").read_text().split()
+    assert Path("/proc", first).exists()
 
 
 def test_packages_that_a_machine_lacks_are_all_named_at_once(tmp_path: Path) -> None:
