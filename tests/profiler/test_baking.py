@@ -1,10 +1,13 @@
-"""Kernels compiled ahead, without a GPU: in processes that have no interpreter, into a cache that others find."""
+"""Kernels compiled ahead without a GPU, into a cache that is found by other processes and on other machines."""
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from swiftspec.engine.staging import BUCKETS
+from swiftspec.kernels.tables import Product
 from swiftspec.profiler.baking import decodings, tuning_launches
 from swiftspec.profiler.tuning import candidates, products_of
 
@@ -22,7 +25,7 @@ from tests.engine.shapes import small_spec
 
 
 def kernels(folder):
-    # With the time they were made at, so that one made again is another one.
+    # With their times, so that a kernel that is compiled again is another one.
     return sorted((path.stem, path.stat().st_mtime_ns) for path in folder.rglob("*.cubin"))
 
 
@@ -64,8 +67,20 @@ def test_every_candidate_has_a_launch_and_none_has_two() -> None:
     assert len(launches) < sum(len(candidates(m, each)) for each in products for m in (8, 4)) / 2
 
 
+def test_int4_has_a_kernel_of_its_own_where_its_blocks_are_a_multiple_of_16() -> None:
+    products = Product(4096, 4096, "int4"), Product(4096, 5120, "int4")
+    launches = tuning_launches(products, (8,))
+    shared = set.intersection(*(set(candidates(8, product)) for product in products))
+    assert shared
+    assert {(launch.config, launch.product) for launch in launches} >= set(itertools.product(shared, products))
+
+
 def test_forwards_of_every_format_and_number_of_rows_are_compiled() -> None:
     found = list(decodings("layers=16,hidden=512"))
-    assert {(each.dtype, each.num_rows) for each in found if each.pdl} == {
-        (dtype, rows) for dtype in ("bfloat16", "fp8", "int4") for rows in (1, 2, 4, 8, 16, 32, 64)
-    }
+    formats = ("bfloat16", "fp8", "int4", "float32")
+    assert {(each.dtype, each.num_rows) for each in found if each.pdl} == set(itertools.product(formats, BUCKETS))
+
+
+def test_the_pair_that_is_compared_with_the_cpu_is_compiled_as_it_is() -> None:
+    found = [each.spec.hidden_size for each in decodings("layers=16,hidden=512") if each.dtype == "float32"]
+    assert set(found) == {128, 256}
