@@ -135,7 +135,7 @@ is_right() {
 how_fast() {
     measure tune 150 tune --inflate "$shape"
     measure forward 120 forward --models 32B,8B --dtypes bfloat16,fp8,int4 --products tuned,default,torch
-    measure attention 40 attention
+    measure attention 60 attention
     measure kernels 50 kernels
     # Only our own kernels, whose names begin with an underscore. ncu slows down what it looks at, so that the times of
     # this step stay out of the records.
