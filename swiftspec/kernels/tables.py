@@ -25,8 +25,9 @@ _TABLES = Path(__file__).with_name("tables")
 
 
 class Product(NamedTuple):
-    """A kind of product: its size, how weights are stored (fp16 counts as `bf16`), and whether it is the first half of a
-    gated MLP.
+    """A kind of product: its size, how weights are stored (fp16 counts as `bf16`), and whether it is gated.
+
+    A gated product is the first half of an MLP, silu(gate) * up.
     """
 
     n: int

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 
 import torch
-import triton
 from torch import Tensor
 
 from swiftspec.documents import ModelRef
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--only has {', '.join(sorted(unknown))}; expected {', '.join(jobs)}")
     for kind in kinds:
         done = compile_all(jobs[kind], num_processes=options.processes)
-        sys.stdout.write(f"{kind}: {done} jobs compiled by Triton {triton.__version__}\n")
+        sys.stdout.write(f"{kind}: {done} jobs compiled by Triton {version('triton')}\n")
     return 0
 
 

@@ -1,6 +1,6 @@
 """Measuring steps of `scripts/gpu_runs.sh`. Each appends its records to a file, one JSON line as soon as it is known.
 
-    python -m swiftspec.profiler.gpu_steps kernels --device cuda --out records.jsonl
+python -m swiftspec.profiler.gpu_steps kernels --device cuda --out records.jsonl
 """
 
 from __future__ import annotations
