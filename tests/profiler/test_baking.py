@@ -45,17 +45,51 @@ if __name__ == "__main__":
 """
 
 
-def test_what_was_compiled_and_moved_is_found_by_another_process(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+OUT_OF_TIME = """
+import time
+from pathlib import Path
+
+from swiftspec.profiler.baking import Tests, compile_all
+
+
+class Slow(Tests):
+    def compile(self):
+        time.sleep(0.5)
+        Path(self.path).touch()
+
+
+if __name__ == "__main__":
+    try:
+        compile_all([Slow(f"{number}.done") for number in range(100)], num_processes=1, deadline_s=1.0)
+    except TimeoutError:
+        done = len(list(Path().glob("*.done")))
+        time.sleep(2.0)
+        print(done, len(list(Path().glob("*.done"))))
+"""
+
+
+def output_of(text: str, folder: Path) -> str:
+    """What a script prints that compiles kernels in processes of its own."""
+    script = folder / "script.py"
+    script.write_text(text)
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"TRITON_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, str(script)], env=environment, cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_was_compiled_and_moved_is_found_by_another_process(tmp_path: Path) -> None:
     expected = {"_skinny_gemm_kernel", "_tree_attention_kernel", "_rms_norm_kernel", "_rope_kv_write_kernel"}
-    assert expected <= set(done.stdout.split())
+    assert expected <= set(output_of(SCRIPT, tmp_path).split())
+
+
+def test_nothing_is_being_compiled_any_more_once_time_is_up(tmp_path: Path) -> None:
+    """What is timed next has the machine to itself."""
+    done, later = map(int, output_of(OUT_OF_TIME, tmp_path).split())
+    assert 0 < done == later < 100
 
 
 def test_every_candidate_has_a_launch_and_none_has_two() -> None:
