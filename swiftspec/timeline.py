@@ -53,7 +53,7 @@ class Span(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """Spans of some rounds, cut at their start and end, and all processes, whether they have one here or not."""
+    """Spans of some rounds, cut where these begin and end. `processes`: of the whole timeline, also those without a span."""
 
     start_s: float
     end_s: float

@@ -22,9 +22,10 @@ from zmq.utils import z85
 
 from swiftspec.files.writing import write_output
 
-__all__ = ["MAKE_ONE", "Curve", "read_secret", "secure", "write_secret"]
+__all__ = ["FRAMING_BYTES", "MAKE_ONE", "Curve", "read_secret", "secure", "write_secret"]
 
 MAKE_ONE = "`swiftspec secret --out swiftspec.secret`"
+FRAMING_BYTES = 256  # by which an encrypted message is longer, at most
 _SECRET_BYTES = 32  # as many as a CURVE key has
 _MOST_BYTES = 4096
 _FORMAT = re.compile(rb"swiftspec-([0-9a-f]{64})-([0-9a-f]{8})")
@@ -93,7 +94,7 @@ def _key(secret: bytes, end: bytes) -> bytes:
 def secure(socket: "zmq.Socket[bytes]", curve: Curve, *, server: bool) -> None:
     """Encrypt a socket, and let nobody in who does not have the secret: before it binds (server) or connects.
 
-    The server's context gets a thread that checks keys; it ends with the context. Without it a peer is refused, too.
+    The server's context gets a thread that checks keys; it ends with the context. Were it gone, nobody would get in.
     """
     if server:
         _start_gate(socket.context, curve)

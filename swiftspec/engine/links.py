@@ -12,7 +12,7 @@ from types import TracebackType
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from swiftspec.engine.curve import Curve, secure
+from swiftspec.engine.curve import FRAMING_BYTES, Curve, secure
 from swiftspec.engine.wire import MAX_BYTES, Frame, Join, decode, encode
 
 __all__ = ["SILENCE_S", "Link"]
@@ -22,7 +22,6 @@ _BEAT_S = 1.0
 _FAREWELL_S = 1.0  # for what was sent to get out
 _NEVER_MS = 2**30  # -1 would mean never, too, but also drops what has arrived when the connection ends
 _MAX_QUEUED = 100_000  # frames
-_FRAMING_BYTES = 256  # of an encrypted message
 _MAX_EVENTS = 10_000  # that one look goes through; ZeroMQ keeps 2,000 until somebody looks
 _OPENED = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 
@@ -62,7 +61,7 @@ class Link:
     def _set_options(self, curve: Curve) -> None:
         options = {
             zmq.LINGER: round(1000 * _FAREWELL_S),
-            zmq.MAXMSGSIZE: MAX_BYTES + _FRAMING_BYTES,
+            zmq.MAXMSGSIZE: MAX_BYTES + FRAMING_BYTES,
             zmq.SNDHWM: _MAX_QUEUED,
             zmq.RCVHWM: _MAX_QUEUED,
             zmq.HEARTBEAT_IVL: round(1000 * _BEAT_S),
@@ -100,7 +99,7 @@ class Link:
             self._put(Frame(0, Join()))
 
     def _take_peer(self) -> None:
-        """The first whose frame gets through: nobody's does who does not know the secret."""
+        """Take whoever sent the first frame for the peer: only who has the secret can send any."""
         with suppress(zmq.Again):
             frame = self._socket.recv(zmq.NOBLOCK, copy=False)
             decode(frame.bytes)

@@ -154,7 +154,7 @@ class ForkedProcess:
 
 
 class _Server:
-    """One fork server: its process, and the socket to it. For whoever holds the lock."""
+    """One fork server: its process, and the socket to it. Callers hold the lock, but for `wait` and `close`."""
 
     def __init__(self, lock: Lock) -> None:
         self.lock = lock

@@ -1,7 +1,7 @@
 """A key-value store at node 0, by which nodes meet and ranks on several nodes find each other.
 
-It stands in for torch's `TCPStore`, which lets anybody in who can connect, and keeps whatever they write. Here every
-connection is encrypted and authenticated by the nodes' secret (`curve`), and what is kept is bounded.
+Torch's own `TCPStore` lets anybody in who can connect, and keeps whatever they write. Here every connection is
+encrypted and authenticated by the nodes' secret (`curve`), and what is kept is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import zmq
 from torch.distributed.distributed_c10d import Store
 from zmq.utils.monitor import recv_monitor_message
 
-from swiftspec.engine.curve import Curve, secure
+from swiftspec.engine.curve import FRAMING_BYTES, Curve, secure
 
 __all__ = ["MAX_BYTES", "MAX_KEYS", "MAX_VALUE_BYTES", "NodeStore", "StoreServer"]
 
@@ -25,7 +25,6 @@ MAX_KEYS = 4096
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 2**16
 MAX_BYTES = 2**24  # of all values together
-_FRAMING_BYTES = 256  # of an encrypted message
 _HANDSHAKE_S = 5.0  # for a peer to show that it has the secret
 _FAREWELL_S = 1.0  # for the last answers to get out
 _LOOK_EVERY_S = 0.02
@@ -64,7 +63,7 @@ class StoreServer:
         self._context = zmq.Context(io_threads=1)
         socket = self._context.socket(zmq.REP)
         socket.setsockopt(zmq.LINGER, round(1000 * _FAREWELL_S))
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_VALUE_BYTES + _FRAMING_BYTES)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_VALUE_BYTES + FRAMING_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, round(1000 * _HANDSHAKE_S))
         secure(socket, curve, server=True)
         monitor = socket.get_monitor_socket(_REFUSALS)
@@ -191,7 +190,7 @@ class NodeStore(Store):
         self._socket = self._context.socket(zmq.REQ)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_VALUE_BYTES + _FRAMING_BYTES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_VALUE_BYTES + FRAMING_BYTES)
         secure(self._socket, curve, server=False)
         self._monitor = self._socket.get_monitor_socket(_ENDINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._socket.connect(f"tcp://{self._where}")

@@ -52,7 +52,7 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
 
 
 class _TooLargeError(Exception):
-    """An archive that is honest, perhaps, and larger than what is read."""
+    """An archive that is larger than what is read."""
 
 
 class _MalformedError(ValueError):

@@ -13,7 +13,7 @@ _MOST_CHOICES = 8
 _MIXTURE = "is a mixture of experts, which is not supported: the layers of a model have to be dense"
 _HEAD = "is a head that drafts from the target's own features, which is not supported: a draft is a model of its own"
 _OTHER = "is of an architecture that is not supported; those of llama, mistral, qwen2 and qwen3 are"
-# What is sought in a lower-case name that is not in the table, and what is said of it. The first one counts.
+# Patterns of names in lower case, and why such a model cannot be planned for. The first that is found counts.
 _OUT_OF_SCOPE = (
     (r"eagle|medusa|hydra|\bmtp\b", _HEAD),
     (r"mixtral|gpt-?oss|\bmoe\b|-a\d+(\.\d+)?b\b|\d+x\d+b|deepseek-(coder-)?(v[2-9]|r1(?!.*distill))", _MIXTURE),
@@ -80,5 +80,5 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _is_short_for(given: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """Whether words were left out, and not the first."""
+    """Whether `given` is `words` with some left out, but not the first."""
     return bool(given) and given[0] == words[0] and set(given) < set(words)
