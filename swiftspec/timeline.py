@@ -53,7 +53,7 @@ class Span(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """Spans of some rounds, cut where these begin and end. `processes`: of the whole timeline, also those without a span."""
+    """Spans of some rounds, cut where these begin and end, and all processes, also those without a span here."""
 
     start_s: float
     end_s: float
