@@ -29,7 +29,7 @@ from tests.engine.conftest import two_cores
 from tests.engine.hosts import ROOT, Host, in_namespaces, on_loopback
 from tests.engine.pairs import write_pair
 from tests.engine.processes import children, gone_within
-from tests.engine.test_admission import facts, setup
+from tests.engine.setups import node_facts, setup
 
 pytestmark = [pytest.mark.alone, two_cores]
 TEXTS = [f"def function_{number}(argument):" for number in range(24)]
@@ -222,15 +222,13 @@ def test_node_0_cannot_make_another_node_touch_its_files(plan: Path, tmp_path: P
     ):
         flags = ["--nnodes", 2, "--node-rank", 1, "--rendezvous", where, "--secret", plan.parent / "secret"]
         node = host.start("run", "--plan", plan, *flags)
-        own = facts(0, str(tmp_path)).model_copy(
-            update={"plan_sha256": file_sha256(plan), "version": __version__, "links": (link.address,)}
-        )
+        own = node_facts(0, plan_sha256=file_sha256(plan), version=__version__, links=(link.address,))
         meeting.exchange(own)
         link.await_peer(30.0)
         link.send(Frame(1, setup(models={Role.TARGET: Plan.load(plan).target}, channels=(f"ipc://{precious}",))))
         code, said = ended(node, 30)
     assert code == 2
-    assert "error: node 0 asks for a process whose " in said.splitlines()[-1]
+    assert "error: node 0 asks for a process whose channels is " in said.splitlines()[-1]
     assert precious.read_text() == "precious"
 
 
