@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 import swiftspec
-from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Generation
 from swiftspec.plan import Plan
 from swiftspec.timeline import Timeline, measure
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 from tests.engine.processes import engine_processes, gone_within
 
 pytestmark = [pytest.mark.alone, two_cores]
@@ -32,7 +31,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     pair = write_pair(tmp_path_factory.mktemp("session"), architecture="llama")
     for directory in pair:
         write_printable_tokenizer(directory)
-    target, draft = (ModelRef(model=str(directory), dtype="float32") for directory in pair)
+    target, draft = references(pair)
     return sample_plan(target=target, draft=draft)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.documents import ModelRef
 from tests.cli.samples import plan as sample_plan
 from tests.engine.conftest import two_cores
+from tests.engine.pairs import references
 from tests.engine.processes import children, engine_processes, gone_within, workers
 
 pytestmark = pytest.mark.alone
@@ -30,9 +30,8 @@ def make_plan(models: tuple[Path, Path], tmp_path: Path) -> PlanMaker:
     """A plan of the pair, its target inflated."""
 
     def make(inflate: str | None) -> Path:
-        target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
-        made = sample_plan(target=target.model_copy(update={"inflate": inflate}), draft=draft)
-        made.save(tmp_path / "plan.json")
+        target, draft = references(models, inflate=inflate)
+        sample_plan(target=target, draft=draft).save(tmp_path / "plan.json")
         return tmp_path / "plan.json"
 
     return make

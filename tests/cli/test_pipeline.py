@@ -25,6 +25,7 @@ from swiftspec.tokenizer import Tokenizer
 from tests.cli import samples
 from tests.cli.conftest import TEXTS, Stage
 from tests.engine.conftest import two_cores
+from tests.engine.pairs import references
 from tests.engine.processes import gone_within, hear_interrupts, is_running
 
 pytestmark = pytest.mark.alone
@@ -288,15 +289,12 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
 @pytest.fixture
 def slow_plan(models: tuple[Path, Path], tmp_path: Path) -> Path:
     """A plan for a target so large and without an end of sequence that there is time to interrupt it."""
-    target, draft = (shutil.copytree(directory, tmp_path / directory.name) for directory in models)
-    for directory in (target, draft):
+    copies = shutil.copytree(models[0], tmp_path / "target"), shutil.copytree(models[1], tmp_path / "draft")
+    for directory in copies:
         config = json.loads((directory / "config.json").read_text())
         (directory / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
-    plan = samples.plan(
-        target=ModelRef(model=str(target), inflate="layers=12,hidden=960", dtype="float32"),
-        draft=ModelRef(model=str(draft), dtype="float32"),
-    )
-    plan.save(tmp_path / "plan.json")
+    target, draft = references(copies, inflate="layers=12,hidden=960")
+    samples.plan(target=target, draft=draft).save(tmp_path / "plan.json")
     return tmp_path / "plan.json"
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.errors import EngineError
@@ -20,7 +19,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from tests.engine.campaign_record import HANG_S, Injector, Record
 from tests.engine.conftest import start_engine
-from tests.engine.pairs import VOCAB_SIZE, write_pair
+from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.processes import children, engine_processes, gone_within, is_running, num_files
 
 __all__ = ["RunningEngine"]
@@ -40,11 +39,7 @@ class RunningEngine:
     def __init__(self, directory: Path, scratch: Path, rng: random.Random) -> None:
         self._rng, self._scratch = rng, scratch
         directory.mkdir()
-        target, draft = write_pair(directory, architecture="llama")
-        self._pair = (
-            ModelRef(model=str(target), dtype="float32", inflate="layers=12,hidden=192"),
-            ModelRef(model=str(draft), dtype="float32"),
-        )
+        self._pair = references(write_pair(directory, architecture="llama"), inflate="layers=12,hidden=192")
         self._prompts = [tuple(rng.choices(range(1, VOCAB_SIZE), k=length)) for length in _LENGTHS for _ in range(2)]
         with start_engine(self._pair, Layout.COLOCATED) as engine:
             self._expected = [_generate(engine, "autoregressive", prompt)[0] for prompt in self._prompts]

@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.nursery import shared_nursery
 from swiftspec.engine.sampling import Sampler
@@ -28,7 +27,7 @@ from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from tests.engine.conftest import start_engine
-from tests.engine.pairs import VOCAB_SIZE, write_pair
+from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.processes import gone_within, num_files, resident_bytes
 from tests.engine.proxy import ProxiedSite
 
@@ -124,11 +123,7 @@ class _Faults:
 def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str], None]) -> Soaked:
     """Run them all. The pair is random; its target is slowed down, so that faults fall into the middle."""
     rng = random.Random(seed)
-    target, draft = write_pair(directory, architecture="llama")
-    pair = (
-        ModelRef(model=str(target), dtype="float32", inflate="layers=12,hidden=192"),
-        ModelRef(model=str(draft), dtype="float32"),
-    )
+    pair = references(write_pair(directory, architecture="llama"), inflate="layers=12,hidden=192")
     prompts = [tuple(rng.choices(range(1, VOCAB_SIZE), k=rng.randint(1, LONGEST_PROMPT))) for _ in range(num_prompts)]
     with start_engine(pair, Layout.COLOCATED) as engine:
         expected = [_generate(engine, Autoregressive(), prompt, lambda _: None)[0] for prompt in prompts]

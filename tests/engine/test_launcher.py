@@ -22,6 +22,7 @@ from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.timeline import Phase, measure
 from tests.engine.conftest import start_engine, two_cores
+from tests.engine.pairs import references
 from tests.engine.processes import gone_within
 
 PROMPTS = ((5, 17, 3, 88, 41), (9,), tuple(range(1, 60)), (40, 40, 40, 41))
@@ -191,8 +192,7 @@ def test_a_device_that_does_not_exist_is_named() -> None:
 
 
 def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:
-    references = [ModelRef(model=str(model), dtype="float32") for model in models]
-    with start_engine((references[0], references[1]), Layout.COLOCATED) as engine:
+    with start_engine(references(models), Layout.COLOCATED) as engine:
         os.kill(engine.processes[0].pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="the target process ended unexpectedly"):
             generate(engine, Autoregressive(), PROMPTS[0])
@@ -253,9 +253,8 @@ def test_no_process_outlives_a_killed_launcher(long_run: subprocess.Popen[str]) 
 
 @two_cores
 def test_the_channels_folder_is_removed(models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    references = [ModelRef(model=str(model), dtype="float32") for model in models]
     with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path has at most 107 bytes
         monkeypatch.setattr(tempfile, "tempdir", short)
-        with start_engine((references[0], references[1]), Layout.DISAGGREGATED):
+        with start_engine(references(models), Layout.DISAGGREGATED):
             assert len(list(Path(short).iterdir())) == 1
         assert list(Path(short).iterdir()) == []

@@ -15,7 +15,7 @@ import pytest
 
 from swiftspec import __version__
 from swiftspec.cli import main
-from swiftspec.documents import ModelRef, file_sha256
+from swiftspec.documents import file_sha256
 from swiftspec.engine.curve import Curve, read_secret, write_secret
 from swiftspec.engine.links import Link
 from swiftspec.engine.nodes import free_ports
@@ -27,7 +27,7 @@ from tests.cli import samples
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores
 from tests.engine.hosts import ROOT, Host, in_namespaces, on_loopback
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 from tests.engine.processes import children, gone_within
 from tests.engine.setups import node_facts, setup
 
@@ -40,13 +40,11 @@ Nodes = tuple[Host, Host]
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Target on device 0, draft on device 1; a random pair."""
     folder = tmp_path_factory.mktemp("nodes")
-    target, draft = write_pair(folder, architecture="llama")
-    for directory in (target, draft):
+    pair = write_pair(folder, architecture="llama")
+    for directory in pair:
         write_printable_tokenizer(directory)
-    made = samples.plan(
-        target=ModelRef(model=str(target), dtype="float32"), draft=ModelRef(model=str(draft), dtype="float32")
-    )
-    made.save(folder / "plan.json")
+    target, draft = references(pair)
+    samples.plan(target=target, draft=draft).save(folder / "plan.json")
     write_secret(folder / "secret")
     for name, texts in (("prompts.jsonl", TEXTS), ("few.jsonl", TEXTS[:3])):
         (folder / name).write_text("\n".join(json.dumps({"prompt": text}) for text in texts))
