@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -188,10 +187,11 @@ with swiftspec.Engine(sys.argv[1]) as engine:
 """
 
 
-def test_a_program_that_uses_it_keeps_its_signals_and_leaves_nothing(plan: Plan, tmp_path: Path) -> None:
+def test_a_program_that_uses_it_keeps_its_signals_and_leaves_nothing(
+    plan: Plan, tmp_path: Path, short_folder: Path
+) -> None:
     plan.save(tmp_path / "plan.json")
-    short = Path(tempfile.mkdtemp(prefix="lib-", dir="/tmp"))
-    environment = os.environ | {"TMPDIR": str(short)}
+    environment = os.environ | {"TMPDIR": str(short_folder)}
     command = [sys.executable, "-c", USES_LIBRARY, str(tmp_path / "plan.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         assert program.stdout
@@ -201,9 +201,9 @@ def test_a_program_that_uses_it_keeps_its_signals_and_leaves_nothing(plan: Plan,
         program.terminate()
         assert program.wait() == -signal.SIGTERM
         assert gone_within(pids, 5.0)
-    assert len(list(short.glob("swiftspec-*"))) == 1
+    assert len(list(short_folder.glob("swiftspec-*"))) == 1
     subprocess.run([sys.executable, "-c", SWEEPS], env=environment, check=True)
-    assert list(short.iterdir()) == []
+    assert list(short_folder.iterdir()) == []
 
 
 SWEEPS = """

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,17 +77,16 @@ def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(make_plan: PlanMaker)
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
 )
 def test_signals_end_a_run_with_its_files_and_their_exit_code(
-    make_plan: PlanMaker, tmp_path: Path, number: signal.Signals, code: int
+    make_plan: PlanMaker, tmp_path: Path, short_folder: Path, number: signal.Signals, code: int
 ) -> None:
     """Sent to all processes, as terminals and services do, and twice, as `timeout` does."""
     arguments = [*RUN, "--plan", str(make_plan("layers=32,hidden=192")), *LONG, "--json", str(tmp_path / "out.json")]
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir="/tmp"))
     with subprocess.Popen(
         arguments,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"TMPDIR": str(folder)},
+        env=os.environ | {"TMPDIR": str(short_folder)},
         start_new_session=True,
     ) as run:
         assert run.stdout
@@ -104,7 +102,7 @@ def test_signals_end_a_run_with_its_files_and_their_exit_code(
     (kept,) = json.loads((tmp_path / "out.json").read_text())["prompts"]
     assert kept["text"] == text.removesuffix("\n")
     assert gone_within(pids, 2.0)
-    assert list(folder.iterdir()) == []
+    assert list(short_folder.iterdir()) == []
 
 
 @two_cores

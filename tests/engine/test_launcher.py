@@ -252,9 +252,10 @@ def test_no_process_outlives_a_killed_launcher(long_run: subprocess.Popen[str]) 
 
 
 @two_cores
-def test_the_channels_folder_is_removed(models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path has at most 107 bytes
-        monkeypatch.setattr(tempfile, "tempdir", short)
-        with start_engine(references(models), Layout.DISAGGREGATED):
-            assert len(list(Path(short).iterdir())) == 1
-        assert list(Path(short).iterdir()) == []
+def test_the_channels_folder_is_removed(
+    models: tuple[Path, Path], short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    with start_engine(references(models), Layout.DISAGGREGATED):
+        assert len(list(short_folder.iterdir())) == 1
+    assert list(short_folder.iterdir()) == []

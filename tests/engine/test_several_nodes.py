@@ -165,7 +165,7 @@ def test_a_role_may_span_nodes(plan: Path, expected: list[list[int]]) -> None:
 
 @pytest.mark.parametrize(("num_processes", "code"), [(2, 0), (3, 1)])
 def test_torchrun_starts_a_process_for_each_rank(
-    plan: Path, expected: list[list[int]], num_processes: int, code: int
+    plan: Path, expected: list[list[int]], short_folder: Path, num_processes: int, code: int
 ) -> None:
     result = plan.parent / "torchrun.json"
     flags = ["--plan", plan, "--prompts", plan.parent / "few.jsonl", "--max-new-tokens", 60, "--json", result]
@@ -173,7 +173,7 @@ def test_torchrun_starts_a_process_for_each_rank(
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
     done = subprocess.run(
         [*map(str, command), "-m", "swiftspec.engine", *map(str, flags)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(short_folder)},  # torchrun leaves a folder there
         capture_output=True,
         text=True,
         check=False,
