@@ -56,13 +56,13 @@ def colocated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="session")
 def disaggregated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
-    with start_engine(pair, Layout.DISAGGREGATED) as engine:
+    with start_engine(pair, Layout.DISAGGREGATED, patience_s=5.0) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
 def two_targets(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
-    with start_engine(pair, Layout.DISAGGREGATED, target_groups=2) as engine:
+    with start_engine(pair, Layout.DISAGGREGATED, target_groups=2, patience_s=5.0) as engine:
         yield engine
 
 
