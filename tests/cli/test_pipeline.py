@@ -236,10 +236,11 @@ def test_comparison_is_of_every_policy(stage: Stage, tmp_path: Path, capsys: pyt
 
 def test_comparison_measures_if_asked_to(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--profile", str(stage.profile), "--trace", str(stage.trace), "--jobs", "1"]
-    run = ["--run", "--prompts", str(stage.prompts), "--repeats", "1", "--limit", "2", "--policies", "serial_tree"]
-    assert main(["compare", *stage.pair(), *files, *run, "--json", str(tmp_path / "run.json")]) == 0
+    run = ["--run", "--prompts", str(stage.prompts), "--repeats", "1", "--limit", "2"]
+    asked = ["--devices", "1", "--policies", "serial_tree,autoregressive", "--json", str(tmp_path / "run.json")]
+    assert main(["compare", *stage.pair(), *files, *run, *asked]) == 0
     content = read(tmp_path / "run.json")
-    assert {policy["policy"] for policy in content["policies"]} == {"serial_tree", content["chosen"]}
+    assert {policy["policy"] for policy in content["policies"]} == {"serial_tree", "autoregressive", content["chosen"]}
     assert all(policy["measured"]["tokens_per_s"] > 0 for policy in content["policies"])
     assert -1 <= content["kendall_tau"] <= 1
     assert 0 <= content["decided_pairs"]["as_predicted"] <= content["decided_pairs"]["decided"]
@@ -288,12 +289,12 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
 
 @pytest.fixture
 def slow_plan(models: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A plan for a target so large and without an end of sequence that there is time to interrupt it."""
+    """A plan for a target so deep, and without an end of sequence, that there is time to interrupt it."""
     copies = shutil.copytree(models[0], tmp_path / "target"), shutil.copytree(models[1], tmp_path / "draft")
     for directory in copies:
         config = json.loads((directory / "config.json").read_text())
         (directory / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
-    target, draft = references(copies, inflate="layers=12,hidden=960")
+    target, draft = references(copies, inflate="layers=32,hidden=192")
     samples.plan(target=target, draft=draft).save(tmp_path / "plan.json")
     return tmp_path / "plan.json"
 
