@@ -30,6 +30,7 @@ from tests.engine.conftest import start_engine
 from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.processes import gone_within, num_files, resident_bytes
 from tests.engine.proxy import ProxiedSite
+from tests.engine.victims import once, wait_until_ready
 
 __all__ = ["Soaked", "soak"]
 
@@ -141,9 +142,9 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
         warm: dict[str, tuple[int, int]] = {}
         for number, (prompt, own) in enumerate(zip(prompts, expected, strict=True)):
             kind, after = rng.choice(list(faults.kinds)), rng.choice((0, 0, 1, 20, 50))
-            _wait_for_draft(engine, faults)
+            wait_until_ready(engine, _READY_WITHIN_S)
             policy = make_policy(POLICIES[number % len(POLICIES)])
-            output, lost = _generate(engine, policy, prompt, _once(after, faults.kinds[kind]))
+            output, lost = _generate(engine, policy, prompt, once(after, faults.kinds[kind]))
             counts[f"{kind} at {after}"] += 1
             losses += lost
             if output != own:
@@ -184,24 +185,6 @@ def _generate(
     generation = engine.generate(policy, request, request_id="soak", sampler=Sampler(), on_commit=take)
     assert tuple(streamed) == generation.tokens, "what was streamed is what was generated"
     return generation.tokens, generation.losses
-
-
-def _once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
-    pending = [act]
-
-    def on_commit(num_tokens: int) -> None:
-        if num_tokens >= after and pending:
-            pending.pop()()
-
-    return on_commit
-
-
-def _wait_for_draft(engine: Launcher, faults: _Faults) -> None:
-    deadline_s = time.monotonic() + _READY_WITHIN_S
-    while faults.draft() is None:
-        engine.attend()
-        time.sleep(0.05)
-        assert time.monotonic() < deadline_s, "the draft does not come back"
 
 
 def _size(pid: int) -> tuple[int, int]:
