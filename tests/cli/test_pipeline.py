@@ -22,10 +22,8 @@ from swiftspec.report import Report
 from swiftspec.specs import ModelSpec
 from swiftspec.timeline import Phase
 from swiftspec.tokenizer import Tokenizer
-from tests.cli import samples
 from tests.cli.conftest import TEXTS, Stage
 from tests.engine.conftest import two_cores
-from tests.engine.pairs import references
 from tests.engine.processes import gone_within, hear_interrupts, is_running
 
 pytestmark = pytest.mark.alone
@@ -285,18 +283,6 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
     assert read(tmp_path / "demo.json")["report"]["schema"] == "swiftspec.report"
     assert len(list((tmp_path / "demo").glob("*.png"))) == 4
     assert main(["run", "--plan", str(tmp_path / "demo" / "plan.json"), "--prompt", "x"]) == 0
-
-
-@pytest.fixture
-def slow_plan(models: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A plan for a target so deep, and without an end of sequence, that there is time to interrupt it."""
-    copies = shutil.copytree(models[0], tmp_path / "target"), shutil.copytree(models[1], tmp_path / "draft")
-    for directory in copies:
-        config = json.loads((directory / "config.json").read_text())
-        (directory / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
-    target, draft = references(copies, inflate="layers=32,hidden=192")
-    samples.plan(target=target, draft=draft).save(tmp_path / "plan.json")
-    return tmp_path / "plan.json"
 
 
 @pytest.mark.parametrize("policy", ["autoregressive", pytest.param("swiftspec", marks=two_cores)])
