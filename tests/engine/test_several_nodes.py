@@ -184,6 +184,7 @@ def test_torchrun_starts_a_process_for_each_rank(
     assert done.returncode == code, done.stderr
     if code:
         assert "error: torchrun started 3 processes; swiftspec 1+1" in done.stderr
+        assert "Unable to shutdown process" not in done.stderr  # the others hear that they are to end
     else:
         assert outputs(result) == expected[:3]
 
