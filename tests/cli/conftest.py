@@ -64,8 +64,8 @@ def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.Tem
     profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(made.profile)]
     with pytest.MonkeyPatch.context() as patch:
         # Enough for a plan, not for a good one; in full this takes many times as long where cores are shared.
-        patch.setattr("swiftspec.profiler.steps.PASSES", 1)
-        patch.setattr("swiftspec.profiler.steps.HOST_TOKENS", 24)
+        for name, value in (("PASSES", 1), ("SWEEPS", 1), ("HOST_TOKENS", 24)):
+            patch.setattr(f"swiftspec.profiler.steps.{name}", value)
         assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
     trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "48"]
     assert main([*trace, "--out", str(made.trace), "--json", str(folder / "trace-result.json")]) == 0
