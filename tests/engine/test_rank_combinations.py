@@ -18,7 +18,7 @@ from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import references, write_pair
 
-pytestmark = two_cores
+pytestmark = [pytest.mark.alone, two_cores]  # ranks that wait for each other take many times as long on busy cores
 PROMPTS = ((5, 17, 3, 88, 41), tuple(range(1, 60)))
 # Neither two nor three ranks divide five heads, be they five groups or one, nor the neurons or the vocabulary of 97.
 HEADS = {"llama": {"num_attention_heads": 10, "num_key_value_heads": 5}, "qwen3": {"num_attention_heads": 5}}
