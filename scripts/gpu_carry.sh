@@ -4,9 +4,13 @@
 #   scripts/gpu_carry.sh [--python-version 3.12] [--platform manylinux_2_28_x86_64] [--only wheels,kernels,commit]
 #                        [--kernels decoding,tests,tuning]
 #
-# wheels/: the packages that a machine with torch, Triton, NumPy, transformers and pytest may lack, in the versions of
-# constraints.txt. kernels.tar.gz: Triton's cache, compiled by $PYTHON's Triton, which has to be the version that the
-# machine has; compiling takes minutes. The folder is $CARRIED, by default gpu-carried, at most 30 MB.
+# wheels/         packages that a machine with torch, Triton, NumPy, transformers and pytest may lack, in the versions of
+#                 constraints.txt
+# kernels.tar.gz  Triton's cache. $PYTHON's Triton compiles it, which takes minutes; a machine with another version of
+#                 Triton finds nothing in it
+# commit          what the records of a run name as its commit: written anew with `--only commit` after each commit
+#
+# The folder is $CARRIED, by default gpu-carried, at most 30 MB.
 
 set -euo pipefail
 
@@ -20,20 +24,24 @@ while (($#)); do
         *) echo "gpu_carry.sh: unknown option $1" >&2; exit 2 ;;
     esac
 done
+for part in ${only//,/ }; do
+    case $part in
+        wheels | kernels | commit) ;;
+        *) echo "gpu_carry.sh: --only has $part; expected wheels, kernels or commit" >&2; exit 2 ;;
+    esac
+done
 cd "$(dirname "$0")/.."
 carried=$(realpath -m "${CARRIED:-gpu-carried}")
 python=${PYTHON:-python3}
 mkdir -p "$carried"
 
-# With what they need themselves and torch's, transformers' and pytest's needs do not bring.
-wanted=(pydantic pyzmq simpy typer)
-needed=(pydantic-core annotated-types typing-inspection typing-extensions)
 if [[ $only == *,wheels,* ]]; then
     rm -rf "$carried/wheels"
     pins=()
-    for name in "${wanted[@]}"; do pins+=("$(grep "^$name==" constraints.txt)"); done
-    # What pydantic needs is pinned by the pydantic that is installed here.
-    for name in "${needed[@]}"; do
+    for name in pydantic pyzmq simpy typer; do pins+=("$(grep "^$name==" constraints.txt)"); done
+    # What pydantic depends on, in the versions that are installed here. All else that these four depend on comes with
+    # torch, transformers or pytest.
+    for name in pydantic-core annotated-types typing-inspection typing-extensions; do
         pins+=("$name==$("$python" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$name")")
     done
     "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version "$python_version" \

@@ -7,16 +7,23 @@
 #   2  how fast is it?       tilings, attention, forwards and products beside torch's
 #   3  does a plan hold?     profile, trace, plan, validate; ways to share a GPU
 #
-# Every step has a time limit, and one that fails is recorded and passed over. After each step all.tar.gz (everything),
-# summary.txt and log.txt are rewritten in $OUT, by default gpu-runs/N; records.jsonl grows while steps run. No run needs
-# what another one left. What scripts/gpu_carry.sh made is used if it is there: packages, compiled kernels, the commit.
-# --dry-run does the same on a CPU, at tiny shapes. PYTHON chooses the interpreter. Exit code 0 if no step failed.
+# Every step has a time limit; one that fails is recorded, and the next one runs. After each step summary.txt and
+# all.tar.gz (everything) are rewritten in $OUT, by default gpu-runs/N; log.txt and records.jsonl grow while steps run.
+# No run needs what another one left. What scripts/gpu_carry.sh made is used if it is there: packages, compiled kernels,
+# the commit. --dry-run does the same on a CPU, at tiny shapes. PYTHON chooses the interpreter. Exit code 0 if no step
+# failed.
 
 set -uo pipefail
 
 usage="usage: gpu_runs.sh 1|2|3 [--dry-run] [--only STEP[,STEP...]]"
 run=${1:-} dry_run="" only=""
-case $run in 1 | 2 | 3) shift ;; *) echo "gpu_runs.sh: the run is '$run'; expected 1, 2 or 3; $usage" >&2; exit 2 ;; esac
+case $run in
+    1) steps=is_right ;;
+    2) steps=how_fast ;;
+    3) steps=does_it_hold ;;
+    *) echo "gpu_runs.sh: the run is '$run'; expected 1, 2 or 3; $usage" >&2; exit 2 ;;
+esac
+shift
 while (($#)); do
     case $1 in
         --dry-run) dry_run=--dry-run; shift ;;
@@ -28,57 +35,53 @@ done
 cd "$(dirname "$0")/.." || exit 2
 out=$(realpath -m "${OUT:-gpu-runs/$run}")
 carried=$(realpath -m "${CARRIED:-gpu-carried}")
-mkdir -p "$out" || exit 2
 python=${PYTHON:-python3}
-bare=$(mktemp -d) # packages and compiled kernels, which need not come back
-work=$(mktemp -d)
-trap 'rm -rf "$work" "$bare"' EXIT
-ln -s "$out/records.jsonl" "$work/records.jsonl"
-: >"$work/begin" >"$work/steps.tsv" >"$out/log.txt" >"$out/records.jsonl"
 
-export PYTHONPATH="$PWD:$bare/site${PYTHONPATH:+:$PYTHONPATH}"
-export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$bare/triton"
-SWIFTSPEC_COMMIT=$(cat "$carried/commit" 2>/dev/null || git rev-parse HEAD 2>/dev/null || echo "unknown commit")
-export SWIFTSPEC_COMMIT
-mkdir -p "$TRITON_CACHE_DIR"
-
-# The bundled pair at the size of an 8B model says what the small one says. Contexts of 4000 tokens fit.
+# The bundled target, inflated to the size of an 8B model; it says what the small one says. Contexts of 4000 tokens fit.
 shape=layers=32,hidden=4096,heads=64,intermediate=14336,positions=5120
 device=cuda inflate=(--inflate "$shape") quick=() deadline_s=480 workers=12
 verbs=("$python" -m swiftspec.cli)
 if [[ $dry_run ]]; then
     device=cpu inflate=() quick=(--quick) deadline_s=3600 workers=0
     export TRITON_INTERPRET=1 OMP_NUM_THREADS=1
-    # What a profile of a few seconds has: enough for a plan, not for a good one.
+    # A profile of so few samples is made in seconds. It is enough to make a plan, not to make a good one.
     brief="import sys; from swiftspec.profiler import steps; from swiftspec.cli import main"
     brief+="; steps.PASSES = steps.SWEEPS = steps.REPEATS = 1; steps.HOST_TOKENS = 16; steps.CONTEXTS = (16, 64)"
     verbs=("$python" -c "$brief; sys.exit(main(sys.argv[1:]))")
 fi
 failures=0
 
-# What is known now, for whoever ends this run before its end.
+# Write summary.txt and all.tar.gz anew, from what is known so far: the machine may be taken away during the next step.
 gather() {
-    find swiftspec/kernels/tables -name '*.json' -newer "$work/begin" -exec cp {} "$work" \; 2>/dev/null
-    "$python" -m swiftspec.profiler.gpu_report "$work" --run "$run" $dry_run && cp "$work/summary.txt" "$out"
+    if "$python" -m swiftspec.profiler.gpu_report "$work" --run "$run" $dry_run >>"$out/log.txt" 2>&1; then
+        cp "$work/summary.txt" "$out"
+    else
+        echo "gpu_runs.sh: summary.txt could not be written; log.txt says why" >&2
+        failures=$((failures + 1))
+    fi
     tar --dereference -czf "$out/.all.tar.gz" -C "$work" . && mv "$out/.all.tar.gz" "$out/all.tar.gz"
 }
 
-# step NAME LIMIT_S COMMAND...
+num_cached() { find "$TRITON_CACHE_DIR" -mindepth 1 -maxdepth 1 | wc -l; }
+
+# step NAME LIMIT_S COMMAND...: run it, unless --only leaves it out; answer its exit code, 124 if it ran out of time
 step() {
-    local name=$1 limit_s=$2 left_s=$((deadline_s - SECONDS)) code start_s=$SECONDS
+    local name=$1 limit_s=$2 left_s=$((deadline_s - SECONDS)) code=124 start_s=$SECONDS log_bytes cached
     shift 2
     [[ -z $only || $only == *,$name,* || $name == packages ]] || return 0
-    [[ -z $dry_run ]] || limit_s=$((20 * limit_s)) # of cores that others use, too
+    [[ -z $dry_run ]] || limit_s=$((20 * limit_s)) # the CPU may be busy with other things
     ((limit_s <= left_s)) || limit_s=$left_s
     echo "== $name: $*" | tee -a "$out/log.txt"
-    if ((limit_s < 2)); then
-        code=124
-    else
-        timeout --kill-after=5 "$limit_s" "$@" 2>&1 | tee "$work/$name.log" >>"$out/log.txt"
-        code=${PIPESTATUS[0]}
+    log_bytes=$(stat -c %s "$out/log.txt") cached=$(num_cached)
+    if ((limit_s >= 2)); then
+        # Not through a pipe: a process that outlived its step would keep it open, and the run would wait for that.
+        timeout --kill-after=5 "$limit_s" "$@" >>"$out/log.txt" 2>&1
+        code=$?
     fi
+    tail -c "+$((log_bytes + 1))" "$out/log.txt" >"$work/$name.log"
     ((code == 0 || code == 77)) || failures=$((failures + 1))
-    printf '%s\t%s\t%s\t%s\n' "$name" "$limit_s" $((SECONDS - start_s)) "$code" >>"$work/steps.tsv"
+    printf '%s\t%s\t%s\t%s\t%s\n' "$name" "$limit_s" $((SECONDS - start_s)) "$code" $(($(num_cached) - cached)) \
+        >>"$work/steps.tsv"
     gather
     return "$code"
 }
@@ -91,15 +94,16 @@ measure() {
         --out "$out/records.jsonl" --folder "$work" "${@:2}"
 }
 
-# tests NAME LIMIT_S [PYTEST_OPTION...]: their outcomes are written one by one
+# tests NAME LIMIT_S [PYTEST_OPTION...]: -v prints each outcome at once, so that those before a time-out are known. What
+# is only compiled for Hopper is tested without a GPU.
 tests() {
     local name=$1 limit_s=$2
     shift 2
     step "$name" "$limit_s" "$python" -m pytest -v --tb=short --junitxml="$work/$name.xml" -p no:cacheprovider \
-        -o addopts=--import-mode=importlib -o minversion=8 "$@"
+        -o addopts=--import-mode=importlib -o minversion=8 -k "not hopper" "$@"
 }
 
-# with TOOL COMMAND...: 77 where the machine does not have it
+# with TOOL ARGUMENT...: run the tool; 77, which is no failure, where the machine does not have it
 with() {
     command -v "$1" >/dev/null && [[ $device == cuda ]] || { echo "no $1 here"; return 77; }
     "$@"
@@ -131,9 +135,10 @@ is_right() {
 how_fast() {
     measure tune 150 tune --inflate "$shape"
     measure forward 120 forward --models 32B,8B --dtypes bfloat16,fp8,int4 --products tuned,default,torch
-    measure attention 40 attention
+    measure attention 60 attention
     measure kernels 50 kernels
-    # Of the kernels alone, whose names begin with an underscore. Times under a profiler are no records.
+    # Only our own kernels, whose names begin with an underscore. ncu slows down what it looks at, so that the times of
+    # this step stay out of the records.
     step counters 60 bash -c 'with ncu --clock-control none -k "regex:^_" -c 40 --csv --log-file "$0" "$@"' \
         "$work/counters.csv" "$python" -m swiftspec.profiler.gpu_steps forward --models 8B --out "$work/counted.jsonl"
 }
@@ -146,9 +151,9 @@ does_it_hold() {
     head -n $((3 * limit)) $prompts/trace.jsonl >"$work/traced.jsonl"
     step profile 140 "${verbs[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype "$dtype" \
         --accept-noise --out "$work/profile.json"
-    step trace 25 "${verbs[@]}" trace "${pair[@]}" --dtype "$dtype" --prompts "$work/traced.jsonl" \
+    step trace 45 "${verbs[@]}" trace "${pair[@]}" --dtype "$dtype" --prompts "$work/traced.jsonl" \
         --max-new-tokens "$tokens" --out "$work/trace.npz"
-    step plan 25 "${verbs[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype "$dtype" "${files[@]}" --devices 1 \
+    step plan 45 "${verbs[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype "$dtype" "${files[@]}" --devices 1 \
         --jobs "$jobs" --out "$work/plan.json"
     step validate 90 "${verbs[@]}" validate --plan "$work/plan.json" --prompts $prompts/validate.jsonl \
         --limit "$limit" --max-new-tokens "$tokens" --json "$work/validation.json"
@@ -162,6 +167,23 @@ does_it_hold() {
     fi
 }
 
+for name in ${only//,/ }; do
+    [[ $name == packages ]] || grep -Eq "(step|measure|tests) $name " <<<"$(declare -f "$steps")" \
+        || { echo "gpu_runs.sh: run $run has no step $name; $usage" >&2; exit 2; }
+done
+mkdir -p "$out" || exit 2
+bare=$(mktemp -d) # packages and Triton's cache, which stay behind
+work=$(mktemp -d) # everything that all.tar.gz holds
+trap 'rm -rf "$work" "$bare"' EXIT
+ln -s "$out/records.jsonl" "$work/records.jsonl"
+: >"$work/steps.tsv" >"$out/log.txt" >"$out/records.jsonl"
+
+export PYTHONPATH="$PWD:$bare/site${PYTHONPATH:+:$PYTHONPATH}"
+export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$bare/triton"
+mkdir -p "$TRITON_CACHE_DIR"
+SWIFTSPEC_COMMIT=$(git describe --always --dirty 2>/dev/null || cat "$carried/commit" 2>/dev/null) \
+    || SWIFTSPEC_COMMIT="unknown commit"
+export SWIFTSPEC_COMMIT
 if [[ -f $carried/kernels.tar.gz ]]; then
     "$python" -m swiftspec.profiler.kernel_cache unpack "$TRITON_CACHE_DIR" "$carried/kernels.tar.gz" \
         >>"$out/log.txt" 2>&1
@@ -175,6 +197,6 @@ if ! measure packages 90 packages; then
     echo "gpu_runs.sh: something that every step needs is not there; nothing else was run" >&2
     exit 1
 fi
-case $run in 1) is_right ;; 2) how_fast ;; 3) does_it_hold ;; esac
+"$steps"
 cat "$out/summary.txt"
 exit $((failures > 0))

@@ -104,7 +104,7 @@ def _measure_ops(pair: Pair, device: str, num_devices: int) -> list["OpRow"]:
     grid = Grid(degrees=[degree for degree in (1, 2, 4, 8) if degree <= num_devices])
     with console.progress("operations") as progress:
         watch = Stopwatch(device)
-        return measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress)
+        return list(measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress))
 
 
 def _least_s(pair: Pair, device: str, op_rows: Sequence["OpRow"]) -> dict[Role, float]:

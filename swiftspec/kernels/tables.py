@@ -1,4 +1,4 @@
-"""The tilings that were measured to be fastest, one table per kind of GPU: what is right for one is wrong for the next.
+"""Tables of the fastest tilings, one for each kind of GPU, since the fastest differ from one kind to another.
 
 `tables/<gpu>.json` is written by `swiftspec.profiler.tuning`. R rows, N outputs, K inputs.
 """
@@ -25,7 +25,10 @@ _TABLES = Path(__file__).with_name("tables")
 
 
 class Product(NamedTuple):
-    """A kind of product. Weights of 16 bits are all `bf16`; gated: the first half of a gated MLP."""
+    """A kind of product: its size, how weights are stored (fp16 counts as `bf16`), and whether it is gated.
+
+    A gated product is the first half of an MLP, silu(gate) * up.
+    """
 
     n: int
     k: int
@@ -40,8 +43,8 @@ class Product(NamedTuple):
 class Choice:
     """The measurement of one product of m rows.
 
-    config      of the fastest tiling; None where the rival is as fast
-    kernel_us   microseconds of the fastest tiling that computes the right thing; None if there is none
+    config      the fastest tiling; None where it hardly gains on the rival
+    kernel_us   microseconds of the fastest tiling whose answer is right; None if no tiling's is
     rival_us    microseconds of torch.mm for ungated bf16, and of `default_config` for all else
     """
 
@@ -64,21 +67,21 @@ class Choice:
 
 
 Table = Mapping[Product, tuple[Choice, ...]]
-"""Choices for each product, fewest rows first."""
+"""Choices for each product, in ascending order of rows."""
 
 
 def table_path(device_name: str) -> Path:
-    """Where the measurements of a kind of GPU are: tables/nvidia-h200.json."""
+    """The file of a kind of GPU: tables/nvidia-h200.json for an NVIDIA H200."""
     return _TABLES / f"{re.sub(r'[^a-z0-9]+', '-', device_name.lower()).strip('-')}.json"
 
 
 def load_table(path: Path) -> Table:
-    """An empty one if there is no such file.
+    """Read a table; an empty one if there is no such file.
 
     Raises
     ------
     ValueError
-        For a file that `dump_table` would not write, naming file and row.
+        Naming file and row, if `dump_table` would not have written this file.
     """
     if not path.exists():
         return {}
@@ -96,17 +99,17 @@ def load_table(path: Path) -> Table:
 
 
 def dump_table(choices: Iterable[Choice]) -> str:
-    """What `load_table` reads: one row per line, in the order given."""
+    """Choices as the JSON text that `load_table` reads: one row per line, in the order given."""
     return "[\n" + ",\n".join(json.dumps(asdict(choice)) for choice in choices) + "\n]\n"
 
 
 def pick(table: Table, product: Product, *, num_rows: int) -> TileConfig | None:
-    """The tiling measured for so many rows or the next more; None where none was, or the rival is as fast."""
+    """The tiling chosen for this number of rows, or else for the next larger one; None where there is none."""
     return next((choice.config for choice in table.get(product, ()) if choice.m >= num_rows), None)
 
 
 def tuned_config(x_RK: torch.Tensor, product: Product) -> TileConfig | None:
-    """`pick` from the table of the GPU that x is on, which knows activations of 16 bits only."""
+    """`pick` from the table of the GPU that x is on; None for fp32 activations, for which nothing was measured."""
     if x_RK.dtype == torch.float32:
         return None
     return pick(_table(x_RK.device), product, num_rows=x_RK.shape[0])

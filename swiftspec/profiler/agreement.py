@@ -1,4 +1,4 @@
-"""The GPU's decoder against the CPU's on the bundled pair: logits of whole forwards, and what policies say."""
+"""The GPU's decoder against the CPU's on the bundled models: logits of whole forwards, and tokens of whole outputs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,19 @@ _CAPACITY = 512
 def decoder_records(
     device: torch.device | str, *, model: str, dtypes: Sequence[str], rows: Sequence[int], ops: Ops | None = None
 ) -> Iterator[Record]:
-    """|logits - CPU's in fp32| / |CPU's| of a tree forward after a prefix, for each dtype and number of rows.
+    """Compare the logits of a tree forward after a prefix with those of the CPU's decoder in fp32.
 
-    ops: the device's own if not given.
+    Parameters
+    ----------
+    device : torch.device or str
+        Where the decoder under test runs.
+    model : str
+        A bundled model, or a directory.
+    dtypes, rows : sequences
+        One record for each dtype and number of rows: the error |logits - CPU's| / |CPU's|, and in how many rows the
+        likeliest token is the same.
+    ops : Ops, optional
+        The device's own if not given.
     """
     directory = model_directory(model)
     exact: AnyDecoder = Decoder.load(directory)
@@ -41,9 +51,9 @@ def decoder_records(
     for dtype in dtypes:
         static: AnyDecoder = StaticDecoder.load(directory, weight_format=FORMATS[dtype], device=device, ops=ops)
         for num_rows in rows:
-            # A star of chains of two: rows see the first row, and some see the one before.
+            # Row 0 is the root. Odd rows are its children, and each even row is the child of the row before it.
             ancestors = [0, *((1 if row % 2 else 1 | 1 << (row - 1)) for row in range(1, num_rows))]
-            positions = [_PREFIX + bin(seen).count("1") for seen in ancestors]
+            positions = [_PREFIX + seen.bit_count() for seen in ancestors]
             rows_of_tree = prompt[_PREFIX : _PREFIX + num_rows], positions, ancestors
             logits = []
             for decoder in (static, exact):
@@ -62,23 +72,25 @@ def decoder_records(
 
 
 def greedy_records(
-    device: torch.device | str, *, dtypes: Sequence[str], num_prompts: int, max_new_tokens: int, ops: Ops | None = None
+    device: torch.device | str, *, dtypes: Sequence[str], num_prompts: int, max_new_tokens: int
 ) -> Iterator[Record]:
-    """For each policy of one process: how many of its outputs differ from the CPU's own, which are the target's."""
+    """Count each policy's greedy outputs that differ from what the target alone generates on the CPU in fp32.
+
+    One record for each dtype and policy, of those policies that run in one process. Prompts are random tokens.
+    """
     directories = {Role.TARGET: model_directory("demo/target"), Role.DRAFT: model_directory("demo/draft")}
-    vocab_size = Decoder.load(directories[Role.TARGET]).spec.vocab_size
-    tokens = np.random.default_rng(0).integers(1, vocab_size, (num_prompts, 32)).tolist()
+    exact = _cached(Decoder.load(directories[Role.TARGET]))
+    tokens = np.random.default_rng(0).integers(1, exact.vocab_size, (num_prompts, 32)).tolist()
     requests = [Request(prompt=tuple(prompt), max_new_tokens=max_new_tokens) for prompt in tokens]
-    cpu: dict[Role, AnyDecoder] = {role: Decoder.load(directory) for role, directory in directories.items()}
     alone = make_policy("autoregressive")
-    expected = [_output(alone, request, cpu) for request in requests]
+    expected = [_output(alone, request, {Role.TARGET: exact}) for request in requests]
     for dtype in dtypes:
-        decoders: dict[Role, AnyDecoder] = {
-            role: StaticDecoder.load(directory, weight_format=FORMATS[dtype], device=device, ops=ops)
+        static = {
+            role: _cached(StaticDecoder.load(directory, weight_format=FORMATS[dtype], device=device))
             for role, directory in directories.items()
         }
         for policy in _policies_of_one_process():
-            outputs = [_output(policy, request, decoders) for request in requests]
+            outputs = [_output(policy, request, static) for request in requests]
             differing = sum(output != own for output, own in zip(outputs, expected, strict=True))
             yield {
                 "kind": "greedy",
@@ -97,11 +109,16 @@ def _policies_of_one_process() -> Iterator[Policy]:
             yield policy
 
 
-def _output(policy: Policy, request: Request, decoders: Mapping[Role, AnyDecoder]) -> list[int]:
+def _cached(decoder: AnyDecoder) -> CachedDecoder:
+    """With the one cache for all requests: a GPU records its graphs anew for each cache."""
+    return CachedDecoder(decoder, decoder.new_cache(_CAPACITY))
+
+
+def _output(policy: Policy, request: Request, models: Mapping[Role, CachedDecoder]) -> list[int]:
     tokens: list[int] = []
     driver = Driver(
         role=Role.TARGET,
-        models={role: CachedDecoder(decoder, decoder.new_cache(_CAPACITY)) for role, decoder in decoders.items()},
+        models=models,
         channels=(),
         commit=tokens.extend,
         interrupted=lambda: False,

@@ -1,15 +1,15 @@
-"""Kernels compiled before they are needed, in several processes, into Triton's cache: no GPU is needed for that.
+"""Compiling kernels ahead of their first launch: into Triton's cache, in several processes, without a GPU.
 
     TRITON_CACHE_DIR=cache python -m swiftspec.profiler.baking --processes 2 --inflate layers=32,hidden=4096
 
-The cache's keys are contents: of Triton, of the kernel's source, of signature and constants. So a cache that was filled
-here serves a GPU elsewhere, with the same versions of Triton and of the kernels, once `kernel_cache` has moved it.
+Triton's cache is keyed by contents: Triton's own files, the kernel's source, its signature and its constants. So a
+cache that is filled on one machine serves a GPU in another, if both have the same version of Triton and of the kernels.
+`kernel_cache` moves it there.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import subprocess
 import sys
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 
 import torch
 from torch import Tensor
@@ -26,33 +27,34 @@ from swiftspec.engine.checkpoint import weight_shapes
 from swiftspec.engine.ops import triton_ops
 from swiftspec.engine.staging import BUCKETS
 from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.weights import FORMATS, build_weight
+from swiftspec.engine.weights import FORMATS
 from swiftspec.kernels.compiling import compiling
 from swiftspec.kernels.products import TileConfig, Workspace
+from swiftspec.kernels.quantised import BLOCK
 from swiftspec.kernels.tables import Product
 from swiftspec.profiler.ranks import forkserver
 from swiftspec.profiler.steps import computed_spec
-from swiftspec.profiler.tuning import ROWS, candidates, kernel_of, products_of
+from swiftspec.profiler.tuning import ROWS, candidates, kernel_of, products_of, weight_of
 from swiftspec.registry import known_model
 from swiftspec.specs import ModelSpec
 
 __all__ = ["Decoding", "Launch", "Tests", "compile_all", "decodings", "tuning_launches"]
 
-_META = torch.device("meta")  # shapes and dtypes are all that a compiler asks for
+_META = torch.device("meta")  # tensors without memory: the compiler needs their shapes and dtypes only
 _POSITIONS = 4608
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A product of m rows with a certain tiling, as tuning times it."""
+    """One product of m rows with one tiling, launched as tuning does."""
 
     m: int
     product: Product
     config: TileConfig
 
     def compile(self) -> None:
-        n, k, weights, gated = self.product
-        weight = build_weight(_empty((n, k)), FORMATS["bfloat16" if weights == "bf16" else weights])
+        n, k, _, gated = self.product
+        weight = weight_of(self.product, _empty((n, k)))
         out = _empty((self.m, n // (1 + gated)))
         workspace = Workspace.allocate(_META)
         kernel_of(self.product)(_empty((self.m, k)), weight, config=self.config, out=out, workspace=workspace)
@@ -60,7 +62,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """The forwards of a model at one number of rows, as the engine records them."""
+    """One forward of a model, and the candidates after it, launched as the engine does."""
 
     spec: ModelSpec
     dtype: str
@@ -68,7 +70,7 @@ class Decoding:
     pdl: bool
 
     def compile(self) -> None:
-        spec = replace(self.spec, num_layers=2)  # all layers launch the same
+        spec = replace(self.spec, num_layers=2)  # every further layer launches the same kernels again
         ops = triton_ops(pdl=self.pdl)
         weights = _EmptyWeights(spec, FORMATS[self.dtype].dtype)
         decoder = StaticDecoder(spec, weights, weight_format=FORMATS[self.dtype], device=_META, ops=ops)
@@ -80,14 +82,14 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """What a file of tests launches. They fail, since nothing is computed."""
+    """Every launch in a file of tests. The tests fail, since nothing is computed."""
 
     path: str
 
     def compile(self) -> None:
         run = "import sys, pytest; from swiftspec.kernels.compiling import compiling\n"
         run += "with compiling(inspect=False): pytest.main(sys.argv[1:])"
-        options = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-k", "not compiles_for and not hopper"]
+        options = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-k", "not hopper"]
         environment = os.environ | {"TRITON_INTERPRET": "0"}
         subprocess.run([sys.executable, "-c", run, self.path, *options], env=environment, check=True, stdout=sys.stderr)
 
@@ -96,46 +98,47 @@ Job = Launch | Decoding | Tests
 
 
 def tuning_launches(products: Iterable[Product], rows: Sequence[int] = ROWS) -> list[Launch]:
-    """Those of every candidate, one for each kernel: what Triton compiles does not depend on N."""
+    """One launch for each kernel among the candidates. A kernel is the same for every N, and for most K and m."""
     found: dict[tuple[object, ...], Launch] = {}
     for m in rows:
         for product in products:
             for config in candidates(m, product):
-                even = product.k % (config.block_k * config.split_k)
-                # Triton pads m to 16, and compiles 1 and multiples of 16 for themselves.
+                # Rows are padded to 16 or more. Triton makes kernels of their own for numbers that are 1 or a multiple
+                # of 16: of rows, and of blocks of int4. For other weights it matters whether K fills all tiles.
                 rows_key = m if m == 1 or m >= 16 else 0
-                key = (rows_key, product.weights, product.gated, config, even == 0)
+                unit = 16 * BLOCK if product.weights == "int4" else config.block_k * config.split_k
+                key = (rows_key, product.weights, product.gated, config, product.k % unit == 0)
                 found.setdefault(key, Launch(m, product, config))
     return list(found.values())
 
 
 def decodings(inflate: str) -> Iterator[Decoding]:
-    """Of a 32B and an 8B model, and of the bundled pair, its target inflated."""
-    pair = [ModelRef(model="demo/target", dtype="bfloat16", inflate=inflate), ModelRef(model="demo/draft", dtype="")]
-    specs = [*map(computed_spec, pair), known_model("qwen3-32b").spec, known_model("llama-3.1-8b").spec]
-    for dtype in ("bfloat16", "fp8", "int4"):
-        for spec in specs:
+    """Forwards that a run launches: of the bundled pair, its target inflated, a 32B and an 8B model.
+
+    The pair as it is decodes in fp32, too, where its tokens are compared with the CPU's.
+    """
+    target, draft = (ModelRef(model=f"demo/{name}", dtype="bfloat16") for name in ("target", "draft"))
+    pair = [computed_spec(target), computed_spec(draft)]
+    large = [known_model("qwen3-32b").spec, known_model("llama-3.1-8b").spec]
+    inflated = computed_spec(target.model_copy(update={"inflate": inflate}))
+    for dtype in ("bfloat16", "fp8", "int4", "float32"):
+        for spec in pair if dtype == "float32" else (*pair, inflated, *large):
             for num_rows in BUCKETS:
                 yield Decoding(spec, dtype, num_rows, pdl=True)
-    for spec in specs[2:]:
+    for spec in large:
         yield Decoding(spec, "bfloat16", 8, pdl=False)
 
 
-def compile_all(jobs: Iterable[Job], *, num_processes: int, deadline_s: float = math.inf) -> int:
-    """Compile, and answer how many jobs were done; whoever launches one of them afterwards finds it in the cache.
+def compile_all(jobs: Iterable[Job], *, num_processes: int, deadline_s: float | None = None) -> int:
+    """Compile all jobs into the cache, and return how many there were.
 
     Raises
     ------
     TimeoutError
-        After `deadline_s` seconds; what is compiled by then stays in the cache.
+        After `deadline_s` seconds, once the jobs that have begun are done. What is compiled by then stays in the cache.
     """
     with ProcessPoolExecutor(num_processes, mp_context=forkserver(), initializer=_begin) as pool:
-        timeout = None if deadline_s == math.inf else deadline_s
-        try:
-            return sum(pool.map(_compile, jobs, timeout=timeout))
-        except TimeoutError:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        return sum(pool.map(_compile, jobs, timeout=deadline_s))
 
 
 def _begin() -> None:
@@ -171,13 +174,13 @@ def _empty(shape: Sequence[int], dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill the cache that TRITON_CACHE_DIR names with what decoding, tuning and tests launch."""
+    """Fill the cache that TRITON_CACHE_DIR names with the kernels of decoding, tests and tuning."""
     parser = argparse.ArgumentParser(prog="python -m swiftspec.profiler.baking", description=main.__doc__)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--inflate", required=True, help="of the bundled target")
-    parser.add_argument("--only", default="decoding,tests,tuning", help="kinds, in this order")
-    parser.add_argument("--rows", default="8,1,16", help="of tuning")
-    parser.add_argument("tests", nargs="*", help="files of tests")
+    parser.add_argument("--inflate", required=True, help="inflation of the bundled target")
+    parser.add_argument("--only", default="decoding,tests,tuning", help="kinds of launches, in this order")
+    parser.add_argument("--rows", default="8,1,16", help="row counts of tuning")
+    parser.add_argument("tests", nargs="*", help="files of tests whose launches are compiled")
     options = parser.parse_args(arguments)
     rows = [int(count) for count in options.rows.split(",")]
     jobs: dict[str, list[Job]] = {
@@ -185,9 +188,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "tests": [Tests(path) for path in options.tests],
         "tuning": list(tuning_launches(products_of(options.inflate), rows)),
     }
-    for kind in options.only.split(","):
+    kinds = options.only.split(",")
+    if unknown := set(kinds) - jobs.keys():
+        parser.error(f"--only has {', '.join(sorted(unknown))}; expected {', '.join(jobs)}")
+    for kind in kinds:
         done = compile_all(jobs[kind], num_processes=options.processes)
-        sys.stdout.write(f"{kind}: {done}\n")
+        sys.stdout.write(f"{kind}: {done} jobs compiled by Triton {version('triton')}\n")
     return 0
 
 

@@ -16,10 +16,21 @@ _GPU_FIELDS = (
     *("name", "driver_version", "memory.total", "pstate", "temperature.gpu", "power.draw", "power.limit"),
     *("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "ecc.mode.current", "mig.mode.current"),
 )
+_TOOL_LIMIT_S = 20.0  # nvidia-smi takes seconds without its daemon, and may hang on a driver that is in trouble
 
 
 def environment_record(device: str, *, commit: str, triton_cache: Path | None) -> dict[str, Any]:
-    """One record. triton_cache: whose entries are counted, which says what was compiled ahead."""
+    """One record of kind `environment`.
+
+    Parameters
+    ----------
+    device : str
+        "cuda" or "cpu".
+    commit : str
+        Of the code that runs.
+    triton_cache : Path, optional
+        Folder whose entries are counted: how many kernels were compiled ahead.
+    """
     gpu = dict(zip(_GPU_FIELDS, _nvidia_smi(), strict=False)) if device == "cuda" else {}
     return {
         "kind": "environment",
@@ -31,8 +42,17 @@ def environment_record(device: str, *, commit: str, triton_cache: Path | None) -
         "tools": {tool: shutil.which(tool) for tool in _TOOLS},
         "gcc": _first_line("gcc", "--version"),
         "triton_cache_entries": len(list(triton_cache.iterdir())) if triton_cache and triton_cache.is_dir() else 0,
-        "packages": dict(sorted({each.metadata["Name"]: each.version for each in distributions()}.items())),
+        "packages": _packages(),
     }
+
+
+def _packages() -> dict[str, str]:
+    """Version of every package, by name; of one that is installed twice, the version that is imported."""
+    found: dict[str, str] = {}
+    for each in distributions():  # in the order of sys.path
+        if each.read_text("METADATA") or each.read_text("PKG-INFO"):  # an interrupted installation leaves neither
+            found.setdefault(each.metadata["Name"], each.version)
+    return dict(sorted(found.items()))
 
 
 def _nvidia_smi() -> list[str]:
@@ -41,7 +61,9 @@ def _nvidia_smi() -> list[str]:
 
 
 def _first_line(*command: str) -> str:
+    """Of what a program prints; nothing if it is missing, fails or hangs."""
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.partition("\n")[0]
-    except (OSError, subprocess.CalledProcessError):
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TOOL_LIMIT_S)
+    except (OSError, subprocess.SubprocessError):
         return ""
+    return done.stdout.partition("\n")[0]

@@ -1,7 +1,8 @@
-"""Whole forwards of well-known models on random weights: how fast, and of which kernels a forward consists."""
+"""Times of whole forwards of well-known models, on random weights, and of the kernels that they consist of."""
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -25,7 +26,7 @@ from swiftspec.specs import ModelSpec, model_directory
 __all__ = ["MODELS", "WAYS", "forward_record", "shape_of"]
 
 MODELS = {"32B": "qwen3-32b", "8B": "llama-3.1-8b"}
-WAYS = ("torch", "default", "tuned")  # products by torch, by the kernels' arithmetic tilings, by this GPU's table
+WAYS = ("torch", "default", "tuned")  # to multiply: torch, kernels with `default_config`, kernels with this GPU's table
 _ROWS = 8
 _TREE_SLOTS = 64
 _POSITIONS = 4096
@@ -42,10 +43,29 @@ def forward_record(
     pdl: bool = True,
     trace: Path | None = None,
 ) -> Record:
-    """A target's forward of 8 rows after a prefix, from rows on the host to logits on the device.
+    """Time a forward of 8 rows, from rows on the host to logits on the device.
 
-    products: one of `WAYS`. trace: where to write the kernels of one forward to, for a browser's trace viewer.
+    Parameters
+    ----------
+    model : str
+        What the record calls it.
+    spec : ModelSpec
+        Its shape.
+    dtype : str
+        One of `FORMATS`.
+    context : int
+        Tokens before these rows.
+    products : str
+        One of `WAYS`.
+    pdl : bool
+        Whether kernels start while their predecessors end.
+    trace : Path, optional
+        File for the kernels of one forward, as browsers' trace viewers read it. The record then sums them up.
     """
+    if products not in WAYS:
+        raise ValueError(f"products is {products!r}; expected one of {', '.join(WAYS)}")
+    # A decoder and its cache refer to each other, so the model before this one may still be in memory: two do not fit.
+    gc.collect()
     weight_format = FORMATS[dtype]
     weights = _RandomWeights(spec, device=watch.device, dtype=weight_format.dtype)
     ops = _ops(watch.device, products, pdl=pdl)
@@ -56,7 +76,7 @@ def forward_record(
 
     def forward() -> None:
         decoder.forward([1] * _ROWS, range(context, context + _ROWS), ancestors, cache)
-        cache.tree_length = 0  # a move that would be timed, too, is not part of a forward
+        cache.tree_length = 0  # as cache.keep would do, but without its kernel, which is no part of a forward
 
     peak = copy_record(watch)["bytes_per_s"]
     timing = watch.eager(forward)
@@ -66,14 +86,14 @@ def forward_record(
 
 
 def shape_of(model: str, *, quick: bool) -> ModelSpec:
-    """The shape of one of `MODELS`; `quick`: next to nothing, whichever it is."""
+    """The shape of one of `MODELS`; with `quick` a tiny one, for a dry run."""
     if quick:
         return replace(ModelSpec.from_directory(model_directory("demo/target")), num_layers=2)
     return replace(known_model(MODELS[model]).spec, max_position=_POSITIONS)
 
 
 def _ops(device: torch.device, products: str, *, pdl: bool) -> Ops:
-    """The engine's where they are tuned; on a CPU in any case."""
+    """The engine's operations, with other products unless these are "tuned"; on a CPU always the engine's."""
     if device.type != "cuda":
         return ops_for(device)
     ops = triton_ops(pdl=pdl)
@@ -83,7 +103,7 @@ def _ops(device: torch.device, products: str, *, pdl: bool) -> Ops:
 
 
 def _untuned(pdl: bool) -> dict[str, Any]:
-    """Products by the kernels with the tilings that nobody measured."""
+    """Products of the kernels with `default_config`, whatever this GPU's table says."""
     from swiftspec.kernels.gate_up import gate_up
     from swiftspec.kernels.products import default_config
     from swiftspec.kernels.quantised import Int4Weight
@@ -102,7 +122,7 @@ def _untuned(pdl: bool) -> dict[str, Any]:
 
 
 def _traced(forward: Callable[[], None], path: Path, device: torch.device) -> dict[str, float]:
-    """Microseconds of one forward by kernel, longest first, and the time that no kernel ran."""
+    """Microseconds of each kernel in one forward, longest first, after `idle`: the time that no kernel ran."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as profiler:
         forward()
@@ -125,7 +145,7 @@ def _traced(forward: Callable[[], None], path: Path, device: torch.device) -> di
 
 
 class _RandomWeights(Mapping[str, Tensor]):
-    """Weights made on the device when they are asked for: they fit once, and no host copies them there for minutes."""
+    """Random weights, made on the device one at a time: 64 GB fit there once, and are not copied from the host."""
 
     def __init__(self, spec: ModelSpec, *, device: torch.device, dtype: torch.dtype) -> None:
         self._shapes = weight_shapes(spec)

@@ -1,8 +1,8 @@
-"""The document of a run of `scripts/gpu_runs.sh`, from its steps' records, with criteria, and a summary for people.
+"""Report of a run of `scripts/gpu_runs.sh`: run.json with all records and criteria, and summary.txt to read.
 
     python -m swiftspec.profiler.gpu_report FOLDER --run 2
 
-The standard library only: this has to work where a step failed because something else did not.
+Uses the standard library only, so that it works where a step failed because a package is missing.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ __all__ = ["conclude", "gather", "main", "summary"]
 SCHEMA, SCHEMA_VERSION = "swiftspec.gpu-run", 1
 MOST_ERROR = 1e-2  # of bf16 against fp64
 LEAST_OF_COPY = 0.75
-MOST_OF_RIVAL = 1.02  # what two timings of the same differ by
+MOST_OF_RIVAL = 1.02  # two timings of the same kernel differ by as much
 MOST_ROUND_ERROR = 0.05
 SKIPPED = 77  # the exit code of a step that does not apply here
 _OUTCOMES = {0: "done", SKIPPED: "skipped", 124: "ran out of time", 137: "ran out of time"}
+_STEP_NUMBERS = ("limit_s", "seconds", "exit_code", "new_cache_entries")  # columns of steps.tsv after the name
 _TEST_OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
-_MOST_FAILURES = 20  # that are named
-_MOST_KERNELS = 12
+_MOST_FAILURES = 20  # failed tests that a step names
+_MOST_KERNELS = 12  # kernels of a forward that the summary names
 
 Record = Mapping[str, Any]
 Criterion = dict[str, Any]
 
 
 def conclude(records: Sequence[Record], report: Record | None) -> list[Criterion]:
-    """Every criterion with what was wanted and found, and whether it holds; None where nothing was measured.
+    """Judge the measurements by every criterion; `holds` is None where nothing was measured.
 
     Parameters
     ----------
     records : sequence
-        Of `swiftspec.profiler.gpu_steps`.
+        Written by `swiftspec.profiler.gpu_steps`.
     report : mapping, optional
-        What `swiftspec validate --json` writes.
+        Written by `swiftspec validate --json`.
     """
     products = [record for record in records if record["kind"] in ("product", "gate_up")]
     attention = [record for record in records if record["kind"] == "attention"]
@@ -76,10 +77,10 @@ def conclude(records: Sequence[Record], report: Record | None) -> list[Criterion
 
 
 def gather(folder: Path, *, run: int, dry_run: bool) -> dict[str, Any]:
-    """One document of what the steps left in a folder, be they done or not.
+    """Collect what steps left in a folder, finished or not, into one document.
 
-    `records.jsonl` has a record a line, the last of which may be cut off; `steps.tsv` a step a line; `NAME.log` is
-    what the step said.
+    `records.jsonl` has one record per line; a line that is cut off is left out. `steps.tsv` has one step per line, and
+    `NAME.log` is what the step printed.
     """
     records = list(_records(folder / "records.jsonl"))
     validation = _json(folder / "validation.json")
@@ -98,13 +99,13 @@ def gather(folder: Path, *, run: int, dry_run: bool) -> dict[str, Any]:
 
 
 def summary(document: Record) -> str:
-    """Steps, criteria, tests and records, for people."""
+    """Steps, failed tests, criteria and records, as text in columns."""
     environment = document["environment"] or {"device": "unknown device", "commit": "unknown"}
     head = f"Run {document['run']} on {environment['device']}, {document['created_utc']}, at {environment['commit']}"
     if document["dry_run"]:
         head += "\nA dry run: its times, and what follows from them, say nothing."
     steps = [
-        (step["name"], f"{step['seconds']} s of {step['limit_s']}", _outcome(step["exit_code"]), _tests(step))
+        (step["name"], f"{step['seconds']} s of {step['limit_s']}", _outcome(step["exit_code"]), _details(step))
         for step in document["steps"]
     ]
     failures = [(step["name"], failure) for step in document["steps"] for failure in step["failures"]]
@@ -140,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_the_engines(record: Record) -> bool:
-    """bf16 with the products and launches that the engine chooses by itself."""
+    """Whether it is a forward in bf16 with the products and launches that the engine would choose."""
     return bool(record["dtype"] == "bfloat16" and record["products"] == "tuned" and record["pdl"])
 
 
@@ -149,7 +150,7 @@ def _records(path: Path) -> Iterable[Record]:
         try:
             yield json.loads(line)
         except ValueError:
-            continue  # a step was ended in the middle of it
+            continue  # its step was killed while it wrote
 
 
 def _json(path: Path) -> Any:
@@ -163,33 +164,36 @@ def _steps(folder: Path) -> Iterable[dict[str, Any]]:
     for line in (folder / "steps.tsv").read_text(encoding="utf-8").splitlines():
         name, *numbers = line.split("\t")
         counts, failures = _test_outcomes(folder / f"{name}.log")
-        yield {"name": name, **dict(zip(("limit_s", "seconds", "exit_code"), map(int, numbers), strict=True))} | {
+        yield {"name": name, **dict(zip(_STEP_NUMBERS, map(int, numbers), strict=True))} | {
             "tests": dict(counts),
             "failures": failures,
         }
 
 
 def _test_outcomes(log: Path) -> tuple[Counter[str], list[str]]:
-    """Of pytest -v, which says a test's outcome when it has it: a step that ran out of time has some, too."""
+    """Outcomes in a log of pytest -v, which prints each at once: those before a time-out are known."""
     counts: Counter[str] = Counter()
     failures: list[str] = []
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ():
         outcome = _TEST_OUTCOME.search(line)
         test = re.search(r"tests/\S+::.*?(?=$| (?:PASSED|FAILED|ERROR|SKIPPED)\b)", line)
         if not outcome or not test or line.startswith(("FAILED", "ERROR", "SKIPPED")):
-            continue  # the last kind repeats at the end what was said before
+            continue  # pytest repeats failures in its last lines
         counts[outcome[1].lower()] += 1
         if outcome[1] in ("FAILED", "ERROR") and len(failures) < _MOST_FAILURES:
             failures.append(test[0])
     return counts, failures
 
 
-def _tests(step: Record) -> str:
-    return ", ".join(f"{count} {outcome}" for outcome, count in step["tests"].items())
+def _details(step: Record) -> str:
+    details = [f"{count} {outcome}" for outcome, count in step["tests"].items()]
+    if step["new_cache_entries"]:
+        details.append(f"{step['new_cache_entries']} new in Triton's cache")
+    return ", ".join(details)
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    """A record as cells: names first, then times, then everything else that is a number."""
+    """A record as cells: what was measured, its time, then all other figures."""
     said = [str(record[name]) for name in ("kind", "shape", "way", "policy", "dtype", "products") if name in record]
     if "pdl" in record:
         said.append("pdl" if record["pdl"] else "no pdl")
@@ -215,7 +219,7 @@ def _row(record: Record) -> tuple[str, ...]:
 def _criterion(
     name: str, worst: Callable[..., tuple[str, float]], found: Iterable[tuple[str, float]], wanted: str, limit: float
 ) -> Criterion:
-    """The worst of named values decides; a NaN never passes."""
+    """Judge the worst of named values; a NaN never passes."""
     values = list(found)
     where, value = next(
         ((where, value) for where, value in values if math.isnan(value)),

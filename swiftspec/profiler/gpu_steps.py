@@ -1,4 +1,4 @@
-"""Steps of `scripts/gpu_runs.sh` that measure: each adds its records to a file, one JSON line as soon as it is known.
+"""Measuring steps of `scripts/gpu_runs.sh`. Each appends its records to a file, one JSON line as soon as it is known.
 
 python -m swiftspec.profiler.gpu_steps kernels --device cuda --out records.jsonl
 """
@@ -19,15 +19,17 @@ from typing import Any
 
 __all__ = ["STEPS", "main"]
 
-# Everything that a run imports anywhere, in processes of its own, too.
+# Everything that any step of a run imports, those that are programs of their own included.
 _PACKAGES = (
     *("torch", "triton", "numpy", "scipy", "pydantic", "zmq", "simpy", "typer", "rich", "joblib", "safetensors"),
     *("tokenizers", "transformers", "pytest", "xdist", "hypothesis"),
 )
-_MODULES = ("cli", "commands.profile", "commands.trace", "commands.plan", "commands.validate", "commands.run")
-_MODULES_OF_ENGINE = ("engine.worker", "profiler.sharing", "profiler.tuning", "profiler.baking")
+_MODULES = (
+    *("cli", "commands.profile", "commands.trace", "commands.plan", "commands.validate", "commands.run"),
+    *("engine.worker", "profiler.sharing", "profiler.tuning", "profiler.baking"),
+)
 
-_COMPILING_S = 60.0
+_COMPILING_S = 60.0  # of the tuning step, before it measures
 
 Record = Mapping[str, Any]
 
@@ -36,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one step."""
     parser = argparse.ArgumentParser(prog="python -m swiftspec.profiler.gpu_steps", description=main.__doc__)
     parser.add_argument("step", choices=STEPS)
-    parser.add_argument("--out", type=Path, required=True, help="where records are added")
+    parser.add_argument("--out", type=Path, required=True, help="file that records are appended to")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--inflate", help="of the bundled pair's target")
-    parser.add_argument("--models", default="32B", help="of forwards")
-    parser.add_argument("--dtypes", default="bfloat16", help="of forwards")
-    parser.add_argument("--products", default="tuned", help="of forwards: torch, default, tuned")
-    parser.add_argument("--folder", type=Path, help="where files go: a trace, tables")
+    parser.add_argument("--inflate", help="inflation of the bundled target: layers=32,hidden=4096,...")
+    parser.add_argument("--models", default="32B", help="models whose forwards are timed: 32B, 8B")
+    parser.add_argument("--dtypes", default="bfloat16", help="dtypes of these forwards")
+    parser.add_argument("--products", default="tuned", help="their matrix products: torch, default, tuned")
+    parser.add_argument("--folder", type=Path, help="folder for other files than records: traces, tables")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, few samples")
     options = parser.parse_args(arguments)
     with options.out.open("a", encoding="utf-8") as out:
@@ -53,18 +55,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _packages(options: argparse.Namespace) -> Iterator[Record]:
-    """Import everything that later steps need, and say on what they run."""
+    """Record the machine, then import everything that later steps need.
+
+    ImportError naming all that cannot be imported, since the next machine is as bare.
+    """
     from swiftspec.profiler.environment import environment_record
 
     cache = os.environ.get("TRITON_CACHE_DIR")
     commit = os.environ.get("SWIFTSPEC_COMMIT", "unknown commit")
     yield environment_record(options.device, commit=commit, triton_cache=Path(cache) if cache else None)
-    for name in (*_PACKAGES, *(f"swiftspec.{module}" for module in (*_MODULES, *_MODULES_OF_ENGINE))):
-        importlib.import_module(name)
+    _import_all(_PACKAGES)
+    _import_all([f"swiftspec.{module}" for module in _MODULES])
     if options.device == "cuda":
         import torch
 
         torch.zeros(1, device="cuda")
+
+
+def _import_all(names: Iterable[str]) -> None:
+    failed = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except (ImportError, AttributeError) as error:  # AttributeError: of a package that is too old
+            failed.append(f"{name} ({error})")
+    if failed:
+        raise ImportError(f"cannot be imported: {', '.join(failed)}")
 
 
 def _watch(options: argparse.Namespace) -> Any:
@@ -117,7 +133,7 @@ def _decoder(options: argparse.Namespace) -> Iterable[Record]:
     from swiftspec.engine.ops import triton_ops
     from swiftspec.profiler.agreement import decoder_records
 
-    if options.device == "cpu":  # the kernels are interpreted, in fp32: the interpreter multiplies bf16 wrongly
+    if options.device == "cpu":  # kernels are interpreted, and Triton's interpreter multiplies bf16 wrongly
         ops = triton_ops(pdl=False)
         return decoder_records("cpu", model="demo/draft", dtypes=["float32"], rows=(3,), ops=ops)
     if options.quick:
@@ -135,7 +151,7 @@ def _greedy(options: argparse.Namespace) -> Iterable[Record]:
 
 
 def _tune(options: argparse.Namespace) -> Iterator[Record]:
-    """Compile all candidates at once, then measure; the table is whole after each product."""
+    """Compile all candidates in parallel, then measure; the table is written anew after each product."""
     from swiftspec.documents import device_name
     from swiftspec.kernels.tables import Product, table_path
     from swiftspec.profiler.baking import compile_all, tuning_launches
@@ -147,15 +163,14 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
     if options.device == "cuda":
         import torch
 
-        # What is not compiled by then is compiled when it is timed, one after another.
+        # Candidates of other rows, and those not compiled by then, are compiled one by one when they are timed.
         with suppress(TimeoutError):
             launches = tuning_launches(products, rows[:4])
             compile_all(launches, num_processes=len(os.sched_getaffinity(0)), deadline_s=_COMPILING_S)
-        paths = [table_path(torch.cuda.get_device_name())]
-    else:
-        paths = []  # the interpreter's times are nobody's
-    name = paths[0].name if paths else f"{device_name().split()[0].lower()}.json"
-    paths.append(options.folder / name)
+        path = table_path(torch.cuda.get_device_name())
+        paths = [path, options.folder / path.name]
+    else:  # interpreted kernels: no table for the engine to find
+        paths = [options.folder / table_path(device_name()).name]
     choices = []
     wanted = ((m, product) for m in rows for product in products)
     for choice in tune(wanted, watch=_watch(options), progress=_say):
@@ -173,16 +188,17 @@ def _ops(options: argparse.Namespace) -> Iterator[Record]:
     models = [ModelRef(model="demo/target", dtype="bfloat16", inflate=options.inflate)]
     models.append(ModelRef(model="demo/draft", dtype="bfloat16"))
     grid = Grid(rows=(1, 8), contexts=(16,)) if options.quick else Grid(rows=ROWS, contexts=CONTEXTS)
-    rows = measure_ops(
+    rows = []
+    for row in measure_ops(
         [(computed_spec(reference), reference.dtype) for reference in models],
         watch=_watch(options),
         grid=grid,
         num_devices=1,
         progress=lambda *_: None,
-    )
-    op_tables(rows, device=options.device, origin=Origin.here()).save(options.folder / "ops.npz")
-    for row in rows:
+    ):
+        rows.append(row)
         yield {"kind": "operation", "shape": f"{row.op} {row.shape}", "dtype": row.dtype, **asdict(row.timing)}
+    op_tables(rows, device=options.device, origin=Origin.here()).save(options.folder / "ops.npz")
 
 
 def _sharing(options: argparse.Namespace) -> Iterable[Record]:

@@ -1,10 +1,10 @@
-"""Triton's cache of compiled kernels, packed on one machine and unpacked on another.
+"""Moving Triton's cache of compiled kernels: packed on one machine, unpacked on another.
 
     python -m swiftspec.profiler.kernel_cache pack FOLDER ARCHIVE
     python -m swiftspec.profiler.kernel_cache unpack FOLDER ARCHIVE
 
-Its keys are contents, but each entry lists its files by their absolute paths: one that was merely copied is not found.
-The standard library only, since it runs before anything else.
+Its keys are contents, but each entry lists its files by their absolute paths, so Triton would not find a mere copy.
+Uses the standard library only, since it runs before packages are installed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 __all__ = ["main", "pack", "unpack"]
 
 _GROUP = "__grp__*.json"  # an entry's list of files
-_NEEDED = (".cubin", ".json")  # what is launched; the steps on the way to it are not
+_NEEDED = (".cubin", ".json")  # what a launch reads; other files are stages of compiling
 
 
 def pack(folder: Path, archive: Path) -> int:
-    """Write the entries of a cache, without what only compiling needs; answer how many kernels there are."""
+    """Write the entries of a cache, without what only compiling needs; return the number of kernels."""
     kernels = 0
     with tarfile.open(archive, "w:gz") as packed:
         for path in sorted(folder.rglob("*")):
@@ -35,7 +35,7 @@ def pack(folder: Path, archive: Path) -> int:
 
 
 def unpack(folder: Path, archive: Path) -> int:
-    """Add the entries to a cache, with the paths that they have there; answer how many kernels came."""
+    """Add the entries to a cache, with the paths that they have there; return the number of kernels in the cache."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         fresh = Path(place)
         with tarfile.open(archive) as packed:
@@ -52,7 +52,7 @@ def unpack(folder: Path, archive: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Pack or unpack, and say how many kernels."""
+    """Pack or unpack a cache, and print how many kernels it holds."""
     parser = argparse.ArgumentParser(prog="python -m swiftspec.profiler.kernel_cache", description=main.__doc__)
     parser.add_argument("what", choices=["pack", "unpack"])
     parser.add_argument("folder", type=Path)

@@ -94,8 +94,8 @@ def measure_ops(
     grid: Grid,
     num_devices: int,
     progress: Progress,
-) -> list[OpRow]:
-    """Every operation of models, pairs of shape and dtype, and the device's own limits first.
+) -> Iterator[OpRow]:
+    """Time the device's own limits, then every operation of models, which are pairs of shape and dtype.
 
     Parameters
     ----------
@@ -110,11 +110,9 @@ def measure_ops(
         jobs[f"all-reduce in groups of up to {num_devices}"] = partial(
             _all_reduces, watch.device.type, num_devices, grid.message_bytes
         )
-    measured: list[OpRow] = []
     for done, (what, job) in enumerate(jobs.items()):
         progress(done, len(jobs), what)
-        measured += job()
-    return measured
+        yield from job()
 
 
 def peak_bytes_per_s(rows: Iterable[OpRow]) -> float:

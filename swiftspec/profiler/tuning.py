@@ -1,8 +1,8 @@
-"""Measures which tiling suits a product of few rows, and whether any is worth it: the tables of `kernels.tables`.
+"""Tuning: measures the fastest tiling of each product of few rows, for the tables of `kernels.tables`.
 
-A time is that of a graph that goes through copies of the weight which together exceed the L2 several times, as a
-model's layers do: the fastest tiling of a cache is not the memory's. Both sides are timed without programmatic
-dependent launch: what that gains is on top.
+Each timing is of a CUDA graph that multiplies by copies of the weight in turn. Together the copies exceed the L2
+several times, so that weights come from memory, as they do in a model. Kernels and their rival are both timed without
+programmatic dependent launch, which would make the kernels faster still.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.weights import FORMATS, build_weight
+from swiftspec.engine.weights import FORMATS, Weight, build_weight
 from swiftspec.files.writing import write_output
 from swiftspec.kernels.gate_up import gate_up, gate_up_reference
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Workspace, default_config
@@ -32,17 +32,28 @@ from swiftspec.profiler.stopwatch import Stopwatch
 from swiftspec.registry import known_model, sharded
 from swiftspec.specs import ModelSpec
 
-__all__ = ["MIN_GAIN", "ROWS", "Timing", "candidates", "choose", "kernel_of", "products_of", "save_table", "tune"]
+__all__ = [
+    "MIN_GAIN",
+    "ROWS",
+    "Timing",
+    "candidates",
+    "choose",
+    "kernel_of",
+    "products_of",
+    "save_table",
+    "tune",
+    "weight_of",
+]
 
-MIN_GAIN = 0.05  # below that a choice is noise, and cuBLAS's is somebody else's to keep right
-ROWS = (8, 1, 16, 64, 4, 32, 2)  # what matters most first: tuning may run out of time
+MIN_GAIN = 0.05  # a smaller gain is within the noise of a timing, and no reason to leave cuBLAS
+ROWS = (8, 1, 16, 64, 4, 32, 2)  # the most important first, since tuning may run out of time
 BITS = {"bf16": 16, "fp8": 8, "int4": 4}
-_TOLERANCE = 1e-2  # of the largest output: some units in the last place of bf16
+_TOLERANCE = 1e-2  # share of the largest output: a few units in the last place of bf16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """One candidate's time, in microseconds. `config` None is the rival; what is not correct has no say."""
+    """One candidate's time, in microseconds. `config` is None for the rival; a wrong answer is never chosen."""
 
     m: int
     product: Product
@@ -81,13 +92,13 @@ def candidates(m: int, product: Product) -> tuple[TileConfig, ...]:
         split_k = int(default.split_k * factor * block_n / 64)
         num_partials = split_k * m * -(-n // block_n) * block_n if split_k > 1 else 0
         fits = 1 <= split_k <= MAX_SPLITS and num_partials <= NUM_PARTIALS
-        # A warpgroup's product has 64 rows of its first operand; a program has some tiles to stream.
+        # With swap_ab a tile needs the 64 weight rows of a wgmma; and a program should stream two tiles at least.
         if not fits or (swap_ab and block_n < 64) or k < 2 * default.block_k * split_k:
             continue
         num_warps = 8 if block_n == 128 else 4
         tiles = [(default.block_k, default.num_stages)]
         if factor == 1 and block_n <= 64:
-            # int4's tile of inputs is a packed block; another depth of the pipeline takes the wider tile's place.
+            # A tile of int4 is one packed block, never wider: its pipeline is varied instead.
             tiles.append((default.block_k, default.num_stages - 1) if is_int4 else (2 * default.block_k, 3))
         for block_k, num_stages in tiles:
             found.append(
@@ -104,9 +115,9 @@ def candidates(m: int, product: Product) -> tuple[TileConfig, ...]:
 
 
 def choose(timings: Iterable[Timing], *, min_gain: float = MIN_GAIN) -> tuple[Choice, ...]:
-    """The fastest correct tiling of each product and m, in order of appearance; none that is hardly faster.
+    """Choose the fastest correct tiling of each product and m; none if it gains less than `min_gain` on the rival.
 
-    min_gain: as a share of the rival's time.
+    Choices are in the order in which products first appear. min_gain is a share of the rival's time.
 
     Raises
     ------
@@ -137,7 +148,7 @@ def _choose(m: int, product: Product, timings: Sequence[Timing], min_gain: float
 
 
 def save_table(choices: Iterable[Choice], path: Path) -> None:
-    """Whole or not at all: half a table would stop every product on this GPU."""
+    """Write a table whole or not at all: every product on this GPU would fail on half a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_output(path, dump_table(choices).encode())
 
@@ -148,10 +159,10 @@ def tune(
     watch: Stopwatch,
     progress: Callable[[str], object] = lambda _line: None,
 ) -> Iterator[Choice]:
-    """Measure products of m rows on an otherwise idle device, and choose, one by one.
+    """Measure products of m rows on an otherwise idle device, and yield each choice as it is made.
 
-    A candidate is checked before it is timed; one that needs more than the GPU has is left out. `progress` is told
-    one line per product, and one per candidate that computes something else.
+    A candidate is checked before it is timed; one that needs more shared memory or registers than the GPU has is left
+    out. `progress` is called with one line for each product, and one for each candidate whose answer is wrong.
     """
     for m, product in products:
         timings = list(_time(m, product, watch))
@@ -164,20 +175,23 @@ def tune(
 
 
 def kernel_of(product: Product) -> Callable[..., Tensor]:
-    """The wrapper that computes it: of x, a weight, and `config`, `out`, `workspace`, `pdl`."""
+    """The function that computes a product, of x, a weight, `config`, `out`, `workspace` and `pdl`."""
     if product.weights != "bf16":
         return partial(quantised_gemm, gated=product.gated)
     return gate_up if product.gated else skinny_gemm
+
+
+def weight_of(product: Product, numbers_NK: Tensor) -> Weight:
+    """A product's weight from its numbers in bf16: quantised, unless the product's weights are bf16."""
+    return build_weight(numbers_NK, FORMATS["bfloat16" if product.weights == "bf16" else product.weights])
 
 
 def _time(m: int, product: Product, watch: Stopwatch) -> Iterator[Timing]:
     generator = torch.Generator(watch.device).manual_seed(m)
     x = torch.randn(m, product.k, generator=generator, device=watch.device).bfloat16()
     numbers = torch.randn(product.n, product.k, generator=generator, device=watch.device) / math.sqrt(product.k)
-    weight: Any = build_weight(
-        numbers.bfloat16(), FORMATS["bfloat16" if product.weights == "bf16" else product.weights]
-    )
-    del numbers  # fp32, twice what the weight is
+    weight: Any = weight_of(product, numbers.bfloat16())
+    del numbers  # in fp32, twice as large as the weight
     copies = [_copied(weight) for _ in range(watch.copies(product.n * product.k * BITS[product.weights] // 8))]
     out = torch.empty(m, product.n // (1 + product.gated), dtype=x.dtype, device=watch.device)
     shared: Mapping[str, Any] = {"out": out, "workspace": Workspace.allocate(watch.device)}

@@ -1,7 +1,8 @@
-"""What is concluded from the records of a run on a GPU, and that a run which was cut short has a document, too."""
+"""Report of a run on a GPU: what the criteria conclude from its records, also where the run was cut short."""
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def cut_short(tmp_path: Path) -> Path:
     """A folder in which the second step was ended in the middle of a record, and tests in the middle of a test."""
     lines = [{"kind": "environment", "device": "NVIDIA H200", "commit": "abc"}, record("product", "8B qkv")]
     (tmp_path / "records.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"kind": "product", "sha')
-    (tmp_path / "steps.tsv").write_text("packages\t60\t9\t0\ntests\t120\t120\t124\nsanitizer\t50\t0\t77\n")
+    (tmp_path / "steps.tsv").write_text("packages\t60\t9\t0\t0\ntests\t120\t120\t124\t5\nsanitizer\t50\t0\t77\t0\n")
     (tmp_path / "tests.log").write_text(LOG + "tests/kernels/test_skinny_gemm.py::test_no")
     return tmp_path
 
@@ -106,12 +107,14 @@ def test_a_summary_names_steps_tests_and_figures(cut_short: Path) -> None:
     assert main([str(cut_short), "--run", "1"]) == 0
     text = (cut_short / "summary.txt").read_text()
     assert text == summary(json.loads((cut_short / "run.json").read_text()))
-    for part in ("Run 1 on NVIDIA H200", "ran out of time", "2 passed, 1 failed, 1 skipped", "skipped", "8B qkv"):
+    details = "2 passed, 1 failed, 1 skipped, 5 new in Triton's cache"
+    for part in ("Run 1 on NVIDIA H200", "ran out of time", details, "8B qkv"):
         assert part in text
+    assert re.search(r"^sanitizer .* skipped$", text, re.MULTILINE)
     assert "A dry run" not in text
 
 
 def test_a_run_of_which_nothing_is_known_has_a_summary(tmp_path: Path) -> None:
-    (tmp_path / "steps.tsv").write_text("packages\t60\t1\t1\n")
+    (tmp_path / "steps.tsv").write_text("packages\t60\t1\t1\t0\n")
     assert main([str(tmp_path), "--run", "3", "--dry-run"]) == 0
     assert "failed (1)" in (tmp_path / "summary.txt").read_text()

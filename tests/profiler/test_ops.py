@@ -26,7 +26,17 @@ def rows() -> list[OpRow]:
     """Of the bundled pair, a target that is quantised nowhere and a draft in another dtype; next to no samples."""
     watch = Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
     models = [(TARGET, "float32"), (DRAFT, "bfloat16")]
-    return measure_ops(models, watch=watch, grid=GRID, num_devices=1, progress=lambda *_: None)
+    return list(measure_ops(models, watch=watch, grid=GRID, num_devices=1, progress=lambda *_: None))
+
+
+def test_a_row_is_known_before_the_next_operation_is_timed() -> None:
+    begun: list[str] = []
+    watch = Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
+    rows = measure_ops(
+        [(DRAFT, "float32")], watch=watch, grid=GRID, num_devices=1, progress=lambda *state: begun.append(state[-1])
+    )
+    next(rows)
+    assert begun == ["copies and launches"]
 
 
 def test_every_operation_of_a_forward_is_timed_at_every_degree(rows: list[OpRow]) -> None:

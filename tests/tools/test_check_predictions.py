@@ -1,8 +1,9 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tools.check_predictions import criteria, show
+from tests.tools.check_predictions import criteria, mixed, show
 
 
 def policy(name: str, *, speed_error: float = 0.0, length_error: float = 0.0) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def test_criteria_are_of_every_policy_the_median_and_the_lengths(
     errors: dict[str, tuple[float, float]], held: list[bool]
 ) -> None:
     policies = [policy(name, speed_error=speed, length_error=length) for name, (speed, length) in errors.items()]
-    assert [verdict for verdict, _ in criteria(policies)] == held
+    assert [verdict for verdict, _ in criteria(policies, ["retraced"])] == held
 
 
 def test_the_table_holds_every_policy_and_what_was_missed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,8 +37,21 @@ def test_the_table_holds_every_policy_and_what_was_missed(capsys: pytest.Capture
         {"policy": name, "prediction": {"metrics": {"drafts_per_round": 6.0}}} for name in ("swiftspec", "serial_tree")
     ]
     plan = {"chosen": candidates[0], "alternatives": candidates[1:]}
-    assert not show("second", {"num_prompts": 12, "policies": policies}, plan)
+    assert not show("second", {"num_prompts": 12, "policies": policies}, plan, bases=("retraced",))
     printed = capsys.readouterr().out
     assert "swiftspec" in printed
     assert "serial_tree" in printed
-    assert "missed: re-traced error of tokens/s at most 10.0 % (swiftspec)" in printed
+    assert "missed: retraced error of tokens/s at most 10.0 % (swiftspec)" in printed
+
+
+def test_mixed_prompts_are_all_there_once_and_from_both_files(tmp_path: Path) -> None:
+    traced, measured = tmp_path / "trace.jsonl", tmp_path / "validate.jsonl"
+    traced.write_text("".join(f"t{number}\n" for number in range(20)))
+    measured.write_text("".join(f"m{number}\n" for number in range(10)))
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    files = mixed(traced, measured, folder, num_measured=12)
+    again = [file.read_text().splitlines() for file in files]
+    assert [len(lines) for lines in again] == [18, 12]
+    assert sorted(again[0] + again[1]) == sorted((traced.read_text() + measured.read_text()).split())
+    assert {line[0] for line in again[1]} == {"t", "m"}
