@@ -1,5 +1,7 @@
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,3 +27,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder for sockets, whose paths have at most 107 bytes: those of `tmp_path` may be longer."""
+    with tempfile.TemporaryDirectory(prefix="test-", dir="/tmp") as folder:
+        yield Path(folder)

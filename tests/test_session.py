@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 import swiftspec
-from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Generation
 from swiftspec.plan import Plan
 from swiftspec.policies.effects import Role
@@ -24,7 +22,7 @@ from swiftspec.timeline import Timeline, measure
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 from tests.engine.processes import engine_processes, gone_within
 
 pytestmark = [pytest.mark.alone, two_cores]
@@ -36,7 +34,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     pair = write_pair(tmp_path_factory.mktemp("session"), architecture="llama")
     for directory in pair:
         write_printable_tokenizer(directory)
-    target, draft = (ModelRef(model=str(directory), dtype="float32") for directory in pair)
+    target, draft = references(pair)
     return sample_plan(target=target, draft=draft)
 
 
@@ -232,10 +230,11 @@ with swiftspec.Engine(sys.argv[1]) as engine:
 """
 
 
-def test_a_program_that_uses_it_keeps_its_signals_and_leaves_nothing(plan: Plan, tmp_path: Path) -> None:
+def test_a_program_that_uses_it_keeps_its_signals_and_leaves_nothing(
+    plan: Plan, tmp_path: Path, short_folder: Path
+) -> None:
     plan.save(tmp_path / "plan.json")
-    short = Path(tempfile.mkdtemp(prefix="lib-", dir="/tmp"))
-    environment = os.environ | {"TMPDIR": str(short)}
+    environment = os.environ | {"TMPDIR": str(short_folder)}
     command = [sys.executable, "-c", USES_LIBRARY, str(tmp_path / "plan.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         assert program.stdout
@@ -245,9 +244,9 @@ def test_a_program_that_uses_it_keeps_its_signals_and_leaves_nothing(plan: Plan,
         program.terminate()
         assert program.wait() == -signal.SIGTERM
         assert gone_within(pids, 5.0)
-    assert len(list(short.glob("swiftspec-*"))) == 1
+    assert len(list(short_folder.glob("swiftspec-*"))) == 1
     subprocess.run([sys.executable, "-c", SWEEPS], env=environment, check=True)
-    assert list(short.iterdir()) == []
+    assert list(short_folder.iterdir()) == []
 
 
 SWEEPS = """

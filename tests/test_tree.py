@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.tree import Candidates, Kept, Row, Subtree, TokenTree, at_temperature
+from tests.policies.scripted import subtree_paths
 
 Tokens = tuple[int, ...]  # a node, by the tokens from the first root to it
 
@@ -55,15 +56,6 @@ class PlainTree:
 
 def prefixes(path: Tokens) -> list[Tokens]:
     return [path[: length + 1] for length in range(len(path))]
-
-
-def subtree_paths(subtree: Subtree, root: Tokens) -> list[Tokens]:
-    assert (subtree.position, subtree.tokens[0], subtree.parents[0]) == (len(root) - 1, root[-1], -1)
-    paths = [root]
-    for index in range(1, len(subtree.tokens)):
-        assert 0 <= subtree.parents[index] < index
-        paths.append((*paths[subtree.parents[index]], subtree.tokens[index]))
-    return paths
 
 
 def grow(

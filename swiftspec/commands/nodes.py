@@ -138,9 +138,9 @@ def join(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, *, source: 
     from swiftspec.engine.nodes import serve
 
     with ExitStack() as stack:
-        if rendezvous.is_process:
-            stack.enter_context(interrupts_noted())  # Ctrl-C goes to all processes, and is node 0's to handle
         joined = stack.enter_context(_joined(options, rendezvous, plan, source))
+        if rendezvous.is_process:  # from now on: Ctrl-C goes to all processes, and is node 0's to handle
+            stack.enter_context(interrupts_noted())
         console.note(f"node {rendezvous.rank} of {rendezvous.num_nodes}: computes for node 0 at {rendezvous.endpoint}")
         serve(
             joined.meeting,

@@ -267,16 +267,28 @@ def _announced(rendezvous: Rendezvous, own: tuple[str, int] | None) -> tuple[str
     Anybody who reaches torchrun's store may say something else there; but then who answers does not have the secret.
     """
     key, timeout = f"{rendezvous.prefix}/store", timedelta(seconds=rendezvous.timeout_s)
+    deadline_s = time.monotonic() + rendezvous.timeout_s
     try:
         board = TCPStore(rendezvous.address, rendezvous.port, is_master=False, wait_for_workers=False, timeout=timeout)
         if own is not None:
             board.set(key, "{}:{}".format(*own))
-        address, _, port = board.get(key)[:_MAX_COMPLAINT].decode("utf-8", "replace").rpartition(":")
+        said = _said(board, key, deadline_s)[:_MAX_COMPLAINT]
+        address, _, port = said.decode("utf-8", "replace").rpartition(":")
         if int(port) not in PORTS:
             raise ValueError(f"port {port}")
         return str(ipaddress.IPv4Address(address)), int(port)
-    except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
+    except (RuntimeError, ValueError, TimeoutError) as error:  # torch's DistError is a RuntimeError
         raise ValueError(f"torchrun's store at {rendezvous.endpoint} does not say where node 0 is") from error
+
+
+def _said(board: TCPStore, key: str, deadline_s: float) -> bytes:
+    """A value of torchrun's store, once it is there. Asks again and again, since torch's own wait hears no signal."""
+    while not board.check([key]):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        time.sleep(_LOOK_EVERY_S)
+    value: bytes = board.get(key)
+    return value
 
 
 def _reach(rendezvous: Rendezvous, address: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 from torch.multiprocessing.spawn import ProcessException, start_processes
@@ -25,8 +26,15 @@ def answer_of_ranks(what: str, function: Callable[..., None], arguments: tuple[A
     RuntimeError, saying `what`, if one fails.
     """
     answers = forkserver().SimpleQueue()
+    ranks = start_processes(
+        function, args=(*arguments, answers), nprocs=num_ranks, join=False, start_method="forkserver"
+    )
     try:
-        start_processes(function, args=(*arguments, answers), nprocs=num_ranks, start_method="forkserver")
+        while not ranks.join():
+            pass
     except ProcessException as error:
         raise RuntimeError(f"{what} failed: {error}") from error
+    finally:
+        for path in ranks.error_files:  # torch leaves that of a rank that failed
+            Path(path).unlink(missing_ok=True)
     return answers.get()

@@ -1,18 +1,13 @@
 import numpy as np
 import pytest
 
-from swiftspec.backtest.acceptance import acceptance_rows
-from swiftspec.backtest.rows import Constant, Row
+from swiftspec.backtest.rows import Row
+from tests.backtest.conftest import Found
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[list[Row], list[Constant]]:
-    return acceptance_rows()
-
-
-@pytest.fixture(scope="module")
-def rows(found: tuple[list[Row], list[Constant]]) -> list[Row]:
-    return found[0]
+def rows(acceptance: Found) -> list[Row]:
+    return acceptance[0]
 
 
 def errors(rows: list[Row], part: str) -> list[float]:
@@ -46,8 +41,8 @@ def test_static_trees_follow_from_chains_from_the_root(rows: list[Row]) -> None:
     assert max(static) < 0.08
 
 
-def test_rows_and_constants_say_where_they_are_from(found: tuple[list[Row], list[Constant]]) -> None:
-    rows, constants = found
+def test_rows_and_constants_say_where_they_are_from(acceptance: Found) -> None:
+    rows, constants = acceptance
     assert all(row.source and row.quantity for row in rows)
     assert len({row.name for row in rows}) == len(rows)
     assert all(constant.fitted_on for constant in constants)

@@ -1,17 +1,15 @@
 import pytest
 
 from swiftspec.backtest import swiftspec_paper
-from swiftspec.backtest.acceptance import acceptance_rows
 from swiftspec.backtest.coverage import Kind, coverage, known_error, source_of
 from swiftspec.backtest.rows import Row
-from swiftspec.backtest.serving import serving_rows
-from swiftspec.backtest.systems import system_rows
 from swiftspec.ops.forward import Host, forward_parts
 from swiftspec.ops.kernels import Kernels, RooflineKernels
 from swiftspec.ops.shipped import kernels_of
 from swiftspec.planner.known_errors import PUBLISHED_ACCEPTANCE
 from swiftspec.registry import known_model, named_device
 from swiftspec.simulator.forward_errors import COMPOSED, ROOFLINE
+from tests.backtest.conftest import Found
 
 
 def row(quantity: str, error: float, source: str) -> Row:
@@ -19,9 +17,9 @@ def row(quantity: str, error: float, source: str) -> Row:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> list[Row]:
+def shipped(acceptance: Found, serving: Found, systems: list[Row]) -> list[Row]:
     """All that do not take half a minute: the paper's speeds are left out."""
-    return [*serving_rows()[0], *acceptance_rows()[0], *system_rows(), *swiftspec_paper._forwards()]
+    return [*serving[0], *acceptance[0], *systems, *swiftspec_paper._forwards()]
 
 
 def test_a_source_is_judged_by_the_errors_of_the_others() -> None:

@@ -8,14 +8,15 @@ import pytest
 from swiftspec.backtest.rows import Row
 from swiftspec.backtest.serving import FITTED, POINTS, fit_constants, read_points, serving_rows
 from swiftspec.ops.constants import CONSTANTS
+from tests.backtest.conftest import Found
 
 HEADER = "system,model,framework,version,batch,tp,concurrency,isl,osl,quant,gemm_quant,tpot_ms,id"
 ROW = "h200_sxm,meta-llama/Llama-3.1-70B,vllm,,8,4,8,1024,1024,fp8,fp8,10.136,one"
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
-    return serving_rows()[0]
+def rows(serving: Found) -> list[Row]:
+    return serving[0]
 
 
 def test_predictions_are_nearer_than_those_of_the_tables_own_planner(rows: list[Row]) -> None:
@@ -36,8 +37,8 @@ def test_the_stored_constants_are_those_of_a_fit() -> None:
     assert refitted == pytest.approx({name: CONSTANTS[name] for name in FITTED}, rel=0.01)
 
 
-def test_every_constant_is_listed() -> None:
-    _, constants = serving_rows()
+def test_every_constant_is_listed(serving: Found) -> None:
+    _, constants = serving
     assert {constant.name for constant in constants} >= set(FITTED)
     assert all(constant.fitted_on for constant in constants)
 

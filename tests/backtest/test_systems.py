@@ -4,12 +4,12 @@ import pytest
 
 from swiftspec.backtest.rows import Row
 from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows, split_speeds
-from swiftspec.backtest.systems import published_systems, system_rows
+from swiftspec.backtest.systems import published_systems
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, Row]:
-    return {row.name: row for row in system_rows()}
+def rows(systems: list[Row]) -> dict[str, Row]:
+    return {row.name: row for row in systems}
 
 
 @pytest.fixture(scope="module")

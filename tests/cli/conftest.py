@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from swiftspec.cli import main
+from tests.cli import samples
 from tests.cli.tokenizer_files import write_printable_tokenizer
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 
 TEXTS = ("def add(a, b):\n", "import os\n", "class Tree:\n    def __init__(self", "for i in range(10):")
 
@@ -62,8 +64,8 @@ def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.Tem
     profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(made.profile)]
     with pytest.MonkeyPatch.context() as patch:
         # Enough for a plan, not for a good one; in full this takes many times as long where cores are shared.
-        patch.setattr("swiftspec.profiler.steps.PASSES", 1)
-        patch.setattr("swiftspec.profiler.steps.HOST_TOKENS", 24)
+        for name, value in (("PASSES", 1), ("SWEEPS", 1), ("HOST_TOKENS", 24)):
+            patch.setattr(f"swiftspec.profiler.steps.{name}", value)
         assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
     trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "48"]
     assert main([*trace, "--out", str(made.trace), "--json", str(folder / "trace-result.json")]) == 0
@@ -72,6 +74,19 @@ def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.Tem
     plan += ["--report", str(folder / "plan.html")]
     assert main([*plan, "--json", str(folder / "plan-result.json")]) == 0
     return made
+
+
+@pytest.fixture(scope="session")
+def slow_plan(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan for a target so deep, and without an end of sequence, that there is time to interrupt it."""
+    folder = tmp_path_factory.mktemp("slow")
+    copies = shutil.copytree(models[0], folder / "target"), shutil.copytree(models[1], folder / "draft")
+    for directory in copies:
+        config = json.loads((directory / "config.json").read_text())
+        (directory / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
+    target, draft = references(copies, inflate="layers=32,hidden=192")
+    samples.plan(target=target, draft=draft).save(folder / "plan.json")
+    return folder / "plan.json"
 
 
 @pytest.fixture

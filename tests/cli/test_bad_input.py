@@ -13,6 +13,7 @@ from swiftspec.documents import ModelRef
 from swiftspec.plan import Plan
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
+from tests.engine.pairs import references
 from tests.engine.processes import gone_within, workers
 from tests.simulator.builders import machine_profile
 
@@ -37,7 +38,7 @@ def prompt_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def plan_file(models: Models, tmp_path: Path) -> Path:
     """A plan for the pair, with a profile and a trace beside it."""
-    target, draft = (ModelRef(model=str(directory), dtype="float32") for directory in models)
+    target, draft = references(models)
     machine_profile().model_copy(update={"device": "cpu", "target": target, "draft": draft}).save(
         tmp_path / "profile.json"
     )

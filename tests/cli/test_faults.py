@@ -6,16 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from swiftspec.documents import ModelRef
 from tests.cli.samples import plan as sample_plan
 from tests.engine.conftest import two_cores
+from tests.engine.pairs import references
 from tests.engine.processes import children, engine_processes, gone_within, workers
 
 pytestmark = pytest.mark.alone
@@ -30,18 +29,16 @@ def make_plan(models: tuple[Path, Path], tmp_path: Path) -> PlanMaker:
     """A plan of the pair, its target inflated."""
 
     def make(inflate: str | None) -> Path:
-        target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
-        made = sample_plan(target=target.model_copy(update={"inflate": inflate}), draft=draft)
-        made.save(tmp_path / "plan.json")
+        target, draft = references(models, inflate=inflate)
+        sample_plan(target=target, draft=draft).save(tmp_path / "plan.json")
         return tmp_path / "plan.json"
 
     return make
 
 
 @two_cores
-def test_a_target_that_dies_leaves_its_text_and_exit_code_3(make_plan: PlanMaker, tmp_path: Path) -> None:
-    plan = make_plan("layers=32,hidden=192")
-    arguments = [*RUN, "--plan", str(plan), *LONG, "--json", str(tmp_path / "out.json")]
+def test_a_target_that_dies_leaves_its_text_and_exit_code_3(slow_plan: Path, tmp_path: Path) -> None:
+    arguments = [*RUN, "--plan", str(slow_plan), *LONG, "--json", str(tmp_path / "out.json")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout
         assert run.stderr
@@ -59,9 +56,8 @@ def test_a_target_that_dies_leaves_its_text_and_exit_code_3(make_plan: PlanMaker
 
 
 @two_cores
-def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(make_plan: PlanMaker) -> None:
-    plan = make_plan("layers=32,hidden=192")
-    arguments = [*RUN, "--plan", str(plan), *LONG]
+def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(slow_plan: Path) -> None:
+    arguments = [*RUN, "--plan", str(slow_plan), *LONG]
     undisturbed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout
@@ -79,17 +75,16 @@ def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(make_plan: PlanMaker)
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
 )
 def test_signals_end_a_run_with_its_files_and_their_exit_code(
-    make_plan: PlanMaker, tmp_path: Path, number: signal.Signals, code: int
+    slow_plan: Path, tmp_path: Path, short_folder: Path, number: signal.Signals, code: int
 ) -> None:
     """Sent to all processes, as terminals and services do, and twice, as `timeout` does."""
-    arguments = [*RUN, "--plan", str(make_plan("layers=32,hidden=192")), *LONG, "--json", str(tmp_path / "out.json")]
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir="/tmp"))
+    arguments = [*RUN, "--plan", str(slow_plan), *LONG, "--json", str(tmp_path / "out.json")]
     with subprocess.Popen(
         arguments,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"TMPDIR": str(folder)},
+        env=os.environ | {"TMPDIR": str(short_folder)},
         start_new_session=True,
     ) as run:
         assert run.stdout
@@ -105,12 +100,12 @@ def test_signals_end_a_run_with_its_files_and_their_exit_code(
     (kept,) = json.loads((tmp_path / "out.json").read_text())["prompts"]
     assert kept["text"] == text.removesuffix("\n")
     assert gone_within(pids, 2.0)
-    assert list(folder.iterdir()) == []
+    assert list(short_folder.iterdir()) == []
 
 
 @two_cores
-def test_ctrl_c_ends_the_wait_for_a_frozen_target(make_plan: PlanMaker) -> None:
-    arguments = [*RUN, "--plan", str(make_plan("layers=32,hidden=192")), *LONG]
+def test_ctrl_c_ends_the_wait_for_a_frozen_target(slow_plan: Path) -> None:
+    arguments = [*RUN, "--plan", str(slow_plan), *LONG]
     pipe = subprocess.PIPE
     with subprocess.Popen(arguments, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as run:
         assert run.stdout

@@ -22,7 +22,6 @@ from swiftspec.report import Report
 from swiftspec.specs import ModelSpec
 from swiftspec.timeline import Phase
 from swiftspec.tokenizer import Tokenizer
-from tests.cli import samples
 from tests.cli.conftest import TEXTS, Stage
 from tests.engine.conftest import two_cores
 from tests.engine.processes import gone_within, hear_interrupts, is_running
@@ -235,10 +234,11 @@ def test_comparison_is_of_every_policy(stage: Stage, tmp_path: Path, capsys: pyt
 
 def test_comparison_measures_if_asked_to(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--profile", str(stage.profile), "--trace", str(stage.trace), "--jobs", "1"]
-    run = ["--run", "--prompts", str(stage.prompts), "--repeats", "1", "--limit", "2", "--policies", "serial_tree"]
-    assert main(["compare", *stage.pair(), *files, *run, "--json", str(tmp_path / "run.json")]) == 0
+    run = ["--run", "--prompts", str(stage.prompts), "--repeats", "1", "--limit", "2"]
+    asked = ["--devices", "1", "--policies", "serial_tree,autoregressive", "--json", str(tmp_path / "run.json")]
+    assert main(["compare", *stage.pair(), *files, *run, *asked]) == 0
     content = read(tmp_path / "run.json")
-    assert {policy["policy"] for policy in content["policies"]} == {"serial_tree", content["chosen"]}
+    assert {policy["policy"] for policy in content["policies"]} == {"serial_tree", "autoregressive", content["chosen"]}
     assert all(policy["measured"]["tokens_per_s"] > 0 for policy in content["policies"])
     assert -1 <= content["kendall_tau"] <= 1
     assert 0 <= content["decided_pairs"]["as_predicted"] <= content["decided_pairs"]["decided"]
@@ -283,21 +283,6 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
     assert read(tmp_path / "demo.json")["report"]["schema"] == "swiftspec.report"
     assert len(list((tmp_path / "demo").glob("*.png"))) == 4
     assert main(["run", "--plan", str(tmp_path / "demo" / "plan.json"), "--prompt", "x"]) == 0
-
-
-@pytest.fixture
-def slow_plan(models: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A plan for a target so large and without an end of sequence that there is time to interrupt it."""
-    target, draft = (shutil.copytree(directory, tmp_path / directory.name) for directory in models)
-    for directory in (target, draft):
-        config = json.loads((directory / "config.json").read_text())
-        (directory / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
-    plan = samples.plan(
-        target=ModelRef(model=str(target), inflate="layers=12,hidden=960", dtype="float32"),
-        draft=ModelRef(model=str(draft), dtype="float32"),
-    )
-    plan.save(tmp_path / "plan.json")
-    return tmp_path / "plan.json"
 
 
 @pytest.mark.parametrize("policy", ["autoregressive", pytest.param("swiftspec", marks=two_cores)])

@@ -15,11 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from swiftspec.documents import ModelRef
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.campaign_record import HANG_S, Injector, Record
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 from tests.engine.processes import children, engine_processes, gone_within, hear_interrupts, is_running
 
 __all__ = ["CommandLine"]
@@ -46,9 +45,8 @@ class CommandLine:
         pair = write_pair(directory, architecture="llama")
         for model in pair:
             write_printable_tokenizer(model)
-        target, draft = (ModelRef(model=str(model), dtype="float32") for model in pair)
-        slow = target.model_copy(update={"inflate": "layers=12,hidden=192"})
-        sample_plan(target=slow, draft=draft).save(directory / "plan.json")
+        target, draft = references(pair, inflate="layers=12,hidden=192")
+        sample_plan(target=target, draft=draft).save(directory / "plan.json")
         (directory / "prompts.jsonl").write_text(
             "\n".join(json.dumps({"id": f"text-{number}", "prompt": text}) for number, text in enumerate(_TEXTS))
         )

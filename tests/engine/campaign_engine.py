@@ -11,17 +11,16 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.errors import EngineError
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.effects import Role
 from tests.engine.campaign_record import HANG_S, Injector, Record
 from tests.engine.conftest import start_engine
-from tests.engine.pairs import VOCAB_SIZE, write_pair
+from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.processes import children, engine_processes, gone_within, is_running, num_files
+from tests.engine.victims import wait_until_ready
 
 __all__ = ["RunningEngine"]
 
@@ -40,11 +39,7 @@ class RunningEngine:
     def __init__(self, directory: Path, scratch: Path, rng: random.Random) -> None:
         self._rng, self._scratch = rng, scratch
         directory.mkdir()
-        target, draft = write_pair(directory, architecture="llama")
-        self._pair = (
-            ModelRef(model=str(target), dtype="float32", inflate="layers=12,hidden=192"),
-            ModelRef(model=str(draft), dtype="float32"),
-        )
+        self._pair = references(write_pair(directory, architecture="llama"), inflate="layers=12,hidden=192")
         self._prompts = [tuple(rng.choices(range(1, VOCAB_SIZE), k=length)) for length in _LENGTHS for _ in range(2)]
         with start_engine(self._pair, Layout.COLOCATED) as engine:
             self._expected = [_generate(engine, "autoregressive", prompt)[0] for prompt in self._prompts]
@@ -132,7 +127,7 @@ class RunningEngine:
 
     def _at_request(self) -> Record:
         engine = self._open()
-        self._await_draft(engine)
+        wait_until_ready(engine, _READY_WITHIN_S)
         self._num_faults += 1
         name = self._rng.choice(list(self._faults))
         after = self._rng.choice((-1, 0, 1, 20, 50, 90))
@@ -177,20 +172,13 @@ class RunningEngine:
             wrong.append(f"{policy}: {gap_s:.1f} s without a token")
         return ending, wrong, losses, gap_s
 
-    def _await_draft(self, engine: Launcher) -> None:
-        deadline_s = time.monotonic() + _READY_WITHIN_S
-        while not any(process.role is Role.DRAFT for process in engine.processes):
-            engine.attend()
-            time.sleep(0.02)
-            assert time.monotonic() < deadline_s, "the draft does not come back"
-
     def _close(self, *, is_whole: bool = True) -> list[str]:
         """End the engine; what it left behind."""
         if self._engine is None:
             return []
         wrong = []
         if is_whole:
-            self._await_draft(self._engine)
+            wait_until_ready(self._engine, _READY_WITHIN_S)
             now = {"launcher": num_files(os.getpid()), "target": num_files(self._engine.processes[0].pid)}
             for name, before in self._files.items():
                 if now[name] > before + _MOST_NEW_FILES:

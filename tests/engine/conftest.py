@@ -9,8 +9,10 @@ import pytest
 from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
+from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
+from tests.engine.victims import generate
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="disaggregated policies need two cores")
 
@@ -18,9 +20,7 @@ two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="disaggr
 @pytest.fixture(scope="session", params=["llama", "qwen2", "qwen3"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
     """A random target and its draft in fp32."""
-    directory = tmp_path_factory.mktemp(request.param)
-    target, draft = write_pair(directory, architecture=request.param)
-    return ModelRef(model=str(target), dtype="float32"), ModelRef(model=str(draft), dtype="float32")
+    return references(write_pair(tmp_path_factory.mktemp(request.param), architecture=request.param))
 
 
 def start_engine(
@@ -57,13 +57,13 @@ def colocated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="session")
 def disaggregated(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
-    with start_engine(pair, Layout.DISAGGREGATED) as engine:
+    with start_engine(pair, Layout.DISAGGREGATED, patience_s=5.0) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
 def two_targets(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
-    with start_engine(pair, Layout.DISAGGREGATED, target_groups=2) as engine:
+    with start_engine(pair, Layout.DISAGGREGATED, target_groups=2, patience_s=5.0) as engine:
         yield engine
 
 
@@ -86,3 +86,17 @@ def many_descriptors() -> Iterator[None]:
     for descriptor in held:
         os.close(descriptor)
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture(scope="session")
+def slow_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
+    """A random pair whose target takes a while for a forward, so that faults fall into the middle of a request."""
+    pair = write_pair(tmp_path_factory.mktemp("slow"), architecture="llama")
+    return references(pair, inflate="layers=32,hidden=192")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(slow_pair: tuple[ModelRef, ModelRef]) -> tuple[int, ...]:
+    """What the target of the slow pair says to the request of `victims`, whatever befalls the draft."""
+    with start_engine(slow_pair, Layout.COLOCATED) as engine:
+        return generate(engine, Autoregressive()).tokens

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from swiftspec.documents import ModelRef
+
 VOCAB_SIZE = 97
 _CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -41,3 +43,9 @@ def write_pair(
             weight += noise * weight.std(correction=0) * torch.randn_like(weight)
     model.save_pretrained(directory / "draft")
     return directory / "target", directory / "draft"
+
+
+def references(pair: tuple[Path, Path], *, inflate: str | None = None) -> tuple[ModelRef, ModelRef]:
+    """References to the directories of a target and its draft, in fp32; only the target is inflated."""
+    target, draft = map(str, pair)
+    return ModelRef(model=target, inflate=inflate, dtype="float32"), ModelRef(model=draft, dtype="float32")

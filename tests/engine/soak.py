@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.nursery import shared_nursery
 from swiftspec.engine.sampling import Sampler
@@ -28,9 +27,10 @@ from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from tests.engine.conftest import start_engine
-from tests.engine.pairs import VOCAB_SIZE, write_pair
+from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.processes import gone_within, num_files, resident_bytes
 from tests.engine.proxy import ProxiedSite
+from tests.engine.victims import once, wait_until_ready
 
 __all__ = ["Soaked", "soak"]
 
@@ -124,11 +124,7 @@ class _Faults:
 def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str], None]) -> Soaked:
     """Run them all. The pair is random; its target is slowed down, so that faults fall into the middle."""
     rng = random.Random(seed)
-    target, draft = write_pair(directory, architecture="llama")
-    pair = (
-        ModelRef(model=str(target), dtype="float32", inflate="layers=12,hidden=192"),
-        ModelRef(model=str(draft), dtype="float32"),
-    )
+    pair = references(write_pair(directory, architecture="llama"), inflate="layers=12,hidden=192")
     prompts = [tuple(rng.choices(range(1, VOCAB_SIZE), k=rng.randint(1, LONGEST_PROMPT))) for _ in range(num_prompts)]
     with start_engine(pair, Layout.COLOCATED) as engine:
         expected = [_generate(engine, Autoregressive(), prompt, lambda _: None)[0] for prompt in prompts]
@@ -146,9 +142,9 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
         warm: dict[str, tuple[int, int]] = {}
         for number, (prompt, own) in enumerate(zip(prompts, expected, strict=True)):
             kind, after = rng.choice(list(faults.kinds)), rng.choice((0, 0, 1, 20, 50))
-            _wait_for_draft(engine, faults)
+            wait_until_ready(engine, _READY_WITHIN_S)
             policy = make_policy(POLICIES[number % len(POLICIES)])
-            output, lost = _generate(engine, policy, prompt, _once(after, faults.kinds[kind]))
+            output, lost = _generate(engine, policy, prompt, once(after, faults.kinds[kind]))
             counts[f"{kind} at {after}"] += 1
             losses += lost
             if output != own:
@@ -189,24 +185,6 @@ def _generate(
     generation = engine.generate(policy, request, request_id="soak", sampler=Sampler(), on_commit=take)
     assert tuple(streamed) == generation.tokens, "what was streamed is what was generated"
     return generation.tokens, generation.losses
-
-
-def _once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
-    pending = [act]
-
-    def on_commit(num_tokens: int) -> None:
-        if num_tokens >= after and pending:
-            pending.pop()()
-
-    return on_commit
-
-
-def _wait_for_draft(engine: Launcher, faults: _Faults) -> None:
-    deadline_s = time.monotonic() + _READY_WITHIN_S
-    while faults.draft() is None:
-        engine.attend()
-        time.sleep(0.05)
-        assert time.monotonic() < deadline_s, "the draft does not come back"
 
 
 def _size(pid: int) -> tuple[int, int]:

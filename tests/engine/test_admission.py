@@ -11,27 +11,13 @@ from swiftspec.documents import ModelRef
 from swiftspec.engine.admission import Admission
 from swiftspec.engine.curve import Curve
 from swiftspec.engine.protocol import Setup
-from swiftspec.engine.rendezvous import NodeFacts
 from swiftspec.policies.effects import Role
 from swiftspec.specs import ModelSpec, model_directory
+from tests.engine.setups import node_facts, setup
 
 TARGET = ModelRef(model="demo/target", dtype="float32")
 DRAFT = ModelRef(model="demo/draft", dtype="float32")
 MOST_CONTEXT = ModelSpec.from_directory(model_directory("demo/target")).max_position
-
-
-def facts(rank: int, folder: str) -> NodeFacts:
-    return NodeFacts(
-        rank=rank,
-        num_nodes=2,
-        version="1",
-        plan_sha256="a" * 64,
-        address=f"192.0.2.{rank}",
-        folder=folder,
-        host=rank,
-        num_devices=2,
-        ports=(5000, 5001),
-    )
 
 
 @pytest.fixture
@@ -46,24 +32,19 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def admission(folder: Path) -> Admission:
-    return Admission(own=facts(1, str(folder)), first=facts(0, "/first"), models=(TARGET, DRAFT), device="cpu")
+    return Admission(own=node_facts(1, folder=str(folder)), first=node_facts(0), models=(TARGET, DRAFT), device="cpu")
 
 
-def setup(**changes: Any) -> Setup:
-    honest = Setup(
-        role=Role.TARGET,
-        group=0,
-        rank=0,
-        size=1,
-        team="",
-        models={Role.TARGET: TARGET},
-        devices=(0, 1),
-        device="cpu",
-        channels=("tcp://192.0.2.1:5001",),
-        max_context=MOST_CONTEXT,
-        tree_slots=512,
-    )
-    return replace(honest, **changes)
+def honest(**changes: Any) -> Setup:
+    """What node 0 may ask of this node, but for the changes."""
+    asked: dict[str, Any] = {
+        "models": {Role.TARGET: TARGET},
+        "devices": (0, 1),
+        "channels": ("tcp://192.0.2.1:5001",),
+        "max_context": MOST_CONTEXT,
+        "tree_slots": 512,
+    }
+    return setup(**(asked | changes))
 
 
 def team(place: str) -> dict[str, Any]:
@@ -82,7 +63,7 @@ def team(place: str) -> dict[str, Any]:
     ],
 )
 def test_what_a_plan_needs_is_done(changes: dict[str, Any], admission: Admission, folder: Path) -> None:
-    admission.check(setup(**placed(changes, folder)))
+    admission.check(honest(**placed(changes, folder)))
 
 
 def placed(changes: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -166,14 +147,14 @@ def test_a_hostile_field_is_named_and_refused(
     field: str, changes: dict[str, Any], admission: Admission, folder: Path
 ) -> None:
     with pytest.raises(ValueError, match=rf"^node 0 asks for a process whose {field} is .*; expected ") as caught:
-        admission.check(setup(**placed(changes, folder)))
+        admission.check(honest(**placed(changes, folder)))
     assert len(str(caught.value)) < 600
 
 
 def test_no_field_is_left_out() -> None:
     """`curve` never comes over the network: every node fills it in by itself."""
     assert {field for field, _ in HOSTILE} == {field.name for field in fields(Setup)} - {"curve"}
-    assert setup(curve=Curve.derived(b"s" * 32)).curve is not None
+    assert honest(curve=Curve.derived(b"s" * 32)).curve is not None
 
 
 @pytest.mark.parametrize(
@@ -194,10 +175,10 @@ def test_processes_of_one_machine_may_name_each_others_folders(
     shared = replace(admission, shares_machine=True)
     for changes in ({"channels": (f"ipc://{place}/channel-0",)}, team(f"file://{place}/team-target-0-1")):
         if is_allowed:
-            shared.check(setup(**placed(changes, folder)))
+            shared.check(honest(**placed(changes, folder)))
         else:
             with pytest.raises(ValueError, match="node 0 asks for a process whose"):
-                shared.check(setup(**placed(changes, folder)))
+                shared.check(honest(**placed(changes, folder)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -205,5 +186,5 @@ def test_a_folder_of_somebody_else_is_not_named(admission: Admission, folder: Pa
     os.chown(folder.parent / "swiftspec-other", 12345, 12345)
     with pytest.raises(ValueError, match="whose channels is"):
         replace(admission, shares_machine=True).check(
-            setup(**placed({"channels": ("ipc://TMP/swiftspec-other/channel-0",)}, folder))
+            honest(**placed({"channels": ("ipc://TMP/swiftspec-other/channel-0",)}, folder))
         )

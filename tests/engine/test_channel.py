@@ -140,7 +140,7 @@ def test_waiting_ends_after_its_bound(open_end: Open) -> None:
     channel = open_end(target=True)
     start_s = time.perf_counter()
     assert channel.receive(0.12) is None
-    assert 0.12 <= time.perf_counter() - start_s < 1
+    assert 0.12 <= time.perf_counter() - start_s < 5
     assert channel.receive(0.0) is None
 
 
@@ -150,7 +150,7 @@ def test_sending_without_a_peer_waits_for_one_once_and_drops(open_end: Open) -> 
     start_s = time.perf_counter()
     for _ in range(2000):
         channel.send(Stop())
-    assert time.perf_counter() - start_s < 1
+    assert time.perf_counter() - start_s < 5  # minutes, if each waited
 
 
 def test_sending_to_a_peer_that_does_not_read_never_blocks(ends: tuple[Channel, Channel]) -> None:
@@ -159,7 +159,7 @@ def test_sending_to_a_peer_that_does_not_read_never_blocks(ends: tuple[Channel, 
         target.send(Verdict((1,) * 1000))
     target.send(Knock())  # the queue is full: this one is dropped too
     admitted = 0
-    while draft.receive(0.2) is not None:
+    while draft.receive(1.0) is not None:
         admitted += 1
     assert 1000 < admitted < 5000
     target.send(Knock())
@@ -177,11 +177,18 @@ def test_nonsense_ends_the_conversation_until_the_next(open_end: Open, address: 
         if len(frame) > 4 * 8194:  # which ZeroMQ itself refuses, and hangs up
             assert target.receive(0.2) in (None, Hello(1))
             return
-        assert target.receive(0.2) is None
-        assert target.num_refused == 2
+        await_refusals(target, 2)
         target.send(Knock())
         peer.send(encode(Hello(2), Stamp(0, 1, 0)))
         assert target.receive(9) == Hello(2)
+
+
+def await_refusals(target: Channel, count: int) -> None:
+    """Until so many messages have been refused, and none taken."""
+    deadline_s = time.monotonic() + 9
+    while target.num_refused < count and time.monotonic() < deadline_s:
+        assert target.receive(0.05) is None
+    assert target.num_refused == count
 
 
 def meet(target: Channel, draft: Channel) -> None:

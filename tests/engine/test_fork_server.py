@@ -13,25 +13,13 @@ from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.errors import EngineError
 from swiftspec.policies import Layout
-from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.processes import gone_within, workers
-from tests.engine.victims import PATIENCE_S, generate, longest_gap_s, once, pid_of, slow_pair, wait_until_ready
+from tests.engine.victims import PATIENCE_S, generate, longest_gap_s, once, pid_of, wait_until_ready
 
 pytestmark = [pytest.mark.alone, two_cores]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
-    return slow_pair(tmp_path_factory.mktemp("pair"))
-
-
-@pytest.fixture(scope="module")
-def expected(pair: tuple[ModelRef, ModelRef]) -> tuple[int, ...]:
-    with start_engine(pair, Layout.COLOCATED) as engine:
-        return generate(engine, Autoregressive()).tokens
 
 
 def fork_server_of(engine: Launcher) -> int:
@@ -43,15 +31,15 @@ def parent(pid: int) -> int:
 
 
 @pytest.fixture
-def engine_of_its_own(pair: tuple[ModelRef, ModelRef], monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+def engine_of_its_own(slow_pair: tuple[ModelRef, ModelRef], monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     """With a fork server of its own, too."""
     monkeypatch.setattr("swiftspec.engine.nursery._shared", [])
-    with start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=100) as engine:
+    with start_engine(slow_pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=100) as engine:
         yield engine
 
 
 def test_a_fork_server_that_dies_with_the_draft_costs_a_restart_of_both(
-    engine_of_its_own: Launcher, expected: tuple[int, ...]
+    engine_of_its_own: Launcher, undisturbed: tuple[int, ...]
 ) -> None:
     engine = engine_of_its_own
     both = fork_server_of(engine), pid_of(engine, Role.DRAFT)
@@ -61,17 +49,17 @@ def test_a_fork_server_that_dies_with_the_draft_costs_a_restart_of_both(
             os.kill(pid, signal.SIGKILL)
 
     generation, gap_s = longest_gap_s(engine, once(20, kill))
-    assert generation.tokens == expected
+    assert generation.tokens == undisturbed
     assert gap_s < 2.0
     wait_until_ready(engine)
     assert fork_server_of(engine) not in both
     after = generate(engine, SwiftSpec())
-    assert (after.tokens, after.losses) == (expected, 0)
+    assert (after.tokens, after.losses) == (undisturbed, 0)
     assert after.timeline.of(Role.DRAFT)
 
 
 def test_a_frozen_fork_server_is_not_waited_for_and_is_replaced(
-    engine_of_its_own: Launcher, expected: tuple[int, ...]
+    engine_of_its_own: Launcher, undisturbed: tuple[int, ...]
 ) -> None:
     engine = engine_of_its_own
     frozen, draft = fork_server_of(engine), pid_of(engine, Role.DRAFT)
@@ -81,12 +69,12 @@ def test_a_frozen_fork_server_is_not_waited_for_and_is_replaced(
         os.kill(draft, signal.SIGKILL)
 
     generation, gap_s = longest_gap_s(engine, once(20, freeze_and_kill))
-    assert generation.tokens == expected
+    assert generation.tokens == undisturbed
     assert gap_s < 2.0
     wait_until_ready(engine)
     assert fork_server_of(engine) != frozen
     assert gone_within([frozen], 5.0)
-    assert generate(engine, SwiftSpec()).tokens == expected
+    assert generate(engine, SwiftSpec()).tokens == undisturbed
 
 
 def test_ctrl_c_works_while_the_fork_server_is_frozen(engine_of_its_own: Launcher) -> None:
@@ -108,7 +96,7 @@ def test_ctrl_c_works_while_the_fork_server_is_frozen(engine_of_its_own: Launche
     assert generation.interrupted
 
 
-def strike_at_start_up(role: int, pair: tuple[ModelRef, ModelRef], number: signal.Signals) -> Launcher:
+def strike_at_start_up(role: int, slow_pair: tuple[ModelRef, ModelRef], number: signal.Signals) -> Launcher:
     """An engine of which a process is struck while it loads: 0 the target, 1 the draft."""
     struck: list[int] = []
     before = set(workers(os.getpid()))  # of other engines
@@ -123,19 +111,19 @@ def strike_at_start_up(role: int, pair: tuple[ModelRef, ModelRef], number: signa
     thread = threading.Thread(target=strike)
     thread.start()
     try:
-        return start_engine(pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S)
+        return start_engine(slow_pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S)
     finally:
         thread.join()
 
 
 def test_a_draft_killed_while_it_loads_is_started_again(
-    pair: tuple[ModelRef, ModelRef], expected: tuple[int, ...]
+    slow_pair: tuple[ModelRef, ModelRef], undisturbed: tuple[int, ...]
 ) -> None:
-    with strike_at_start_up(1, pair, signal.SIGKILL) as engine:
+    with strike_at_start_up(1, slow_pair, signal.SIGKILL) as engine:
         assert engine.num_restarts == 1
-        assert generate(engine, SwiftSpec()).tokens == expected
+        assert generate(engine, SwiftSpec()).tokens == undisturbed
 
 
-def test_a_target_killed_while_it_loads_is_one_sentence(pair: tuple[ModelRef, ModelRef]) -> None:
+def test_a_target_killed_while_it_loads_is_one_sentence(slow_pair: tuple[ModelRef, ModelRef]) -> None:
     with pytest.raises(EngineError, match="the target process ended unexpectedly: it was killed"):
-        strike_at_start_up(0, pair, signal.SIGKILL)
+        strike_at_start_up(0, slow_pair, signal.SIGKILL)

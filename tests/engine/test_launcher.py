@@ -4,7 +4,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.timeline import Phase, measure
 from tests.engine.conftest import start_engine, two_cores
+from tests.engine.pairs import references
 from tests.engine.processes import gone_within
 
+Own = Callable[[tuple[int, ...]], tuple[int, ...]]
 PROMPTS = ((5, 17, 3, 88, 41), (9,), tuple(range(1, 60)), (40, 40, 40, 41))
 AS_THEY_COME = tuple(make_policy(name) for name in POLICIES if name != Autoregressive.name)
 COLOCATED = (
@@ -50,30 +53,41 @@ def generate(engine: Launcher, policy: Policy, prompt: tuple[int, ...], sampler:
     return engine.generate(policy, request, request_id="test", sampler=sampler or Sampler())
 
 
+@pytest.fixture(scope="session")
+def own(colocated: Launcher) -> Own:
+    """What the target says to a prompt by itself, decoded once."""
+
+    @cache
+    def own(prompt: tuple[int, ...]) -> tuple[int, ...]:
+        return generate(colocated, Autoregressive(), prompt).tokens
+
+    return own
+
+
 @pytest.mark.parametrize("policy", COLOCATED, ids=str)
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
 def test_colocated_output_is_the_autoregressive_one(
-    colocated: Launcher, policy: Policy, prompt: tuple[int, ...]
+    colocated: Launcher, own: Own, policy: Policy, prompt: tuple[int, ...]
 ) -> None:
-    assert generate(colocated, policy, prompt).tokens == generate(colocated, Autoregressive(), prompt).tokens
+    assert generate(colocated, policy, prompt).tokens == own(prompt)
 
 
 @two_cores
 @pytest.mark.parametrize("policy", DISAGGREGATED, ids=str)
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
 def test_disaggregated_output_is_the_autoregressive_one(
-    colocated: Launcher, disaggregated: Launcher, policy: Policy, prompt: tuple[int, ...]
+    disaggregated: Launcher, own: Own, policy: Policy, prompt: tuple[int, ...]
 ) -> None:
-    assert generate(disaggregated, policy, prompt).tokens == generate(colocated, Autoregressive(), prompt).tokens
+    assert generate(disaggregated, policy, prompt).tokens == own(prompt)
 
 
 @two_cores
 @pytest.mark.parametrize("policy", TWO_TARGETS, ids=str)
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
 def test_output_of_two_target_groups_is_the_autoregressive_one(
-    colocated: Launcher, two_targets: Launcher, policy: Policy, prompt: tuple[int, ...]
+    two_targets: Launcher, own: Own, policy: Policy, prompt: tuple[int, ...]
 ) -> None:
-    assert generate(two_targets, policy, prompt).tokens == generate(colocated, Autoregressive(), prompt).tokens
+    assert generate(two_targets, policy, prompt).tokens == own(prompt)
     assert [process.group for process in two_targets.processes] == [0, 1, 0]
 
 
@@ -201,8 +215,7 @@ def test_a_device_that_does_not_exist_is_named() -> None:
 
 
 def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:
-    references = [ModelRef(model=str(model), dtype="float32") for model in models]
-    with start_engine((references[0], references[1]), Layout.COLOCATED) as engine:
+    with start_engine(references(models), Layout.COLOCATED) as engine:
         os.kill(engine.processes[0].pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="the target process ended unexpectedly"):
             generate(engine, Autoregressive(), PROMPTS[0])
@@ -262,10 +275,10 @@ def test_no_process_outlives_a_killed_launcher(long_run: subprocess.Popen[str]) 
 
 
 @two_cores
-def test_the_channels_folder_is_removed(models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    references = [ModelRef(model=str(model), dtype="float32") for model in models]
-    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path has at most 107 bytes
-        monkeypatch.setattr(tempfile, "tempdir", short)
-        with start_engine((references[0], references[1]), Layout.DISAGGREGATED):
-            assert len(list(Path(short).iterdir())) == 1
-        assert list(Path(short).iterdir()) == []
+def test_the_channels_folder_is_removed(
+    models: tuple[Path, Path], short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    with start_engine(references(models), Layout.DISAGGREGATED):
+        assert len(list(short_folder.iterdir())) == 1
+    assert list(short_folder.iterdir()) == []

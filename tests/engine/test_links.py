@@ -71,7 +71,7 @@ def test_what_was_sent_before_the_end_arrives(ends: tuple[Link, Link]) -> None:
 def test_a_peer_that_has_gone_is_noticed_and_nothing_sent_to_it_fails(ends: tuple[Link, Link]) -> None:
     first, other = ends
     other.close()
-    assert goes_down(first, 2.0)
+    assert goes_down(first, 5.0)
     first.send(Frame(1, Halt()))
     assert list(first.frames()) == []
 

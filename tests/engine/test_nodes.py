@@ -17,23 +17,10 @@ from swiftspec.engine.wire import Clock, Close, Frame, Halt
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 from swiftspec.timeline import Phase, Span
+from tests.engine.setups import node_facts, setup
 
 HERE = "127.0.0.1"
 CURVE = Curve.derived(b"s" * 32)
-
-
-def node(rank: int, *, host: int | None = None, num_devices: int = 2) -> NodeFacts:
-    return NodeFacts(
-        rank=rank,
-        num_nodes=2,
-        version="1",
-        plan_sha256="a" * 64,
-        address=f"192.0.2.{rank}",
-        folder=f"/folder-{rank}",
-        host=rank if host is None else host,
-        num_devices=num_devices,
-        ports=(5000, 5001),
-    )
 
 
 def site(*nodes: NodeFacts, owned: list[tuple[int, ...]] | None = None) -> NodeSite:
@@ -46,20 +33,10 @@ def seat(role: Role, *devices: int, group: int = 0) -> Seat:
     return Seat(role, group, 0, 1, devices)
 
 
-def setup(*devices: int, rank: int = 0) -> Setup:
-    return Setup(
-        role=Role.DRAFT,
-        group=0,
-        rank=rank,
-        size=2,
-        team="",
-        models={Role.DRAFT: ModelRef(model="m", dtype="float32")},
-        devices=devices,
-        device="cpu",
-        channels=(),
-        max_context=8,
-        tree_slots=8,
-    )
+def of_draft(*devices: int, rank: int = 0) -> Setup:
+    """One of its two ranks."""
+    models = {Role.DRAFT: ModelRef(model="m", dtype="float32")}
+    return setup(role=Role.DRAFT, rank=rank, size=2, models=models, devices=devices)
 
 
 def test_devices_are_shared_out_in_order() -> None:
@@ -74,29 +51,29 @@ def test_free_ports_differ() -> None:
 
 
 def test_what_stays_on_a_node_never_touches_the_network() -> None:
-    nodes = site(node(0), node(1))
+    nodes = site(node_facts(0), node_facts(1))
     assert nodes.num_devices("cpu") == 4
     assert nodes.channel(seat(Role.TARGET, 2), seat(Role.DRAFT, 3)) == "ipc:///folder-1/channel-0"
     assert nodes.channel(seat(Role.TARGET, 2, group=1), seat(Role.DRAFT, 0)) == "tcp://192.0.2.1:5001"
-    assert nodes.team("a", [setup(2), setup(3, rank=1)]) == "file:///folder-1/team-a"
-    assert nodes.team("a", [setup(1), setup(2, rank=1)]) == "tcp://192.0.2.0:29500/team-a"
+    assert nodes.team("a", [of_draft(2), of_draft(3, rank=1)]) == "file:///folder-1/team-a"
+    assert nodes.team("a", [of_draft(1), of_draft(2, rank=1)]) == "tcp://192.0.2.0:29500/team-a"
 
 
 def test_nodes_of_one_machine_share_its_files() -> None:
-    nodes = site(node(0, host=0), node(1, host=0), owned=[(0,), (1,)])
+    nodes = site(node_facts(0, host=0), node_facts(1, host=0), owned=[(0,), (1,)])
     assert nodes.channel(seat(Role.TARGET, 0), seat(Role.DRAFT, 1)) == "ipc:///folder-0/channel-0"
 
 
 def test_a_process_has_its_devices_on_one_node() -> None:
     with pytest.raises(ValueError, match=r"devices \[1, 2\] are of several nodes; one process needs its own on one"):
-        site(node(0), node(1)).start(setup(1, 2))
+        site(node_facts(0), node_facts(1)).start(of_draft(1, 2))
 
 
 @pytest.mark.parametrize(
     ("nodes", "owned", "needed"),
     [
-        ([node(0), node(1, num_devices=1)], [(0, 1), (2, 3)], 2),
-        ([node(0, host=0), node(1, host=0, num_devices=2)], [(0, 1), (2,)], 3),
+        ([node_facts(0), node_facts(1, num_devices=1)], [(0, 1), (2, 3)], 2),
+        ([node_facts(0, host=0), node_facts(1, host=0, num_devices=2)], [(0, 1), (2,)], 3),
     ],
 )
 def test_a_node_with_too_few_devices_is_named(
@@ -128,7 +105,7 @@ def said(link: Link, count: int) -> list[Frame]:
 
 def test_a_remote_worker_is_told_and_heard_in_order(ends: tuple[Peer, Link]) -> None:
     peer, other = ends
-    first, second = peer.start(setup(0)), peer.start(setup(1))
+    first, second = peer.start(of_draft(0)), peer.start(of_draft(1))
     assert not first.poll()
     other.send(Frame(2, Ready(7, (1,), "cpu")))
     other.send(Frame(1, Committed(1, (5, 6))))
@@ -143,7 +120,7 @@ def test_a_remote_worker_is_told_and_heard_in_order(ends: tuple[Peer, Link]) -> 
 
 def test_a_remote_worker_fails_as_a_local_one(ends: tuple[Peer, Link]) -> None:
     peer, other = ends
-    worker = peer.start(setup(0))
+    worker = peer.start(of_draft(0))
     other.send(Frame(1, Failed("no such model", is_user_error=True)))
     other.send(Frame(1, Failed("it was killed", is_user_error=False)))
     with pytest.raises(ValueError, match="no such model"):
@@ -154,7 +131,7 @@ def test_a_remote_worker_fails_as_a_local_one(ends: tuple[Peer, Link]) -> None:
 
 def test_a_worker_is_gone_with_its_node_once_all_it_said_is_heard(ends: tuple[Peer, Link]) -> None:
     peer, other = ends
-    worker = peer.start(setup(0))
+    worker = peer.start(of_draft(0))
     other.send(Frame(1, Committed(1, (5,))))
     other.close()
     assert worker.receive() == Committed(1, (5,))
@@ -166,7 +143,7 @@ def test_a_worker_is_gone_with_its_node_once_all_it_said_is_heard(ends: tuple[Pe
 
 def test_a_node_that_sends_nonsense_counts_as_gone(ends: tuple[Peer, Link]) -> None:
     peer, other = ends
-    worker = peer.start(setup(0))
+    worker = peer.start(of_draft(0))
     other._socket.send(b"committed 1 [")
     for _ in range(2):
         with pytest.raises(
@@ -177,7 +154,7 @@ def test_a_node_that_sends_nonsense_counts_as_gone(ends: tuple[Peer, Link]) -> N
 
 def test_times_come_in_the_clock_of_node_0(ends: tuple[Peer, Link]) -> None:
     peer, other = ends
-    worker = peer.start(setup(0))
+    worker = peer.start(of_draft(0))
     ahead_s = 1000.0
 
     def node_1() -> None:
@@ -199,7 +176,7 @@ def test_times_come_in_the_clock_of_node_0(ends: tuple[Peer, Link]) -> None:
 
 def test_a_node_that_goes_before_it_says_its_time_leaves_no_times_of_its_own(ends: tuple[Peer, Link]) -> None:
     peer, other = ends
-    worker = peer.start(setup(0))
+    worker = peer.start(of_draft(0))
     other.send(Frame(1, Finished(1, [Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 1, 0, 5003.0, 5004.0)])))
     other.close()
     with pytest.raises(EngineError, match="was on node 1, which has gone"):
@@ -212,7 +189,7 @@ def test_a_node_that_does_not_say_its_time_is_not_waited_for_without_end(
     """Its connection is alive: ZeroMQ answers heartbeats by itself."""
     monkeypatch.setattr("swiftspec.engine.nodes._ANSWERS_WITHIN_S", 0.5)
     peer, other = ends
-    worker = peer.start(setup(0))
+    worker = peer.start(of_draft(0))
     other.send(Frame(1, Finished(1, [])))
     with pytest.raises(EngineError, match=r"on node 1, which has gone: it did not say its time within 0\.5 s"):
         worker.receive()
@@ -228,8 +205,10 @@ class Barren(Nursery):
 def test_a_process_that_cannot_be_started_is_a_failure_of_that_process_alone(ends: tuple[Peer, Link]) -> None:
     peer, other = ends
     model = ModelRef(model="demo/draft", dtype="float32")
-    agent = _Agent(other, Admission(own=node(1), first=node(0), models=(model,), device="cpu"), CURVE, Barren())
-    worker = peer.start(replace(setup(0), size=1, models={Role.DRAFT: model}))
+    agent = _Agent(
+        other, Admission(own=node_facts(1), first=node_facts(0), models=(model,), device="cpu"), CURVE, Barren()
+    )
+    worker = peer.start(replace(of_draft(0), size=1, models={Role.DRAFT: model}))
     for _ in range(100):
         other.wait((), 0.1)
         assert agent.obey()
@@ -242,4 +221,4 @@ def test_a_process_that_cannot_be_started_is_a_failure_of_that_process_alone(end
 
 def test_a_target_group_without_a_port_is_named() -> None:
     with pytest.raises(ValueError, match=r"target group 2 needs a port of its own on node 1; it offers 2"):
-        site(node(0), node(1)).channel(seat(Role.TARGET, 2, group=2), seat(Role.DRAFT, 0))
+        site(node_facts(0), node_facts(1)).channel(seat(Role.TARGET, 2, group=2), seat(Role.DRAFT, 0))

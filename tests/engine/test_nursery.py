@@ -14,11 +14,11 @@ import pytest
 
 from swiftspec.engine.nursery import ForkedProcess, Nursery, shared_nursery
 from swiftspec.engine.pipes import PipeEnd, pipe
-from swiftspec.engine.protocol import Setup
 from swiftspec.engine.workers import LocalWorker, WorkerLostError
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 from tests.engine.processes import children, engine_processes, gone_within, is_running
+from tests.engine.setups import setup
 
 WITHIN_S = 60.0
 
@@ -109,20 +109,7 @@ def test_asking_a_stopped_one_does_not_wait_and_it_is_replaced(nursery: Nursery)
 
 def test_a_start_that_comes_to_nothing_says_why(nursery: Nursery) -> None:
     """Killed before it has finished its imports."""
-    setup = Setup(
-        role=Role.DRAFT,
-        group=0,
-        rank=0,
-        size=1,
-        team="",
-        models={},
-        devices=(0,),
-        device="cpu",
-        channels=(),
-        max_context=1,
-        tree_slots=1,
-    )
-    lost = LocalWorker.start(setup, nursery)
+    lost = LocalWorker.start(setup(role=Role.DRAFT), nursery)
     assert nursery.pid
     os.kill(nursery.pid, signal.SIGKILL)
     with pytest.raises(WorkerLostError, match="the draft process could not be started: the fork server") as failure:

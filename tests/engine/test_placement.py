@@ -1,5 +1,4 @@
 import os
-from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +7,9 @@ from swiftspec.documents import ModelRef
 from swiftspec.engine.devices import Device, usable_device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.placement import Seat, check_groups, cores_of, seats
-from swiftspec.engine.protocol import Setup
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
+from tests.engine.setups import setup
 
 REFERENCE = ModelRef(model="nowhere", dtype="float32")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
@@ -49,30 +48,15 @@ def test_gpus_are_counted_from_zero() -> None:
         usable_device("cuda:4")
 
 
-SETUP = Setup(
-    role=Role.TARGET,
-    group=0,
-    rank=0,
-    size=1,
-    team="",
-    models={},
-    devices=(0,),
-    device="cpu",
-    channels=(),
-    max_context=8,
-    tree_slots=8,
-)
-
-
 def test_a_process_on_a_gpu_may_use_every_core() -> None:
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    assert cores_of(replace(SETUP, device="cuda", devices=(2,))) == cores
-    assert cores_of(SETUP) == cores[:1]
+    assert cores_of(setup(device="cuda", devices=(2,))) == cores
+    assert cores_of(setup()) == cores[:1]
 
 
 def test_what_launches_kernels_is_one_thread() -> None:
-    assert replace(SETUP, devices=(0, 1, 2)).num_threads == 3
-    assert replace(SETUP, devices=(1,), device="cuda").num_threads == 1
+    assert setup(devices=(0, 1, 2)).num_threads == 3
+    assert setup(devices=(1,), device="cuda").num_threads == 1
 
 
 def check_gpus(groups: dict[Role, tuple[int, ...]], *, target_groups: int = 1) -> None:

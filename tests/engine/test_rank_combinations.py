@@ -16,9 +16,9 @@ from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 
-pytestmark = [pytest.mark.alone, two_cores]
+pytestmark = [pytest.mark.alone, two_cores]  # ranks that wait for each other take many times as long on busy cores
 PROMPTS = ((5, 17, 3, 88, 41), tuple(range(1, 60)))
 # Neither two nor three ranks divide five heads, be they five groups or one, nor the neurons or the vocabulary of 97.
 HEADS = {"llama": {"num_attention_heads": 10, "num_key_value_heads": 5}, "qwen3": {"num_attention_heads": 5}}
@@ -34,8 +34,7 @@ DISAGGREGATED: tuple[Policy, ...] = (SwiftSpec(), Pearl())
 @pytest.fixture(scope="module", params=list(HEADS))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
     shape = {"hidden_size": 60, "num_key_value_heads": 1, "intermediate_size": 83, **HEADS[request.param]}
-    target, draft = write_pair(tmp_path_factory.mktemp(request.param), architecture=request.param, **shape)
-    return ModelRef(model=str(target), dtype="float32"), ModelRef(model=str(draft), dtype="float32")
+    return references(write_pair(tmp_path_factory.mktemp(request.param), architecture=request.param, **shape))
 
 
 def outputs(engine: Launcher, policy: Policy, sampler: Sampler) -> list[tuple[int, ...]]:

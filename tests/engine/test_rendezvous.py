@@ -11,6 +11,7 @@ from swiftspec.engine.curve import Curve
 from swiftspec.engine.nodes import free_ports
 from swiftspec.engine.rendezvous import NodeFacts, Rendezvous, from_torchrun, meet
 from swiftspec.engine.store import StoreServer
+from tests.engine.setups import node_facts
 
 HERE = "127.0.0.1"
 
@@ -20,18 +21,8 @@ def port() -> int:
     return free_ports(HERE, 1)[0]
 
 
-def facts(rank: int, num_nodes: int = 2, *, plan_sha256: str = "a" * 64, version: str = "1") -> NodeFacts:
-    return NodeFacts(
-        rank=rank,
-        num_nodes=num_nodes,
-        version=version,
-        plan_sha256=plan_sha256,
-        address=HERE,
-        folder="/nowhere",
-        host=rank,
-        num_devices=1,
-        ports=(1, 2),
-    )
+def facts(rank: int, num_nodes: int = 2, **changes: str) -> NodeFacts:
+    return node_facts(rank, num_nodes=num_nodes, address=HERE, **changes)
 
 
 OURS, THEIRS = Curve.derived(b"o" * 32), Curve.derived(b"t" * 32)

@@ -22,12 +22,11 @@ with run_folder() as folder:
 
 
 @pytest.fixture
-def base(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A TMPDIR with a short path."""
-    folder = Path(tempfile.mkdtemp(prefix="base-", dir="/tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    return folder
+def base(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The TMPDIR of this process and of those that it starts."""
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    monkeypatch.setenv("TMPDIR", str(short_folder))
+    return short_folder
 
 
 def test_it_is_the_users_alone_and_removed_in_the_end(base: Path) -> None:

@@ -21,6 +21,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
+from tests.engine.pairs import references
 from tests.engine.processes import gone_within, workers
 
 PROMPT = tuple(range(1, 40))
@@ -56,8 +57,7 @@ def test_roles_are_threads_of_one_process_and_say_what_the_target_says(
 
 @two_cores
 def test_its_end_is_that_of_both(models: tuple[Path, Path]) -> None:
-    target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
-    with threads((target, draft)) as engine:
+    with threads(references(models)) as engine:
         os.kill(engine.processes[0].pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="the target process ended unexpectedly"):
             output(engine, SwiftSpec(), Sampler())
@@ -65,10 +65,9 @@ def test_its_end_is_that_of_both(models: tuple[Path, Path]) -> None:
 
 @two_cores
 def test_a_role_that_cannot_be_loaded_leaves_no_process(models: tuple[Path, Path]) -> None:
-    target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
     (models[1] / "model.safetensors").write_bytes(b"not weights")
     running = workers(os.getpid())
-    with pytest.raises(ValueError, match=str(models[1])), threads((target, draft)):
+    with pytest.raises(ValueError, match=str(models[1])), threads(references(models)):
         pass
     assert workers(os.getpid()) == running
 

@@ -1,9 +1,5 @@
 """Whole forwards of kernels against the same in plain torch; on a GPU compiled and recorded, else interpreted."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +14,8 @@ from swiftspec.engine.ops import ops_for, reference_ops, triton_ops
 from swiftspec.engine.static import StaticDecoder
 from swiftspec.engine.static_cache import StaticCache
 from swiftspec.engine.weights import FORMATS
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
+from swiftspec.kernels.compiling import MAX_SHARED_BYTES
+from tests.kernels.gate import compiled
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -135,13 +132,7 @@ def test_candidates_are_those_of_plain_torch() -> None:
 
 
 def test_a_forward_for_hopper_is_eight_launches_a_layer_that_each_start_early() -> None:
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).parent / "gates" / "forward.py"
-    command = [sys.executable, "-m", "swiftspec.kernels.compiling", str(script)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    kernels = [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+    kernels = compiled(Path(__file__).parent / "gates" / "forward.py")
     product = "_int4_gemm_kernel"
     assert [kernel.name for kernel in kernels] == [
         "_keep_slots_kernel",  # a new cache's

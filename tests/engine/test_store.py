@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
-from multiprocessing import get_context
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ import zmq
 from swiftspec.engine.curve import Curve, secure
 from swiftspec.engine.store import MAX_BYTES, MAX_KEYS, MAX_VALUE_BYTES, NodeStore, StoreServer
 from swiftspec.engine.team import Team
+from swiftspec.profiler.ranks import forkserver
 from tests.engine.processes import resident_bytes
 
 HERE = "127.0.0.1"
@@ -180,7 +180,7 @@ def _flood(port: int, seconds: float) -> None:
 def test_a_stranger_cannot_fill_the_memory(server: StoreServer, store: NodeStore) -> None:
     store.set("a", b"1")
     before = resident_bytes(os.getpid())
-    flood = get_context("spawn").Process(target=_flood, args=(server.port, 3.0))
+    flood = forkserver().Process(target=_flood, args=(server.port, 3.0))
     flood.start()
     flood.join(30)
     assert flood.exitcode == 0
@@ -196,7 +196,7 @@ def _sum(rank: int, port: int) -> None:
 
 
 def test_ranks_find_each_other_by_it(server: StoreServer) -> None:
-    ranks = [get_context("spawn").Process(target=_sum, args=(rank, server.port)) for rank in range(2)]
+    ranks = [forkserver().Process(target=_sum, args=(rank, server.port)) for rank in range(2)]
     for rank in ranks:
         rank.start()
     for rank in ranks:

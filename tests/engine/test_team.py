@@ -14,8 +14,6 @@ from swiftspec.engine.team import SilentTeam, Team
 from swiftspec.policies.effects import Role, Row
 from tests.engine.ranks import Ranks, joined_ranks
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:

@@ -2,23 +2,11 @@ import pytest
 import torch
 
 from swiftspec.documents import ModelRef
-from swiftspec.engine.protocol import Setup
 from swiftspec.engine.worker import _failure
 from swiftspec.policies.effects import Role
+from tests.engine.setups import setup
 
-SETUP = Setup(
-    role=Role.TARGET,
-    group=0,
-    rank=0,
-    size=1,
-    team="",
-    models={Role.TARGET: ModelRef(model="demo/target", dtype="bfloat16")},
-    devices=(0,),
-    device="cuda",
-    channels=(),
-    max_context=64,
-    tree_slots=64,
-)
+SETUP = setup(models={Role.TARGET: ModelRef(model="demo/target", dtype="bfloat16")}, device="cuda")
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,21 @@
-"""Engines that faults are done to, and what the tests of faults ask of them."""
+"""Requests of an engine to which faults are done, and what the tests of faults ask of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
-from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.sampling import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
-from tests.engine.pairs import write_pair
 
-__all__ = ["PATIENCE_S", "generate", "longest_gap_s", "once", "pid_of", "slow_pair", "wait_until_ready"]
+__all__ = ["PATIENCE_S", "generate", "longest_gap_s", "once", "pid_of", "wait_until_ready"]
 
 PATIENCE_S = 0.3
 LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=180)
-
-
-def slow_pair(directory: Path) -> tuple[ModelRef, ModelRef]:
-    """Of a target whose forward takes a while, so that faults fall into the middle of a request."""
-    target, draft = write_pair(directory, architecture="llama")
-    slow = ModelRef(model=str(target), dtype="float32", inflate="layers=32,hidden=192")
-    return slow, ModelRef(model=str(draft), dtype="float32")
 
 
 def generate(engine: Launcher, policy: Policy, on_commit: Callable[[int], None] = lambda _: None) -> Generation:

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from swiftspec.plan import Goal, Objective
+from swiftspec.plan import Goal, Objective, Plan
 from swiftspec.planner import Changes
 from swiftspec.planner.evaluation import Effort, Evaluator
 from swiftspec.planner.known_errors import known_errors
@@ -32,14 +32,20 @@ def fastest_by_devices() -> dict[int, float]:
     return best
 
 
+@cache
+def found(devices: int, share: float) -> Plan:
+    """The plan for so much of the speed of the best on so many devices."""
+    goal = Goal(objective=Objective.DEVICES, min_tokens_per_s=share * fastest_by_devices()[devices])
+    return plan(num_devices=NUM_DEVICES, policy=POLICY, goal=goal, changes=Changes())
+
+
 @pytest.mark.parametrize(
     ("devices", "share", "needed"),
     # Reached by a little, and missed by a little.
     [(2, 0.98, 2), (2, 1.02, 3), (3, 0.98, 3)],
 )
 def test_as_few_devices_as_all_splits_simulated_say(devices: int, share: float, needed: int) -> None:
-    wanted = share * fastest_by_devices()[devices]
-    made = plan(num_devices=NUM_DEVICES, policy=POLICY, goal=Goal(objective=Objective.DEVICES, min_tokens_per_s=wanted))
+    wanted, made = share * fastest_by_devices()[devices], found(devices, share)
     assert len(made.chosen.devices) == needed
     reached = made.chosen.prediction.metrics.figures.tokens_per_s
     assert reached >= wanted
@@ -47,8 +53,7 @@ def test_as_few_devices_as_all_splits_simulated_say(devices: int, share: float, 
 
 
 def test_rivals_of_the_fewest_devices_use_no_more_of_them() -> None:
-    goal = Goal(objective=Objective.DEVICES, min_tokens_per_s=0.98 * fastest_by_devices()[2])
-    made = plan(num_devices=NUM_DEVICES, policy=POLICY, goal=goal, changes=Changes())
+    made = found(2, 0.98)
     assert len(made.chosen.devices) == 2
     for row in made.sensitivities:
         used = sum(map(int, row.best.split()[1].split("+")))
@@ -56,8 +61,7 @@ def test_rivals_of_the_fewest_devices_use_no_more_of_them() -> None:
 
 
 def test_every_option_is_simulated_or_rejected_however_many_searches_there_were() -> None:
-    goal = Goal(objective=Objective.DEVICES, min_tokens_per_s=0.98 * fastest_by_devices()[2])
-    made = plan(num_devices=NUM_DEVICES, policy=POLICY, goal=goal)
+    made = found(2, 0.98)
     options, unfit = feasible_options(
         PROFILE, TRACE, num_devices=NUM_DEVICES, memory=MEMORY, policies={POLICY, "autoregressive"}
     )

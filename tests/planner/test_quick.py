@@ -42,7 +42,7 @@ def plan(*, num_jobs: int = 1, heard: list[tuple[int, int]] | None = None, **arg
 @pytest.fixture(scope="module")
 def made() -> tuple[Plan, list[tuple[int, int]]]:
     heard: list[tuple[int, int]] = []
-    return plan(heard=heard, goal=Goal(objective=Objective.TPOT)), heard
+    return plan(heard=heard, goal=Goal(objective=Objective.TPOT), changes=Changes()), heard
 
 
 def test_no_option_on_any_split_is_much_faster_than_what_is_quickly_found(made: tuple[Plan, object]) -> None:
@@ -96,7 +96,7 @@ def test_a_plan_tells_memory_quantisation_and_collectives(made: tuple[Plan, obje
 
 def test_a_quick_plan_does_not_depend_on_the_number_of_jobs(made: tuple[Plan, object]) -> None:
     warm_up(2).join()
-    parallel = plan(num_jobs=2, goal=Goal(objective=Objective.TPOT), backend="loky")
+    parallel = plan(num_jobs=2, goal=Goal(objective=Objective.TPOT), changes=Changes(), backend="loky")
     assert parallel.model_dump(exclude={"origin"}) == made[0].model_dump(exclude={"origin"})
 
 
@@ -107,13 +107,15 @@ def test_fewer_devices_are_better_per_device(made: tuple[Plan, object]) -> None:
     per_device = {len(c.devices): c.prediction.metrics.figures.tokens_per_s / len(c.devices) for c in (subject.chosen,)}
     other = made[0].chosen
     assert max(per_device.values()) > other.prediction.metrics.figures.tokens_per_s / len(other.devices)
-    assert plan(goal=Goal(objective=Objective.COST, price_per_hour=3.0)).chosen == subject.chosen
+    cheap = Goal(objective=Objective.COST, price_per_hour=3.0)
+    assert plan(policy="serial_tree", goal=cheap).chosen == plan(policy="serial_tree", goal=goal).chosen
 
 
 def test_a_limit_on_tpot_takes_as_many_devices_as_it_needs() -> None:
-    cheapest = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU)).chosen
+    cheapest = plan(policy="serial_tree", goal=Goal(objective=Objective.TOKENS_PER_GPU)).chosen
     limit_s = 0.8 * cheapest.prediction.metrics.tpot_s
-    kept = plan(goal=Goal(objective=Objective.TOKENS_PER_GPU, max_tpot_s=limit_s)).chosen
+    goal = Goal(objective=Objective.TOKENS_PER_GPU, max_tpot_s=limit_s)
+    kept = plan(policy="serial_tree", goal=goal).chosen
     assert kept.prediction.metrics.tpot_s <= limit_s * 1.05  # a median, where the limit is on the mean
     assert len(kept.devices) > len(cheapest.devices)
 
@@ -141,8 +143,8 @@ def test_a_policy_that_was_asked_for_has_no_rival_of_another_one() -> None:
     assert not any(row.changes_choice for row in alone.sensitivities if row.change != "another device")
 
 
-def test_sensitivities_are_those_of_the_choice() -> None:
-    subject = plan(changes=Changes())
+def test_sensitivities_are_those_of_the_choice(made: tuple[Plan, object]) -> None:
+    subject, _ = made
     assert {row.change for row in subject.sensitivities} >= {"acceptance -10 %", "another device"}
     own = subject.chosen.prediction.metrics.figures.tokens_per_s
     for row in subject.sensitivities:
@@ -179,7 +181,7 @@ def test_a_plan_says_which_errors_its_intervals_include(made: tuple[Plan, object
 
 def test_only_allowed_degrees_are_chosen() -> None:
     two = AllowedDegrees(sizes=frozenset({2}))
-    subject = plan(degrees=two, changes=Changes(), num_devices=4)
+    subject = plan(policy="swiftspec", degrees=two, changes=Changes(), num_devices=4)
     assert {len(group) for group in subject.chosen.groups.values()} == {2}
     assert all(size == "2" for cell in subject.explored for size in cell.split.split("+"))
     assert "another device" not in {row.change for row in subject.sensitivities}

@@ -66,13 +66,16 @@ def test_no_option_is_much_faster_than_the_chosen_one(made: tuple[Plan, object])
     subject, _ = made
     simulator = Simulator(PROFILE, TRACE)
 
-    def tokens_per_s(option: Option) -> float:
-        runs = [simulator.run(option.policy, degrees=option.degrees, seed=seed).timelines for seed in (1, 2)]
+    def tokens_per_s(option: Option, *seeds: int) -> float:
+        runs = [simulator.run(option.policy, degrees=option.degrees, seed=seed).timelines for seed in seeds]
         return measure([timeline for run in runs for timeline in run]).figures.tokens_per_s
 
     options, _ = feasible_options(PROFILE, TRACE, num_devices=2)
-    best = max(tokens_per_s(option) for option in options)
-    assert best <= subject.chosen.prediction.metrics.figures.tokens_per_s * 1.05
+    chosen = subject.chosen.prediction.metrics.figures.tokens_per_s
+    # Two seeds differ by a few percent: what is slower than the choice with one of them has no need of the other.
+    rivals = [option for option in options if tokens_per_s(option, 1) > 0.97 * chosen]
+    assert rivals
+    assert all(tokens_per_s(option, 1, 2) <= 1.05 * chosen for option in rivals)
 
 
 def test_prediction_is_what_the_simulator_says(made: tuple[Plan, object]) -> None:

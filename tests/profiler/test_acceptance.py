@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from swiftspec.acceptance import AcceptanceTrace, Guesser
-from swiftspec.documents import ModelRef
 from swiftspec.profiler.acceptance import record_trace
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 
 PROMPTS = (("a", (5, 17, 3)), ("b", (9,)), ("c", tuple(range(1, 90))))
 
@@ -25,7 +24,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def record(
     models: tuple[Path, Path], max_new_tokens: int, *, outputs: Sequence[Sequence[int]] | None = None
 ) -> AcceptanceTrace:
-    target, draft = (ModelRef(model=str(model), dtype="float32") for model in models)
+    target, draft = references(models)
     return record_trace(
         target=target,
         draft=draft,

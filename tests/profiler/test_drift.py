@@ -11,17 +11,14 @@ from swiftspec.profile import Profile
 from swiftspec.profiler.drift import DriftGauge
 from swiftspec.profiler.steps import DRAFT_ROWS, step_points
 from swiftspec.timeline import Phase
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 
 GROUPS = {Role.TARGET: (0,)}
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    target, draft = (
-        ModelRef(model=str(path), dtype="float32")
-        for path in write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
-    )
+    target, draft = references(write_pair(tmp_path_factory.mktemp("pair"), architecture="llama"))
     # Room for prompts of 256 tokens: of a number that needs no padding, so that what is timed is what is looked up.
     with Launcher(target=target, draft=draft, groups=GROUPS, layout=Layout.COLOCATED, max_context=257) as started:
         yield started
@@ -75,7 +72,7 @@ def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch
 
 
 def test_a_draft_on_cores_of_its_own_is_timed_after_waits_too(tmp_path: Path) -> None:
-    target, draft = (ModelRef(model=str(path), dtype="float32") for path in write_pair(tmp_path, architecture="llama"))
+    target, draft = references(write_pair(tmp_path, architecture="llama"))
     groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
     with Launcher(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=256) as started:
         gauge = DriftGauge([(started, groups, {})], vocab_size=64)

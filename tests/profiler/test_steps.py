@@ -14,7 +14,7 @@ from swiftspec.profiler import steps
 from swiftspec.profiler.host import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
 from swiftspec.timeline import Phase, Span, Timeline
-from tests.engine.pairs import write_pair
+from tests.engine.pairs import references, write_pair
 
 GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}
 
@@ -99,12 +99,13 @@ def test_a_hop_is_counted_only_where_the_receiver_was_waiting() -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
-    target, draft = write_pair(tmp_path_factory.mktemp("pair"), architecture="llama")
+    target, draft = references(write_pair(tmp_path_factory.mktemp("pair"), architecture="llama"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "PASSES", 1)
+        for name, value in (("PASSES", 1), ("SWEEPS", 1), ("HOST_TOKENS", 24)):
+            patch.setattr(steps, name, value)
         return measure_profile(
-            target=ModelRef(model=str(target), dtype="float32"),
-            draft=ModelRef(model=str(draft), dtype="float32"),
+            target=target,
+            draft=draft,
             device="cpu",
             num_devices=min(2, len(os.sched_getaffinity(0))),
             progress=lambda *_: None,

@@ -1,4 +1,9 @@
 import dataclasses
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +28,11 @@ def test_two_ranks_cost_each_other_something_at_every_number_of_rows() -> None:
 
 
 @two_cores
-def test_a_rank_that_fails_is_told() -> None:
+def test_a_rank_that_fails_is_told_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn = import_module("torch.multiprocessing.spawn")  # its package has a function of that name
+    here = SimpleNamespace(NamedTemporaryFile=partial(NamedTemporaryFile, dir=tmp_path))
+    monkeypatch.setattr(spawn, "tempfile", here)
     impossible = dataclasses.replace(SPEC, hidden_size=-1)
     with pytest.raises(RuntimeError, match="collectives among 2 ranks failed"):
         team_samples(impossible, "float32", devices=(0, 1), ranks=2, rows=(1,))
+    assert list(tmp_path.iterdir()) == []
