@@ -45,7 +45,7 @@ if [[ $dry_run ]]; then
     device=cpu inflate=() quick=(--quick) deadline_s=3600 workers=0
     export TRITON_INTERPRET=1 OMP_NUM_THREADS=1
     # A profile of so few samples is made in seconds. It is enough to make a plan, not to make a good one.
-    brief="import sys; from swiftspec.profiler import steps; from swiftspec.cli import main"
+    brief="import sys; from swiftspec.profiler import steps; from swiftspec.cli.app import main"
     brief+="; steps.PASSES = steps.SWEEPS = steps.REPEATS = 1; steps.HOST_TOKENS = 16; steps.CONTEXTS = (16, 64)"
     verbs=("$python" -c "$brief; sys.exit(main(sys.argv[1:]))")
 fi
@@ -112,13 +112,13 @@ export -f with
 export device
 
 is_right() {
-    local engine=(tests/engine/test_replay.py tests/engine/test_static_kernels.py tests/engine/test_static.py
+    local engine=(tests/engine/model/test_cuda_graph.py tests/engine/test_static_kernels.py tests/engine/model/test_gpu_model.py
         tests/engine/test_sharing.py)
     local ranks=(tests/kernels/test_all_reduce.py tests/kernels/test_gemm_all_reduce.py tests/kernels/test_symmetric.py
         tests/kernels/test_round.py)
     local kernels=(tests/kernels "${ranks[@]/#/--ignore=}")
     if [[ $dry_run ]]; then
-        engine=(tests/engine/test_replay.py) kernels=(tests/kernels/test_rms_norm.py)
+        engine=(tests/engine/model/test_cuda_graph.py) kernels=(tests/kernels/test_rms_norm.py)
         ranks=(tests/kernels/test_symmetric.py)
     fi
     measure limits 25 limits

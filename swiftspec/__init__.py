@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swiftspec.session import AsyncEngine, Engine
+    from swiftspec.engine.api import AsyncEngine, Engine
 
 __all__ = ["AsyncEngine", "Engine", "__version__"]
 
@@ -19,5 +19,5 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """`Engine` and `AsyncEngine`, which need more than this."""
     if name in ("AsyncEngine", "Engine"):
-        return getattr(import_module("swiftspec.session"), name)
+        return getattr(import_module("swiftspec.engine.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 import sys
 
-from swiftspec.commands.program import run_program
+from swiftspec.cli.program import run_program
 
 __all__ = ["program"]
 
@@ -13,7 +13,7 @@ def program() -> int:
 
 
 def _main() -> int:
-    from swiftspec.cli import main  # what takes a while, and may be interrupted
+    from swiftspec.cli.app import main  # what takes a while, and may be interrupted
 
     return main()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.engine.nursery import shared_nursery
+from swiftspec.engine.process.fork_server_client import shared_nursery
 
 if not torch.cuda.is_available():
     # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.

@@ -217,12 +217,17 @@ def signature_violations(module: Module) -> Iterator[str]:
 WRITES = re.compile(r"\.(write_text|write_bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|\bnp\.save\w*\(")
 # Records and archives of a run on a machine that may have nothing but torch: written and read by its own steps.
 GPU_RUNS = ("swiftspec.profiler.gpu_report", "swiftspec.profiler.gpu_steps", "swiftspec.profiler.kernel_cache")
-WRITERS = ("swiftspec.files", "swiftspec.engine.inflate", *GPU_RUNS)  # inflate: a folder that appears whole
+WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate", *GPU_RUNS)  # inflate: a folder that appears whole
 READS = re.compile(r"\bjson\.loads?\(|\bnp\.load\(")
 # What comes with the package is believed.
 SHIPPED = (
-    *("swiftspec.backtest.systems", "swiftspec.ops.published", "swiftspec.ops.constants", "swiftspec.registry"),
-    *("swiftspec.difficulty.pairs", *GPU_RUNS),
+    *(
+        "swiftspec.backtest.systems",
+        "swiftspec.costmodel.published",
+        "swiftspec.costmodel.constants",
+        "swiftspec.registry",
+    ),
+    *("swiftspec.acceptance.proxy_pairs", *GPU_RUNS),
 )
 
 
@@ -316,10 +321,10 @@ def test_command_line_loads_nothing_heavy_when_imported() -> None:
         (layering_violations, "swiftspec.engine.driver", "from ..planner import search"),
         (layering_violations, "swiftspec.engine.driver", "importlib.import_module('swiftspec.profiler')"),
         (layering_violations, "swiftspec.simulator.driver", "import torch.nn"),
-        (layering_violations, "swiftspec.plan", "from swiftspec.engine.model import Decoder"),
-        (layering_violations, "swiftspec.commands.run", "from swiftspec.cli import app"),
+        (layering_violations, "swiftspec.plan", "from swiftspec.engine.model.cpu_model import Decoder"),
+        (layering_violations, "swiftspec.cli.run", "from swiftspec.cli.app import app"),
         (layering_violations, "swiftspec.utils", ""),
-        (banned_root_violations, "swiftspec.engine.model", "import kernels.attention"),
+        (banned_root_violations, "swiftspec.engine.model.cpu_model", "import kernels.attention"),
         (banned_root_violations, "tests.test_x", "def test():\n    from simulator import driver"),
         (purity_violations, "swiftspec.policies.swiftspec", "import time"),
         (purity_violations, "swiftspec.tree", "from numpy import random"),
@@ -341,15 +346,15 @@ def test_checks_find_what_they_look_for(check: Check, name: str, text: str) -> N
 def test_heavy_start_is_found_through_other_modules() -> None:
     texts = {
         "swiftspec": "",
-        "swiftspec.cli": "def main():\n    import torch\nfrom swiftspec.commands import plan",
-        "swiftspec.commands": "",
-        "swiftspec.commands.plan": "from swiftspec.planner import search",
+        "swiftspec.cli": "def main():\n    import torch\nfrom swiftspec.cli import plan",
+        "swiftspec.cli": "",
+        "swiftspec.cli.plan": "from swiftspec.planner import search",
         "swiftspec.planner": "import simpy",
     }
     modules = {name: Module(name=name, text=text, is_package=name == "swiftspec") for name, text in texts.items()}
     assert list(heavy_start_violations(modules)) == [
         "swiftspec.cli: importing it loads simpy, through swiftspec.planner",
-        "swiftspec.commands.plan: importing it loads simpy, through swiftspec.planner",
+        "swiftspec.cli.plan: importing it loads simpy, through swiftspec.planner",
     ]
 
 

@@ -15,15 +15,15 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import swiftspec
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.documents import file_sha256
-from swiftspec.plan import Plan
+from swiftspec.artifacts.document import file_sha256
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import POLICIES
-from swiftspec.profile import Profile
-from swiftspec.report import Report
 
 ROOT = Path(__file__).resolve().parents[1]
-HELP = "import sys; sys.argv = ['swiftspec', '--help']; from swiftspec.cli import main; main()"
+HELP = "import sys; sys.argv = ['swiftspec', '--help']; from swiftspec.cli.app import main; main()"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REQUIREMENTS = [Requirement(line) for line in PROJECT["dependencies"]]
 DEV_REQUIREMENTS = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]

@@ -12,6 +12,8 @@ and correlation length are the bundled pair's; the other two are means over seve
 
 from collections.abc import Iterator
 
+from swiftspec.acceptance import PRIOR, Chain, fit_difficulty, tree_acceptance
+from swiftspec.acceptance.published import Quantity, published_acceptance
 from swiftspec.backtest.fitting import chains_of
 from swiftspec.backtest.rows import Constant, Row
 from swiftspec.backtest.static_trees import (
@@ -23,8 +25,6 @@ from swiftspec.backtest.static_trees import (
     specinfer_records,
 )
 from swiftspec.backtest.table7 import Reading, predicted_lengths, published_lengths
-from swiftspec.difficulty import PRIOR, Chain, fit_difficulty, tree_acceptance
-from swiftspec.registry.acceptance import Quantity, published_acceptance
 
 __all__ = ["acceptance_rows"]
 

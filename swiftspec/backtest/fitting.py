@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import swiftspec.difficulty
+import swiftspec.acceptance
+from swiftspec.acceptance import Chain, Difficulty, Fit, fit_difficulty
+from swiftspec.acceptance.proxy_pairs import FittedPair
+from swiftspec.acceptance.published import Quantity, acceptance_of
 from swiftspec.backtest.static_trees import FORKED, forked_fit
 from swiftspec.backtest.table7 import DRAFT, TARGET, Reading, published_lengths, serial_fits
-from swiftspec.difficulty import Chain, Difficulty, Fit, fit_difficulty
-from swiftspec.difficulty.pairs import FittedPair
 from swiftspec.files.writing import write_output
-from swiftspec.registry.acceptance import Quantity, acceptance_of
 
 __all__ = ["chains_of", "fitted_again"]
 
@@ -65,7 +65,7 @@ def _fitted(target: str, draft: str, dataset: str, fit: Fit, to: str) -> FittedP
 
 def _write() -> None:
     lines = ",\n".join(json.dumps(pair.model_dump()) for pair in fitted_again())
-    write_output(Path(swiftspec.difficulty.__file__).with_name("fitted.json"), f"[\n{lines}\n]\n".encode())
+    write_output(Path(swiftspec.acceptance.__file__).with_name("fitted.json"), f"[\n{lines}\n]\n".encode())
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from swiftspec.backtest.rows import Constant, Row
-from swiftspec.ops.constants import CONSTANTS, fitted_constants
-from swiftspec.ops.forward import forward_parts
-from swiftspec.ops.importing import Record, read_rows
-from swiftspec.ops.kernels import Kernels
-from swiftspec.ops.shipped import kernels_of
-from swiftspec.registry import DEVICES, QUANTISATIONS, known_model, model_names
-from swiftspec.specs import ModelSpec
+from swiftspec.costmodel.constants import CONSTANTS, fitted_constants
+from swiftspec.costmodel.forward import forward_parts
+from swiftspec.costmodel.importing import Record, read_rows
+from swiftspec.costmodel.kernel_latency import Kernels
+from swiftspec.costmodel.shipped import kernels_of
+from swiftspec.devices import DEVICES
+from swiftspec.models import QUANTISATIONS, known_model, model_names
+from swiftspec.models.spec import ModelSpec
 
 __all__ = ["FITTED", "Points", "ServingPoint", "fit_constants", "read_points", "serving_rows"]
 

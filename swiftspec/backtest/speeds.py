@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from swiftspec.difficulty import Difficulty, synthesise
-from swiftspec.documents import ModelRef
-from swiftspec.ops.compose import compose_profile
-from swiftspec.ops.forward import Host
-from swiftspec.ops.published import PublishedForwards, StandardInt4Kernels, SwiftSpecKernels
-from swiftspec.ops.shipped import kernels_of
+from swiftspec.acceptance import Difficulty, synthesise
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.profile import HostPoint, Profile
+from swiftspec.artifacts.timeline import Metrics, Phase, measure
+from swiftspec.costmodel.compose import compose_profile
+from swiftspec.costmodel.forward import Host
+from swiftspec.costmodel.published import PublishedForwards, StandardInt4Kernels, SwiftSpecKernels
+from swiftspec.costmodel.shipped import kernels_of
+from swiftspec.devices import DeviceSpec, named_device
+from swiftspec.models import known_model
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
-from swiftspec.profile import HostPoint, Profile
-from swiftspec.registry import DeviceSpec, known_model, named_device
 from swiftspec.simulator.driver import Simulator
-from swiftspec.timeline import Metrics, Phase, measure
 
 __all__ = ["INT4_STACKS", "Deployment", "decoding"]
 

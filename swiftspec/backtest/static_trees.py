@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swiftspec.difficulty import (
+from swiftspec.acceptance import (
     Difficulty,
     Fit,
     Length,
@@ -20,9 +20,9 @@ from swiftspec.difficulty import (
     synthesise,
     tree_acceptance,
 )
-from swiftspec.documents import ModelRef
+from swiftspec.acceptance.published import PublishedAcceptance, Quantity, acceptance_of, published_acceptance
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.policies.sequoia import static_tree
-from swiftspec.registry.acceptance import PublishedAcceptance, Quantity, acceptance_of, published_acceptance
 
 __all__ = [
     "FORKED",

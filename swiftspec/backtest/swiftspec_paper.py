@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from swiftspec.acceptance import acceptance_for
 from swiftspec.backtest.rows import Constant, Row
 from swiftspec.backtest.speeds import Deployment, decoding
 from swiftspec.backtest.systems import published_systems
 from swiftspec.backtest.table7 import Reading
-from swiftspec.difficulty import acceptance_for
-from swiftspec.ops.linear import LinearFit, Observation, leave_one_out
-from swiftspec.ops.published import StandardInt4Kernels, SwiftSpecKernels, standard_observations
+from swiftspec.costmodel.linear_fit import LinearFit, Observation, leave_one_out
+from swiftspec.costmodel.published import StandardInt4Kernels, SwiftSpecKernels, standard_observations
+from swiftspec.devices import named_device
 from swiftspec.policies.effects import Role
-from swiftspec.registry import named_device
 
 __all__ = ["paper_constants", "paper_rows", "split_speeds"]
 

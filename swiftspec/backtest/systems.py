@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from swiftspec.acceptance import acceptance_for
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.backtest.rows import Row
 from swiftspec.backtest.speeds import Deployment, decoding
-from swiftspec.difficulty import acceptance_for
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.timeline import Phase
 
 __all__ = ["published_systems", "ssd_rows", "system_rows"]
 

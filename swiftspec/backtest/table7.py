@@ -23,16 +23,16 @@ from functools import cache
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
-from swiftspec.difficulty import PRIOR, Difficulty, Fit, Length, fit_difficulty, synthesise
-from swiftspec.documents import ModelRef, Origin
-from swiftspec.latency import NUM_QUANTILES, Provenance
+from swiftspec.acceptance import PRIOR, Difficulty, Fit, Length, fit_difficulty, synthesise
+from swiftspec.acceptance.published import acceptance_of
+from swiftspec.artifacts.document import ModelRef, Origin
+from swiftspec.artifacts.latency import NUM_QUANTILES, Provenance
+from swiftspec.artifacts.profile import Profile, StepPoint
+from swiftspec.artifacts.timeline import Phase, measure
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import Profile, StepPoint
-from swiftspec.registry.acceptance import acceptance_of
 from swiftspec.simulator.driver import Simulator
-from swiftspec.timeline import Phase, measure
 
 __all__ = ["DRAFT", "TARGET", "Reading", "predicted_lengths", "published_lengths", "serial_fits"]
 

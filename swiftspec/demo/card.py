@@ -9,11 +9,11 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.demo import train
 from swiftspec.demo.corpus import HELD_OUT_MODULES, held_out_sources
 from swiftspec.demo.prompts import traced_prompts, validated_prompts
-from swiftspec.documents import ModelRef
 from swiftspec.files.writing import write_output
 from swiftspec.profiler.acceptance import record_trace
 

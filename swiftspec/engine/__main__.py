@@ -2,8 +2,8 @@
 
 import sys
 
-from swiftspec.cli import main
-from swiftspec.commands.program import run_program
+from swiftspec.cli.app import main
+from swiftspec.cli.program import run_program
 
 if __name__ == "__main__":
     sys.exit(run_program(lambda: main(["run", *sys.argv[1:]])))

@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from swiftspec.engine.channel import Channel
-from swiftspec.engine.residual import ResidualSampling
-from swiftspec.engine.sampling import Sampler
+from swiftspec.artifacts.timeline import Phase, Span
+from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.model.rejection_sampler import ResidualSampling
+from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies.effects import (
     Candidates,
     Clock,
@@ -26,7 +27,6 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
-from swiftspec.timeline import Phase, Span
 
 __all__ = ["Driver", "Model"]
 

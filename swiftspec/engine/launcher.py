@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from threading import Event
 from types import TracebackType
 
-from swiftspec.documents import ModelRef
-from swiftspec.engine.crew import Crew, ProcessInfo
-from swiftspec.engine.devices import TREE_SLOTS, Device, usable_device
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.timeline import Timeline
+from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
 from swiftspec.engine.interrupts import interrupts_noted
-from swiftspec.engine.nursery import shared_nursery
-from swiftspec.engine.placement import LocalSite, Seat, Site, check_groups, seats
-from swiftspec.engine.protocol import Generate, Setup
-from swiftspec.engine.run_folder import run_folder
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.fork_server_client import shared_nursery
+from swiftspec.engine.process.placement import LocalSite, Seat, Site, check_groups, seats
+from swiftspec.engine.process.protocol import Generate, Setup
+from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.engine.process.worker_group import Crew, ProcessInfo
 from swiftspec.engine.running import RunningRequest
-from swiftspec.engine.sampling import Sampler
 from swiftspec.errors import EngineError
-from swiftspec.plan import Candidate, Plan
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.policies.prompt_lookup import PromptLookup
-from swiftspec.timeline import Timeline
 
 __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Event
 
-from swiftspec.engine.crew import Crew
-from swiftspec.engine.protocol import Committed, Finished, Generate
-from swiftspec.engine.waiting import Silence, is_stopped
+from swiftspec.artifacts.timeline import Span
+from swiftspec.engine.process.protocol import Committed, Finished, Generate
+from swiftspec.engine.process.timeouts import Silence, is_stopped
+from swiftspec.engine.process.worker_group import Crew
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
-from swiftspec.timeline import Span
 
 __all__ = ["RunningRequest"]
 

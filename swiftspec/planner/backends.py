@@ -13,7 +13,7 @@ import joblib
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
-from swiftspec.registry.names import unknown
+from swiftspec.models.names import unknown
 
 __all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start"]
 

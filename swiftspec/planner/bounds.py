@@ -6,15 +6,15 @@ from functools import cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.plan import Goal
+from swiftspec.artifacts.plan import Goal
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.goals import merit
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
 from swiftspec.simulator.closed_forms import best_tree_tokens, fewest_rounds, serial_round_s
-from swiftspec.timeline import Phase
 
 __all__ = ["ClosedForms"]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.plan import Goal
+from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.evaluation import Outcome
 from swiftspec.planner.goals import merit
 from swiftspec.planner.known_errors import NO_ERRORS, KnownErrors

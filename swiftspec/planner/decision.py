@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swiftspec.plan import Candidate, Goal, Prediction
+from swiftspec.artifacts.plan import Candidate, Goal, Prediction
 from swiftspec.planner.choice import Resampling
 from swiftspec.planner.evaluation import Effort, Outcome
 from swiftspec.planner.goals import limits

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
-from swiftspec.specs import ModelSpec
 
 __all__ = ["ANY_DEGREES", "AllowedDegrees"]
 

@@ -12,18 +12,18 @@ import joblib
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.latency import Provenance
-from swiftspec.plan import Goal
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Goal
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.timeline import Metrics, Timeline, measure
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.backends import quiet_start
 from swiftspec.planner.goals import merit
 from swiftspec.planner.option import Option
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
 from swiftspec.simulator.driver import Simulation, Simulator
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
-from swiftspec.steps import Latencies
-from swiftspec.timeline import Metrics, Timeline, measure
 
 __all__ = ["Effort", "Evaluator", "Outcome", "warm_up"]
 

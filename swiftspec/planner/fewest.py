@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from swiftspec.plan import Goal
+from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.decision import Decision, OutOfReachError
 from swiftspec.planner.trials import Standing
 

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.base import shape_of
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.plan import Candidate, Goal, Objective
+from swiftspec.artifacts.plan import Candidate, Goal, Objective
 
 __all__ = ["PER_DEVICE", "Limit", "limits", "merit", "merit_of_speed", "preference", "reach"]
 

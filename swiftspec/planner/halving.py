@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from swiftspec.artifacts.profile import Profile
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.evaluation import Effort
 from swiftspec.planner.option import Option
 from swiftspec.planner.trials import Finals, Trials, by_policy
-from swiftspec.profile import Profile
 
 __all__ = ["halved"]
 

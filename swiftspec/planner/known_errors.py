@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.latency import Provenance
-from swiftspec.plan import Acceptance
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Acceptance
+from swiftspec.artifacts.profile import Profile
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors, forward_errors
 
 __all__ = ["NO_ERRORS", "PUBLISHED_ACCEPTANCE", "KnownErrors", "known_errors"]

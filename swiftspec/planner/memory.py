@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from swiftspec.plan import GroupMemory
+from swiftspec.artifacts.plan import GroupMemory
+from swiftspec.devices import DeviceSpec
+from swiftspec.models import QUANTISATIONS, sharded, weight_bytes
+from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
-from swiftspec.registry import QUANTISATIONS, DeviceSpec, sharded, weight_bytes
-from swiftspec.specs import ModelSpec
 
 __all__ = ["MemoryModel", "gigabytes"]
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from swiftspec.plan import described, named_split
+from swiftspec.artifacts.plan import described, named_split
+from swiftspec.devices import ClusterSpec
 from swiftspec.policies import POLICIES, Layout, Policy
 from swiftspec.policies.base import Value, shape_of
 from swiftspec.policies.effects import Role
-from swiftspec.registry import ClusterSpec
 
 __all__ = ["Key", "Option", "Split"]
 

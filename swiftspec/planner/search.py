@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.documents import Origin
-from swiftspec.plan import Acceptance, Basis, Goal, Objective, Plan
+from swiftspec.artifacts.document import Origin
+from swiftspec.artifacts.plan import Acceptance, Basis, Goal, Objective, Plan
+from swiftspec.artifacts.profile import Collective, Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.backends import parallel_backend
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.decision import Decision, OutOfReachError, decide
@@ -24,7 +25,6 @@ from swiftspec.planner.trials import Finals, Progress, Standing, Trials
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Collective, Profile
 
 __all__ = ["Search", "make_plan"]
 

@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceTrace, Guesses, TracedPrompt
-from swiftspec.plan import Goal, Sensitivity
+from swiftspec.artifacts.plan import Goal, Sensitivity
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesses, TracedPrompt
 from swiftspec.planner.choice import MOST_GIVEN_UP
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
@@ -17,10 +20,7 @@ from swiftspec.planner.space import longest_context
 from swiftspec.planner.trials import Standing
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
-from swiftspec.steps import Latencies
-from swiftspec.timeline import Phase
 
 __all__ = ["Changes", "sensitivities", "weakened"]
 

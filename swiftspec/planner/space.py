@@ -8,16 +8,16 @@ from itertools import product
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceTrace, Guesser
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
+from swiftspec.devices import ClusterSpec
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.fit import Fit
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.option import Option, Split
 from swiftspec.policies import POLICIES, Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
-from swiftspec.registry import ClusterSpec
-from swiftspec.timeline import Phase
 
 __all__ = ["Option", "feasible_options", "longest_context"]
 

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.plan import Goal
+from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.evaluation import Outcome
 from swiftspec.planner.goals import merit_of_speed
 from swiftspec.planner.option import Key, Option

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.plan import Explored, Goal
+from swiftspec.artifacts.plan import Explored, Goal
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
 from swiftspec.planner.goals import reach
 from swiftspec.planner.option import Key, Option, Split

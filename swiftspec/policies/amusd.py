@@ -32,8 +32,8 @@ from swiftspec.policies.effects import (
     receive,
     target_forward,
 )
+from swiftspec.policies.tree import Subtree, TokenTree
 from swiftspec.policies.verification import Request, follow
-from swiftspec.tree import Subtree, TokenTree
 
 __all__ = ["Amusd"]
 

@@ -34,8 +34,8 @@ from swiftspec.policies.effects import (
     receive,
     target_forward,
 )
+from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import Request, expand
-from swiftspec.tree import TokenTree
 
 __all__ = ["Dsi"]
 

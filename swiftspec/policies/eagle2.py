@@ -14,9 +14,9 @@ from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Program, Role, Step
-from swiftspec.policies.layers import Layers, layered_rounds
+from swiftspec.policies.level_trees import Layers, layered_rounds
+from swiftspec.policies.tree import Candidates, at_temperature
 from swiftspec.policies.verification import Request
-from swiftspec.tree import Candidates, at_temperature
 
 __all__ = ["Eagle2Tree"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from swiftspec.tree import Candidates, Row, Subtree
+from swiftspec.policies.tree import Candidates, Row, Subtree
 
 __all__ = [
     "Candidates",

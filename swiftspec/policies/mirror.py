@@ -27,8 +27,8 @@ from swiftspec.policies.effects import (
     target_exit,
     target_finish,
 )
+from swiftspec.policies.tree import Candidates, Subtree
 from swiftspec.policies.verification import Request, verify_rounds
-from swiftspec.tree import Candidates, Subtree
 
 __all__ = ["Mirror"]
 

@@ -25,8 +25,8 @@ from swiftspec.policies.effects import (
     prefill,
     receive_verdict,
 )
+from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import Request, expand, verify_windows
-from swiftspec.tree import TokenTree
 
 __all__ = ["Pearl"]
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, target_forward
+from swiftspec.policies.tree import Subtree
 from swiftspec.policies.verification import Request, follow
-from swiftspec.tree import Subtree
 
 __all__ = ["Lookup", "PromptLookup"]
 

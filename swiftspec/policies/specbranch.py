@@ -29,8 +29,8 @@ from swiftspec.policies.effects import (
     prefill,
     receive_verdict,
 )
+from swiftspec.policies.tree import Subtree, TokenTree
 from swiftspec.policies.verification import Request, verify_windows
-from swiftspec.tree import Subtree, TokenTree
 
 __all__ = ["SpecBranch"]
 

@@ -30,8 +30,8 @@ from swiftspec.policies.effects import (
     prefill,
     receive,
 )
+from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import Request, expand, verify_rounds
-from swiftspec.tree import TokenTree
 
 __all__ = ["SwiftSpec"]
 

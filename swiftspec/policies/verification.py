@@ -19,7 +19,7 @@ from swiftspec.policies.effects import (
     receive_subtree,
     target_forward,
 )
-from swiftspec.tree import TokenTree
+from swiftspec.policies.tree import TokenTree
 
 __all__ = ["Request", "below", "expand", "follow", "verify_rounds", "verify_windows"]
 

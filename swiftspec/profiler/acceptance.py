@@ -6,12 +6,12 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
-from swiftspec.documents import ModelRef, Origin
-from swiftspec.engine.cached import CachedDecoder
+from swiftspec.artifacts.document import ModelRef, Origin
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.engine.model.runner import CachedDecoder
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
+from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role, Row
-from swiftspec.specs import ModelSpec, model_directory
 
 __all__ = ["record_trace"]
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from swiftspec.engine.cached import AnyDecoder, CachedDecoder
-from swiftspec.engine.devices import TREE_SLOTS
+from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.model import Decoder
-from swiftspec.engine.ops import Ops
-from swiftspec.engine.sampling import Sampler
-from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.weights import FORMATS
+from swiftspec.engine.model.cpu_model import Decoder
+from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_ops import Ops
+from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.runner import AnyDecoder, CachedDecoder
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.specs import model_directory
 
 __all__ = ["decoder_records", "greedy_records"]
 

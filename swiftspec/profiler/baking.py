@@ -22,21 +22,21 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from swiftspec.documents import ModelRef
-from swiftspec.engine.checkpoint import weight_shapes
-from swiftspec.engine.ops import triton_ops
-from swiftspec.engine.staging import BUCKETS
-from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.weights import FORMATS
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.engine.model.checkpoint import weight_shapes
+from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_ops import triton_ops
+from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.input_batch import BUCKETS
 from swiftspec.kernels.compiling import compiling
 from swiftspec.kernels.products import TileConfig, Workspace
 from swiftspec.kernels.quantised import BLOCK
 from swiftspec.kernels.tables import Product
-from swiftspec.profiler.ranks import forkserver
+from swiftspec.models import known_model
+from swiftspec.models.spec import ModelSpec
+from swiftspec.profiler.helper_processes import forkserver
 from swiftspec.profiler.steps import computed_spec
 from swiftspec.profiler.tuning import ROWS, candidates, kernel_of, products_of, weight_of
-from swiftspec.registry import known_model
-from swiftspec.specs import ModelSpec
 
 __all__ = ["Decoding", "Launch", "Tests", "compile_all", "decodings", "tuning_launches"]
 

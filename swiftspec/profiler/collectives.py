@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from swiftspec.engine.replay import GraphPool, Replay
-from swiftspec.engine.run_folder import run_folder
-from swiftspec.profiler.ranks import answer_of_ranks
-from swiftspec.profiler.stopwatch import Stopwatch, Timing
+from swiftspec.engine.model.cuda_graph import GraphPool, Replay
+from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.profiler.helper_processes import answer_of_ranks
+from swiftspec.profiler.op_timer import Stopwatch, Timing
 
 __all__ = ["BACKENDS", "all_reduce_times"]
 

@@ -7,13 +7,13 @@ from statistics import median
 
 import numpy as np
 
+from swiftspec.artifacts.profile import Profile, StepPoint, StepTable
+from swiftspec.artifacts.timeline import Timeline
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile, StepPoint, StepTable
 from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweep, step_points
-from swiftspec.timeline import Timeline
 
 __all__ = ["DriftGauge"]
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from swiftspec.engine.checkpoint import weight_shapes
-from swiftspec.engine.ops import PRODUCTS, Ops, ops_for, triton_ops
-from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.weights import FORMATS, read_bytes
+from swiftspec.engine.model.checkpoint import weight_shapes
+from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, ops_for, triton_ops
+from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
+from swiftspec.models import known_model
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.profiler.op_timer import Stopwatch
 from swiftspec.profiler.rivals import Record, bandwidth_record, copy_record
-from swiftspec.profiler.stopwatch import Stopwatch
-from swiftspec.registry import known_model
-from swiftspec.specs import ModelSpec, model_directory
 
 __all__ = ["MODELS", "WAYS", "forward_record", "shape_of"]
 

@@ -84,7 +84,7 @@ def _import_all(names: Iterable[str]) -> None:
 
 
 def _watch(options: argparse.Namespace) -> Any:
-    from swiftspec.profiler.stopwatch import Stopwatch
+    from swiftspec.profiler.op_timer import Stopwatch
 
     brief: dict[str, Any] = {"repeats": 5, "warm_up_s": 0.0, "budget_s": 0.0, "in_a_row": 1, "cached_bytes": 1 << 12}
     return Stopwatch(options.device, **(brief if options.quick else {}))
@@ -130,7 +130,7 @@ def _forward(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _decoder(options: argparse.Namespace) -> Iterable[Record]:
-    from swiftspec.engine.ops import triton_ops
+    from swiftspec.engine.model.gpu_ops import triton_ops
     from swiftspec.profiler.agreement import decoder_records
 
     if options.device == "cpu":  # kernels are interpreted, and Triton's interpreter multiplies bf16 wrongly
@@ -152,7 +152,7 @@ def _greedy(options: argparse.Namespace) -> Iterable[Record]:
 
 def _tune(options: argparse.Namespace) -> Iterator[Record]:
     """Compile all candidates in parallel, then measure; the table is written anew after each product."""
-    from swiftspec.documents import device_name
+    from swiftspec.artifacts.document import device_name
     from swiftspec.kernels.tables import Product, table_path
     from swiftspec.profiler.baking import compile_all, tuning_launches
     from swiftspec.profiler.tuning import ROWS, products_of, save_table, tune
@@ -181,8 +181,8 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _ops(options: argparse.Namespace) -> Iterator[Record]:
-    from swiftspec.documents import ModelRef, Origin
-    from swiftspec.profiler.ops import CONTEXTS, ROWS, Grid, measure_ops, op_tables
+    from swiftspec.artifacts.document import ModelRef, Origin
+    from swiftspec.profiler.op_benchmark import CONTEXTS, ROWS, Grid, measure_ops, op_tables
     from swiftspec.profiler.steps import computed_spec
 
     models = [ModelRef(model="demo/target", dtype="bfloat16", inflate=options.inflate)]
@@ -202,7 +202,7 @@ def _ops(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _sharing(options: argparse.Namespace) -> Iterable[Record]:
-    from swiftspec.documents import ModelRef
+    from swiftspec.artifacts.document import ModelRef
     from swiftspec.profiler.sharing import sharing_records
 
     dtype = "bfloat16" if options.device == "cuda" else "float32"

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.ops import ops_for, reference_ops, triton_ops
-from swiftspec.profiler.ops import chain_words
-from swiftspec.profiler.stopwatch import Stopwatch, Timing
+from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
+from swiftspec.profiler.op_benchmark import chain_words
+from swiftspec.profiler.op_timer import Stopwatch, Timing
 
 __all__ = [
     "PRODUCTS",

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from swiftspec.documents import ModelRef
-from swiftspec.engine.devices import Device
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.timeline import measure
+from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.nursery import Nursery, shared_nursery
-from swiftspec.engine.placement import LocalSite, ThreadSite
-from swiftspec.engine.run_folder import run_folder
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.fork_server_client import Nursery, shared_nursery
+from swiftspec.engine.process.placement import LocalSite, ThreadSite
+from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.specs import ModelSpec, model_directory
-from swiftspec.timeline import measure
 
 __all__ = ["sharing_records"]
 

@@ -11,32 +11,32 @@ from itertools import product
 
 import numpy as np
 
-from swiftspec.documents import ModelRef
-from swiftspec.engine.devices import TREE_SLOTS, Device
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.latency import Latency, Provenance
+from swiftspec.artifacts.plan import named_split
+from swiftspec.artifacts.profile import Collective, Profile, StepPoint
+from swiftspec.artifacts.steps import COOLING_S
+from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
+from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.nursery import shared_nursery
-from swiftspec.engine.placement import LocalSite
-from swiftspec.engine.protocol import Setup
-from swiftspec.engine.run_folder import run_folder
-from swiftspec.engine.sampling import Sampler
-from swiftspec.engine.workers import Worker
-from swiftspec.latency import Latency, Provenance
-from swiftspec.plan import named_split
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.fork_server_client import shared_nursery
+from swiftspec.engine.process.placement import LocalSite
+from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.engine.process.worker_handle import Worker
+from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import Collective, Profile, StepPoint
-from swiftspec.profiler.divided import collective_of, composed_steps
-from swiftspec.profiler.host import arrival_point, host_points
-from swiftspec.profiler.machine import origin_on
+from swiftspec.profiler.collective_costs import Samples, TeamCosts, team_samples
+from swiftspec.profiler.device_name import origin_on
+from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
-from swiftspec.profiler.team_costs import Samples, TeamCosts, team_samples
-from swiftspec.specs import Inflation, ModelSpec, model_directory
-from swiftspec.steps import COOLING_S
-from swiftspec.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
+from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweep", "step_points"]
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swiftspec.documents import ModelRef
-from swiftspec.engine.weights import FORMATS, Weight, build_weight
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.engine.model.gpu_weights import FORMATS, Weight, build_weight
 from swiftspec.files.writing import write_output
 from swiftspec.kernels.gate_up import gate_up, gate_up_reference
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Workspace, default_config
@@ -27,10 +27,10 @@ from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_refe
 from swiftspec.kernels.runtime import OutOfResources
 from swiftspec.kernels.skinny_gemm import skinny_gemm, skinny_gemm_reference
 from swiftspec.kernels.tables import Choice, Product, dump_table
+from swiftspec.models import known_model, sharded
+from swiftspec.models.spec import ModelSpec
+from swiftspec.profiler.op_timer import Stopwatch
 from swiftspec.profiler.steps import computed_spec
-from swiftspec.profiler.stopwatch import Stopwatch
-from swiftspec.registry import known_model, sharded
-from swiftspec.specs import ModelSpec
 
 __all__ = [
     "MIN_GAIN",

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import simpy
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.latency import Provenance
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.steps import COOLING_S, Latencies
+from swiftspec.artifacts.timeline import Phase, Span, Timeline
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import (
     Candidates,
@@ -34,13 +37,10 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
-from swiftspec.profile import Profile
+from swiftspec.simulator.channel import Arrival, Link
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import Meter, PriceList
-from swiftspec.simulator.link import Arrival, Link
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
-from swiftspec.steps import COOLING_S, Latencies
-from swiftspec.timeline import Phase, Span, Timeline
 
 __all__ = ["Simulation", "Simulator", "simulate"]
 

@@ -21,10 +21,10 @@ from typing import Final
 
 import numpy as np
 
-from swiftspec.latency import Provenance
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
-from swiftspec.timeline import Phase
 
 __all__ = ["COMPOSED", "EXACT", "ROOFLINE", "ForwardErrors", "forward_errors"]
 

@@ -10,11 +10,11 @@ message. A message that came while the receiver computed had to be taken in then
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from swiftspec.latency import Latency, Provenance
+from swiftspec.artifacts.latency import Latency, Provenance
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.draws import uniforms
-from swiftspec.steps import Latencies
-from swiftspec.timeline import Phase
+from swiftspec.simulator.random_streams import uniforms
 
 __all__ = ["Cost", "Meter", "PriceList"]
 

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses, TracedPrompt
-from swiftspec.documents import ModelRef, Origin
+from swiftspec.artifacts.document import ModelRef, Origin
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Candidates, Role, Row
-from swiftspec.simulator.draws import uniforms
+from swiftspec.simulator.random_streams import uniforms
 
 __all__ = ["CacheMirror", "CandidatePool", "TraceOracle", "synthesise_trace"]
 

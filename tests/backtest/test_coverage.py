@@ -3,11 +3,12 @@ import pytest
 from swiftspec.backtest import swiftspec_paper
 from swiftspec.backtest.coverage import Kind, coverage, known_error, source_of
 from swiftspec.backtest.rows import Row
-from swiftspec.ops.forward import Host, forward_parts
-from swiftspec.ops.kernels import Kernels, RooflineKernels
-from swiftspec.ops.shipped import kernels_of
+from swiftspec.costmodel.forward import Host, forward_parts
+from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
+from swiftspec.costmodel.shipped import kernels_of
+from swiftspec.devices import named_device
+from swiftspec.models import known_model
 from swiftspec.planner.known_errors import PUBLISHED_ACCEPTANCE
-from swiftspec.registry import known_model, named_device
 from swiftspec.simulator.forward_errors import COMPOSED, ROOFLINE
 from tests.backtest.conftest import Found
 

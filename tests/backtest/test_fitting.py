@@ -1,7 +1,7 @@
 import pytest
 
+from swiftspec.acceptance.proxy_pairs import fitted_pairs
 from swiftspec.backtest.fitting import fitted_again
-from swiftspec.difficulty.pairs import fitted_pairs
 
 
 def test_stored_fits_are_what_a_new_fit_finds() -> None:

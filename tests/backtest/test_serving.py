@@ -7,7 +7,7 @@ import pytest
 
 from swiftspec.backtest.rows import Row
 from swiftspec.backtest.serving import FITTED, POINTS, fit_constants, read_points, serving_rows
-from swiftspec.ops.constants import CONSTANTS
+from swiftspec.costmodel.constants import CONSTANTS
 from tests.backtest.conftest import Found
 
 HEADER = "system,model,framework,version,batch,tp,concurrency,isl,osl,quant,gemm_quant,tpot_ms,id"

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from swiftspec.acceptance import PRIOR, rank_acceptance
 from swiftspec.backtest.static_trees import (
     FORKED,
     SPECINFER_WIDE_LEVEL,
@@ -10,7 +11,6 @@ from swiftspec.backtest.static_trees import (
     specinfer_lengths,
     specinfer_records,
 )
-from swiftspec.difficulty import PRIOR, rank_acceptance
 from swiftspec.simulator.closed_forms import best_tree_tokens
 
 

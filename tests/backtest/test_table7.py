@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from swiftspec.acceptance import PRIOR
 from swiftspec.backtest.table7 import Reading, predicted_lengths, published_lengths, serial_fits
-from swiftspec.difficulty import PRIOR
 
 # The reading that is argued for comes first; the errors of others are bounded, not hidden.
 READINGS = {

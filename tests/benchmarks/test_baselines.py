@@ -17,20 +17,20 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from transformers import AutoModelForCausalLM, GenerationMixin
 
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.plan import Basis, Candidate, Plan
 from swiftspec.demo import DEMO_INFLATION
-from swiftspec.documents import ModelRef
-from swiftspec.engine.inflate import write_inflated
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.sampling import Sampler
-from swiftspec.plan import Basis, Candidate, Plan
+from swiftspec.engine.model.inflate import write_inflated
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.models.spec import Inflation, model_directory
+from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.planner.search import make_plan
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.acceptance import record_trace
 from swiftspec.profiler.steps import measure_profile
-from swiftspec.specs import Inflation, model_directory
-from swiftspec.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.bench
 

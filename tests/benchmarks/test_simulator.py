@@ -3,13 +3,13 @@
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from swiftspec.artifacts.timeline import measure
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import measure
 from tests.simulator.builders import machine_profile
 
 

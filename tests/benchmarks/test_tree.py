@@ -6,7 +6,7 @@ from typing import Any
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from swiftspec.policies.effects import Candidates
-from swiftspec.tree import TokenTree
+from swiftspec.policies.tree import TokenTree
 
 NUM_CANDIDATES = 8
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.cli import main
+from swiftspec.cli.app import main
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import references, write_pair

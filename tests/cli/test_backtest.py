@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.backtest.serving import POINTS
-from swiftspec.cli import main
+from swiftspec.cli.app import main
 
 Fails = Callable[..., str]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.cli import main
-from swiftspec.documents import ModelRef
-from swiftspec.plan import Plan
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.plan import Plan
+from swiftspec.cli.app import main
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.pairs import references

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from swiftspec import __version__
-from swiftspec.cli import main
+from swiftspec.cli.app import main
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "validate"),
@@ -38,7 +38,7 @@ def test_help_of_a_verb_has_an_example_and_json(verb: str, capsys: pytest.Captur
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_of_a_verb_loads_nothing_heavy(verb: str) -> None:
     code = (
-        "import sys; from swiftspec.cli import main; main([sys.argv[1], '--help']);"
+        "import sys; from swiftspec.cli.app import main; main([sys.argv[1], '--help']);"
         "print(sorted({'torch', 'transformers', 'numpy', 'simpy', 'matplotlib', 'rich'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code, verb], capture_output=True, text=True, check=True)
@@ -74,7 +74,7 @@ def test_interrupt_anywhere_exits_130_without_a_traceback(
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("swiftspec.commands.simulate.simulate", interrupted)
+    monkeypatch.setattr("swiftspec.cli.simulate.simulate", interrupted)
     assert main(["simulate", "--plan", "p"]) == 130
     assert capsys.readouterr() == ("", "swiftspec: interrupted\n")
 
@@ -83,7 +83,7 @@ def test_our_own_mistakes_are_not_called_the_users(monkeypatch: pytest.MonkeyPat
     def broken(**_: object) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("swiftspec.commands.simulate.simulate", broken)
+    monkeypatch.setattr("swiftspec.cli.simulate.simulate", broken)
     with pytest.raises(RuntimeError, match="ours"):
         main(["simulate", "--plan", "p"])
 
@@ -95,7 +95,7 @@ def test_traceback_of_a_users_mistake_can_be_had(monkeypatch: pytest.MonkeyPatch
 
 
 def test_closed_pipe_ends_quietly() -> None:
-    code = "import sys; from swiftspec.cli import main; sys.exit(main(['--help']))"
+    code = "import sys; from swiftspec.cli.app import main; sys.exit(main(['--help']))"
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
@@ -104,7 +104,7 @@ def test_closed_pipe_ends_quietly() -> None:
 
 
 def test_exit_code_and_stream_of_an_error_in_a_process_of_its_own() -> None:
-    command = [sys.executable, "-m", "swiftspec.cli", "simulate", "--plan", "/nowhere/plan.json"]
+    command = [sys.executable, "-m", "swiftspec", "simulate", "--plan", "/nowhere/plan.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "swiftspec: error: /nowhere/plan.json: cannot be read (No such file or directory)\n"

@@ -19,7 +19,7 @@ from tests.engine.processes import children, engine_processes, gone_within, work
 
 pytestmark = pytest.mark.alone
 
-RUN = (sys.executable, "-m", "swiftspec.cli", "run")
+RUN = (sys.executable, "-m", "swiftspec", "run")
 LONG = ("--prompt", "def add(a, b):", "--max-new-tokens", "200")
 PlanMaker = Callable[[str | None], Path]
 

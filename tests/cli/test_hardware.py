@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from swiftspec.commands.elsewhere import prepare
-from swiftspec.commands.hardware import Machine, PlannedModel, planned_pair
-from swiftspec.latency import Provenance
-from swiftspec.ops.shipped import shipped_tables
-from swiftspec.ops.tables import OpTables
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.cli.elsewhere import prepare
+from swiftspec.cli.hardware import Machine, PlannedModel, planned_pair
+from swiftspec.costmodel.op_tables import OpTables
+from swiftspec.costmodel.shipped import shipped_tables
+from swiftspec.models import known_model
 from swiftspec.policies.effects import Role
-from swiftspec.registry import known_model
-from swiftspec.timeline import Phase
 from tests.cli.tokenizer_files import write_byte_tokenizer, write_printable_tokenizer
 
 LLAMA = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.cli import main
-from swiftspec.ops.tables import OpTables
+from swiftspec.cli.app import main
+from swiftspec.costmodel.op_tables import OpTables
 
 FILES = {
     "gemm": (

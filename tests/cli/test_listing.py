@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.cli import main
-from swiftspec.registry import DEVICES, known_model, model_names
+from swiftspec.cli.app import main
+from swiftspec.devices import DEVICES
+from swiftspec.models import known_model, model_names
 
 
 def rows(text: str) -> dict[str, list[str]]:

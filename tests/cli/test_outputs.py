@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.cli import main
-from swiftspec.documents import ModelRef
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.cli.app import main
 from tests.cli import samples
 from tests.simulator.builders import machine_profile
 
@@ -33,7 +33,7 @@ def plan(tmp_path: Path) -> Path:
 
 def simulate(arguments: str, plan: Path) -> subprocess.CompletedProcess[bytes]:
     """By a shell, which closes and redirects."""
-    command = f'exec "{sys.executable}" -m swiftspec.cli simulate --plan "{plan}" {arguments}'
+    command = f'exec "{sys.executable}" -m swiftspec simulate --plan "{plan}" {arguments}'
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(["bash", "-c", command], capture_output=True, check=False, cwd=plan.parent, env=environment)
 
@@ -205,8 +205,8 @@ def test_a_report_needs_the_files_beside_a_plan(fails: Fails, tmp_path: Path) ->
 
 def test_a_plan_for_elsewhere_on_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("swiftspec.commands.elsewhere.NUM_PROMPTS", 2)
-    monkeypatch.setattr("swiftspec.commands.elsewhere.NUM_NEW_TOKENS", 32)
+    monkeypatch.setattr("swiftspec.cli.elsewhere.NUM_PROMPTS", 2)
+    monkeypatch.setattr("swiftspec.cli.elsewhere.NUM_NEW_TOKENS", 32)
     pair = ["--target", "llama-3-70b", "--draft", "llama-3.2-1b", "--quant", "fp8"]
     machine = ["--device", "h200-sxm", "--devices", "2", "--policy", "autoregressive", "--jobs", "1"]
     with pytest.MonkeyPatch.context() as patch:

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from swiftspec import console
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.cli import main
-from swiftspec.commands.demo import demo
-from swiftspec.documents import ModelRef, file_sha256
-from swiftspec.plan import Plan
-from swiftspec.profile import Profile
-from swiftspec.report import Report
-from swiftspec.specs import ModelSpec
-from swiftspec.timeline import Phase
-from swiftspec.tokenizer import Tokenizer
+from swiftspec.artifacts.document import ModelRef, file_sha256
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.app import main
+from swiftspec.cli.demo import demo
+from swiftspec.models.spec import ModelSpec
+from swiftspec.models.tokenizer import Tokenizer
 from tests.cli.conftest import TEXTS, Stage
 from tests.engine.conftest import two_cores
 from tests.engine.processes import gone_within, hear_interrupts, is_running
@@ -289,7 +289,7 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
 def test_interrupted_run_keeps_what_was_generated_and_leaves_no_process(
     slow_plan: Path, tmp_path: Path, policy: str
 ) -> None:
-    command = [sys.executable, "-m", "swiftspec.cli", "run", "--plan", str(slow_plan), "--policy", policy]
+    command = [sys.executable, "-m", "swiftspec", "run", "--plan", str(slow_plan), "--policy", policy]
     options = ["--prompt", "import", "--max-new-tokens", "200", "--json", str(tmp_path / "r.json")]
     process = subprocess.Popen(
         [*command, *options],
@@ -333,7 +333,7 @@ def test_a_signal_between_two_requests_keeps_what_was_generated(
 
 
 def test_interrupted_before_the_first_token_leaves_nothing(slow_plan: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "swiftspec.cli", "validate", "--plan", str(slow_plan), "--max-new-tokens", "200"]
+    command = [sys.executable, "-m", "swiftspec", "validate", "--plan", str(slow_plan), "--max-new-tokens", "200"]
     (tmp_path / "p.jsonl").write_text('{"prompt": "import"}\n')
     options = ["--policies", "swiftspec,autoregressive", "--prompts", str(tmp_path / "p.jsonl")]
     out = ["--json", str(tmp_path / "r.json")]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.cli import main
-from swiftspec.commands.basis import read_profile, read_trace
-from swiftspec.documents import ModelRef
-from swiftspec.latency import Provenance
-from swiftspec.ops.shipped import shipped_tables
-from swiftspec.plan import Plan
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.app import main
+from swiftspec.cli.basis import read_profile, read_trace
+from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED
 from tests.cli import samples
@@ -29,8 +29,8 @@ ON_TWO = ["--device", "h800-sxm", "--devices", "2", "--jobs", "1"]
 def _little_text() -> Iterator[None]:
     """Enough for a plan, not for a good one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.commands.elsewhere.NUM_PROMPTS", 2)
-        patch.setattr("swiftspec.commands.elsewhere.NUM_NEW_TOKENS", 32)
+        patch.setattr("swiftspec.cli.elsewhere.NUM_PROMPTS", 2)
+        patch.setattr("swiftspec.cli.elsewhere.NUM_NEW_TOKENS", 32)
         yield
 
 

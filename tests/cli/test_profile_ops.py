@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from swiftspec.cli import main
-from swiftspec.commands import profile as command
-from swiftspec.commands.models import Pair
-from swiftspec.ops.tables import OpTables
-from swiftspec.profile import Profile
-from swiftspec.profiler import ops
-from swiftspec.profiler.quality import Complaint
-from swiftspec.profiler.stopwatch import Stopwatch
+from swiftspec.artifacts.profile import Profile
+from swiftspec.cli import profile as command
+from swiftspec.cli.app import main
+from swiftspec.cli.models import Pair
+from swiftspec.costmodel.op_tables import OpTables
+from swiftspec.profiler import op_benchmark
+from swiftspec.profiler.noise_checks import Complaint
+from swiftspec.profiler.op_timer import Stopwatch
 from tests.simulator.builders import machine_profile
 
 Fails = Callable[..., str]
@@ -36,7 +36,7 @@ def noisy(monkeypatch: pytest.MonkeyPatch, swept: None) -> None:
     def complain(*_: Any, **__: Any) -> list[Complaint]:
         return sorted(complaints, reverse=True)
 
-    monkeypatch.setattr("swiftspec.profiler.quality.step_complaints", complain)
+    monkeypatch.setattr("swiftspec.profiler.noise_checks.step_complaints", complain)
 
 
 def arguments(models: Models, folder: Path, *more: str) -> list[str]:
@@ -48,8 +48,8 @@ def test_operations_are_saved_beside_the_profile_and_printed(
     models: Models, tmp_path: Path, swept: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     brief = partial(Stopwatch, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
-    monkeypatch.setattr("swiftspec.profiler.stopwatch.Stopwatch", brief)
-    monkeypatch.setattr(ops, "Grid", partial(ops.Grid, rows=(1, 8), contexts=(16,)))
+    monkeypatch.setattr("swiftspec.profiler.op_timer.Stopwatch", brief)
+    monkeypatch.setattr(op_benchmark, "Grid", partial(op_benchmark.Grid, rows=(1, 8), contexts=(16,)))
     assert main(arguments(models, tmp_path, "--devices", "1", "--ops", str(tmp_path / "ops.npz"))) == 0
     printed = capsys.readouterr().out
     assert "gate_up" in printed
@@ -76,7 +76,7 @@ def test_noise_on_a_cpu_is_a_note(models: Models, tmp_path: Path, capsys: pytest
 def test_noise_on_a_gpu_is_refused_unless_accepted(
     fails: Fails, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swiftspec.commands.profile.num_devices_here", lambda _: 1)
+    monkeypatch.setattr("swiftspec.cli.profile.num_devices_here", lambda _: 1)
     sentence = fails(*arguments(models, tmp_path, "--device", "cuda"))
     assert sentence == "expand: 8 rows in no time (1 more such point); nothing is saved, unless with --accept-noise"
     assert not (tmp_path / "profile.json").exists()
@@ -87,7 +87,7 @@ def test_noise_on_a_gpu_is_refused_unless_accepted(
 def test_more_gpus_than_there_are(
     fails: Fails, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swiftspec.commands.profile.num_devices_here", lambda _: 2)
+    monkeypatch.setattr("swiftspec.cli.profile.num_devices_here", lambda _: 2)
     sentence = fails(*arguments(models, tmp_path, "--device", "cuda", "--devices", "3"))
     assert sentence == "--devices is 3; this machine offers 2"
 

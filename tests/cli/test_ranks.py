@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.cli import main
-from swiftspec.latency import Provenance
-from swiftspec.plan import Plan
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.app import main
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
-from swiftspec.report import Report
 from tests.cli.conftest import Stage
 from tests.engine.conftest import two_cores
 
@@ -27,7 +27,7 @@ def divided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("PASSES", 1), ("SWEEPS", 1), ("CONTEXTS", (16, 64)), ("HOST_TOKENS", 24)):
             patch.setattr(f"swiftspec.profiler.steps.{name}", value)
-        patch.setattr("swiftspec.profiler.team_costs.SAMPLES", 4)
+        patch.setattr("swiftspec.profiler.collective_costs.SAMPLES", 4)
         assert main([*profile, "--out", str(folder / "profile.json")]) == 0
     files = ["--profile", str(folder / "profile.json"), "--trace", str(stage.trace), "--out", str(folder / "plan.json")]
     assert main(["plan", *stage.pair(), *files, "--devices", "2", "--ranks", "2", "--jobs", "1"]) == 0

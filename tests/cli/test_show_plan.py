@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from swiftspec.commands.showing import show_plan
-from swiftspec.latency import Provenance
-from swiftspec.plan import Acceptance, Candidate, Explored, Goal, GroupMemory, Objective, Plan, Sensitivity
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Acceptance, Candidate, Explored, Goal, GroupMemory, Objective, Plan, Sensitivity
+from swiftspec.artifacts.profile import Collective
+from swiftspec.cli.print_plan import show_plan
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Collective
-from tests.test_plan import PREDICTION, SWIFTSPEC, plan
+from tests.artifacts.test_plan import PREDICTION, SWIFTSPEC, plan
 
 REASONS = {"swiftspec: too wide": 3, "serial_tree: too wide": 4, "dsi: needs more devices": 1}
 

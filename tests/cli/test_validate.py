@@ -2,9 +2,9 @@
 
 import pytest
 
-from swiftspec.commands.validate import show_report
-from swiftspec.report import Drift, Report
-from swiftspec.validator import Measurement, make_report
+from swiftspec.artifacts.report import Drift, Report
+from swiftspec.cli.validate import show_report
+from swiftspec.validation.validator import Measurement, make_report
 from tests.cli.samples import ORIGIN, plan, serial_timeline
 
 

@@ -11,17 +11,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.demo.corpus import HELD_OUT_MODULES, training_sources
 from swiftspec.demo.prompts import TRACED_MODULES, VALIDATED_MODULES
-from swiftspec.documents import ModelRef
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model import Decoder
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.cpu_model import Decoder
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.specs import ModelSpec, model_directory
-from swiftspec.tokenizer import Tokenizer
 
 # Written for this test, unlike anything in the pair's own prompt files.
 UNSEEN = (

@@ -8,16 +8,16 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import swiftspec
-from swiftspec.acceptance import AcceptanceTrace, Guesser
-from swiftspec.difficulty import PRIOR, Chain, Fit, Ranks, fit_difficulty, synthesise
-from swiftspec.difficulty.pairs import fitted_pairs
-from swiftspec.difficulty.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE
+from swiftspec.acceptance import PRIOR, Chain, Fit, Ranks, fit_difficulty, synthesise
+from swiftspec.acceptance.proxy_pairs import fitted_pairs
+from swiftspec.acceptance.published import Quantity, published_acceptance
+from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE
+from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.planner.fit import fitted_temperature
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.registry.acceptance import Quantity, published_acceptance
 from swiftspec.simulator.driver import Simulator
-from swiftspec.timeline import measure
 from tests.simulator.builders import constant_profile
 
 NUM_RANKS, LONGEST = 8, 8

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swiftspec.documents import ModelRef
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.autoregressive import Autoregressive

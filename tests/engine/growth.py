@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import swiftspec
-from swiftspec.documents import ModelRef
-from swiftspec.plan import Plan
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.plan import Plan
 from swiftspec.policies.effects import Role
 from tests.cli.samples import plan as sample_plan
 from tests.engine.processes import num_files, resident_bytes

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from swiftspec.documents import ModelRef
+from swiftspec.artifacts.document import ModelRef
 
 VOCAB_SIZE = 97
 _CLASSES = {

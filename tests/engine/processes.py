@@ -16,7 +16,7 @@ __all__ = [
     "workers",
 ]
 
-_FORK_SERVER = "swiftspec.engine.fork_server"
+_FORK_SERVER = "swiftspec.engine.process.fork_server"
 
 
 def children(pid: int) -> list[int]:

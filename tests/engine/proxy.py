@@ -12,10 +12,10 @@ from types import TracebackType
 
 import zmq
 
-from swiftspec.engine.nursery import Nursery
-from swiftspec.engine.placement import LocalSite, Seat
-from swiftspec.engine.protocol import Setup
-from swiftspec.engine.workers import Worker
+from swiftspec.engine.process.fork_server_client import Nursery
+from swiftspec.engine.process.placement import LocalSite, Seat
+from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.policies.effects import Role
 
 __all__ = ["ProxiedSite", "Proxy"]

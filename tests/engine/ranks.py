@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.cached import AnyDecoder, CachedDecoder
 from swiftspec.engine.driver import Model
-from swiftspec.engine.leading import Leading, follow
-from swiftspec.engine.model import Decoder
-from swiftspec.engine.ops import reference_ops
-from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.team import Team
-from swiftspec.engine.weights import FORMATS
+from swiftspec.engine.model.cpu_model import Decoder
+from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_ops import reference_ops
+from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.runner import AnyDecoder, CachedDecoder
+from swiftspec.engine.parallel.sharded_model import Leading, follow
+from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.models.spec import Inflation
 from swiftspec.policies.effects import Role, Row
-from swiftspec.profiler.ranks import forkserver
-from swiftspec.specs import Inflation
+from swiftspec.profiler.helper_processes import forkserver
 
 DEADLINE_S = 60.0
 PROMPT = tuple(token % 83 for token in range(7, 290))  # several chunks, and more than fits into a note

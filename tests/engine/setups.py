@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from swiftspec.engine.protocol import Setup
-from swiftspec.engine.rendezvous import NodeFacts
+from swiftspec.engine.cluster.rendezvous import NodeFacts
+from swiftspec.engine.process.protocol import Setup
 from swiftspec.policies.effects import Role
 
 __all__ = ["node_facts", "setup"]

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from swiftspec.specs import ModelSpec
+from swiftspec.models.spec import ModelSpec
 
 
 def small_spec(**changes: Any) -> ModelSpec:

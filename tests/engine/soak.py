@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.nursery import shared_nursery
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.fork_server_client import shared_nursery
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role

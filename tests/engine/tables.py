@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from swiftspec.artifacts.timeline import Span
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.sampling import Sampler, top_candidates
+from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role, Row
-from swiftspec.timeline import Span
 
 
 class TableModel:

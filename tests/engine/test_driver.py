@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.sampling import Sampler, top_candidates
+from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -20,7 +21,6 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
-from swiftspec.timeline import Phase
 
 VOCAB_SIZE = 8
 

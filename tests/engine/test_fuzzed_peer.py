@@ -17,18 +17,18 @@ import pytest
 import torch
 import zmq
 
-from swiftspec.documents import ModelRef
-from swiftspec.engine.cached import CachedDecoder
-from swiftspec.engine.channel import Channel, encode
-from swiftspec.engine.conversation import Stamp
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.engine.channel.sequencing import Stamp
+from swiftspec.engine.channel.zmq_channel import Channel, encode
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.runner import CachedDecoder
+from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Hello, Knock, Message, Role, Stop, Subtree, Text, Verdict
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.recovery import RecoveringTarget
-from swiftspec.profiler.ranks import forkserver
+from swiftspec.profiler.helper_processes import forkserver
 from tests.engine.pairs import VOCAB_SIZE, write_pair
 
 pytestmark = pytest.mark.alone

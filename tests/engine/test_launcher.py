@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.documents import ModelRef
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.timeline import Phase, measure
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.sampler import Sampler
 from swiftspec.errors import EngineError
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
@@ -21,7 +22,6 @@ from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.timeline import Phase, measure
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import references
 from tests.engine.processes import gone_within
@@ -223,9 +223,9 @@ def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:
 
 LONG_RUN = """
 import sys
-from swiftspec.documents import ModelRef
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.effects import Role
 target, draft = [ModelRef(model=path, dtype="float32") for path in sys.argv[1:3]]

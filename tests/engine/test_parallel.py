@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.engine.team import Team
+from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.models.spec import Inflation
 from swiftspec.policies.effects import Role
-from swiftspec.specs import Inflation
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.ranks import Ranks, conversation, joined_ranks, last_logits, led
 

@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from swiftspec.documents import ModelRef
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.easyspec import EasySpec

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from swiftspec.engine import residual
-from swiftspec.engine.residual import Proposal, ResidualSampling
-from swiftspec.engine.sampling import Floats, Sampler
+from swiftspec.engine.model import rejection_sampler
+from swiftspec.engine.model.rejection_sampler import Proposal, ResidualSampling
+from swiftspec.engine.model.sampler import Floats, Sampler
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from tests.engine.tables import random_pair
 from tests.laws import Law, Tokens, detectable, joint_law, p_value
@@ -92,8 +92,8 @@ class TestWrongRules:
         def accept(shares: Floats, *others: Any) -> tuple[int | None, Floats]:
             return right(shares, *others)[0], shares
 
-        right = residual.accept
-        monkeypatch.setattr(residual, "accept", accept)
+        right = rejection_sampler.accept
+        monkeypatch.setattr(rejection_sampler, "accept", accept)
         self.assert_found()
 
     def test_trying_candidates_as_if_drawn_with_replacement(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +106,8 @@ class TestWrongRules:
                     return accepted, shares
             return None, shares
 
-        right = residual.accept
-        monkeypatch.setattr(residual, "accept", accept)
+        right = rejection_sampler.accept
+        monkeypatch.setattr(rejection_sampler, "accept", accept)
         self.assert_found()
 
     def test_scoring_candidates_by_their_own_probability(self, monkeypatch: pytest.MonkeyPatch) -> None:

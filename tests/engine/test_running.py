@@ -3,12 +3,12 @@ from threading import Event
 
 import pytest
 
-from swiftspec.engine.crew import Crew
-from swiftspec.engine.placement import LocalSite
-from swiftspec.engine.protocol import Command, Failed, Generate, Ready, Report, Setup
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.placement import LocalSite
+from swiftspec.engine.process.protocol import Command, Failed, Generate, Ready, Report, Setup
+from swiftspec.engine.process.worker_group import Crew
+from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
 from swiftspec.engine.running import RunningRequest
-from swiftspec.engine.sampling import Sampler
-from swiftspec.engine.workers import Worker, WorkerLostError, check_report
 from swiftspec.policies import Request, make_policy
 from swiftspec.policies.effects import Role
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from swiftspec import __version__
-from swiftspec.cli import main
-from swiftspec.documents import file_sha256
-from swiftspec.engine.curve import Curve, read_secret, write_secret
-from swiftspec.engine.links import Link
-from swiftspec.engine.nodes import free_ports
-from swiftspec.engine.rendezvous import Rendezvous, meet
-from swiftspec.engine.wire import Frame
-from swiftspec.plan import Plan
+from swiftspec.artifacts.document import file_sha256
+from swiftspec.artifacts.plan import Plan
+from swiftspec.cli.app import main
+from swiftspec.engine.channel.curve import Curve, read_secret, write_secret
+from swiftspec.engine.cluster.connection import Link
+from swiftspec.engine.cluster.nodes import free_ports
+from swiftspec.engine.cluster.rendezvous import Rendezvous, meet
+from swiftspec.engine.cluster.wire import Frame
 from swiftspec.policies.effects import Role
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_printable_tokenizer

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.documents import ModelRef
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.nursery import shared_nursery
-from swiftspec.engine.placement import ThreadSite
-from swiftspec.engine.sampling import Sampler
-from swiftspec.engine.streams import own_stream
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.fork_server_client import shared_nursery
+from swiftspec.engine.process.gpu_streams import own_stream
+from swiftspec.engine.process.placement import ThreadSite
 from swiftspec.errors import EngineError
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive

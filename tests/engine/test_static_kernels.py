@@ -10,10 +10,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
 
-from swiftspec.engine.ops import ops_for, reference_ops, triton_ops
-from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.static_cache import StaticCache
-from swiftspec.engine.weights import FORMATS
+from swiftspec.engine.model.gpu_kv_cache import StaticCache
+from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
+from swiftspec.engine.model.gpu_weights import FORMATS
 from swiftspec.kernels.compiling import MAX_SHARED_BYTES
 from tests.kernels.gate import compiled
 

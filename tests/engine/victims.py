@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.sampling import Sampler
+from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec

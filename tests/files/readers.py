@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.engine.checkpoint import load_weights
-from swiftspec.ops.importing import read_rows
-from swiftspec.ops.tables import OpTables
-from swiftspec.plan import Plan
-from swiftspec.profile import Profile
-from swiftspec.prompts import read_prompts
-from swiftspec.report import Report
-from swiftspec.specs import ModelSpec
-from swiftspec.tokenizer import Tokenizer
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.prompts import read_prompts
+from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.costmodel.importing import read_rows
+from swiftspec.costmodel.op_tables import OpTables
+from swiftspec.engine.model.checkpoint import load_weights
+from swiftspec.models.spec import ModelSpec
+from swiftspec.models.tokenizer import Tokenizer
 
 MOST_BYTES = 300 << 20  # beyond what importing took
 HANGS_AFTER_S = 20  # on a machine with other work; the wish is one

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.ops.tables import OpTables
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.costmodel.op_tables import OpTables
+from tests.artifacts.test_report import MEASURED, PREDICTED, policy_report, report
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.checkpoints import write_checkpoint
 from tests.files import hostile
 from tests.files.readers import Outcome, attempt
 from tests.simulator.builders import machine_profile
-from tests.test_report import MEASURED, PREDICTED, policy_report, report
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"trace": "f.npz", "op tables": "f.npz", "config": "config.json", "tokenizer": "tokenizer.json"}

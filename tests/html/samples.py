@@ -1,8 +1,8 @@
 """A plan for eight accelerators that are not at hand: composed steps, and every optional field filled."""
 
-from swiftspec.documents import ModelRef, Spread
-from swiftspec.latency import NUM_QUANTILES, Part, Provenance
-from swiftspec.plan import (
+from swiftspec.artifacts.document import ModelRef, Spread
+from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance
+from swiftspec.artifacts.plan import (
     Acceptance,
     Basis,
     Candidate,
@@ -14,10 +14,10 @@ from swiftspec.plan import (
     Prediction,
     Sensitivity,
 )
+from swiftspec.artifacts.profile import Collective, Profile, StepPoint
+from swiftspec.artifacts.timeline import Figures, Metrics, Phase, Timeline
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Collective, Profile, StepPoint
-from swiftspec.timeline import Figures, Metrics, Phase, Timeline
 from tests.cli.samples import ORIGIN, parallel_timeline
 
 TARGET = ModelRef(model="llama-3-70b", dtype="bf16")

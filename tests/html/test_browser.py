@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from tests.html.test_page import PAGES, schemes
+from tests.reports.html.test_page import PAGES, schemes
 
 NAMES = (
     "chromium",

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from swiftspec.ops.grid import Grid
-from swiftspec.ops.shipped import shipped_tables
-from swiftspec.ops.tables import OpTables
+from swiftspec.costmodel.grid import Grid
+from swiftspec.costmodel.op_tables import OpTables
+from swiftspec.costmodel.shipped import shipped_tables
 
 
 def _tables(device: str) -> OpTables:

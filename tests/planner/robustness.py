@@ -20,16 +20,16 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.commands.elsewhere import prepare
-from swiftspec.commands.hardware import Machine, planned_pair
-from swiftspec.plan import Candidate, Goal, Objective
+from swiftspec.artifacts.plan import Candidate, Goal, Objective
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.elsewhere import prepare
+from swiftspec.cli.hardware import Machine, planned_pair
 from swiftspec.planner import MemoryModel, Search, make_plan
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
 from swiftspec.simulator.driver import Simulator
-from swiftspec.steps import Latencies
-from swiftspec.timeline import measure
 
 __all__ = ["SCALES", "Case", "Checked", "cases", "check", "is_robust"]
 

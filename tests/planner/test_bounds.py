@@ -1,5 +1,6 @@
 import pytest
 
+from swiftspec.artifacts.timeline import measure
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.space import Option
 from swiftspec.policies.autoregressive import Autoregressive
@@ -11,7 +12,6 @@ from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import measure
 from tests.simulator.builders import constant_profile, machine_profile, with_guesses
 
 ONE = {Role.TARGET: (0,)}

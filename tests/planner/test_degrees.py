@@ -1,10 +1,10 @@
 import pytest
 
+from swiftspec.models import known_model
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.registry import known_model
 
 SPECS = {Role.TARGET: known_model("llama-3-70b").spec, Role.DRAFT: known_model("qwen2.5-0.5b").spec}
 VLLM = AllowedDegrees(engine="vllm", specs=SPECS)  # 64 heads of 8 KV heads; 14 of 2

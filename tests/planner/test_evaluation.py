@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from swiftspec.artifacts.timeline import measure
 from swiftspec.planner.evaluation import Effort, Evaluator
 from swiftspec.planner.space import Option
 from swiftspec.policies.effects import Role
@@ -8,7 +9,6 @@ from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import measure
 from tests.simulator.builders import constant_profile, machine_profile
 
 TRACE = synthesise_trace((0.6, 0.2), prompt_lengths=(8, 8, 8, 8), num_tokens=40, seed=1)

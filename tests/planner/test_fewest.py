@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from swiftspec.plan import Goal, Objective, Plan
+from swiftspec.artifacts.plan import Goal, Objective, Plan
 from swiftspec.planner import Changes
 from swiftspec.planner.evaluation import Effort, Evaluator
 from swiftspec.planner.known_errors import known_errors

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses
 from swiftspec.planner.fit import fitted_temperature
 from swiftspec.simulator.oracle import synthesise_trace
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from swiftspec.plan import Goal, Objective
+from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.planner.goals import merit, merit_of_speed
 
 TOKENS = np.array([100.0, 300.0])

@@ -3,8 +3,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from swiftspec.latency import Provenance
-from swiftspec.plan import Acceptance
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Acceptance
 from swiftspec.planner.choice import Resampling
 from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
 from swiftspec.planner.known_errors import NO_ERRORS, PUBLISHED_ACCEPTANCE, KnownErrors, known_errors

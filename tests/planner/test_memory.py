@@ -2,12 +2,13 @@ from dataclasses import replace
 
 import pytest
 
+from swiftspec.devices import named_device
+from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.planner.memory import GRAPHS_BYTES, MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.registry import known_model, named_device, sharded, weight_bytes
 from swiftspec.simulator.oracle import synthesise_trace
 from tests.planner.pairs import PAIR, composed_profile
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from swiftspec.plan import Basis, Goal, Objective, Plan
+from swiftspec.artifacts.plan import Basis, Goal, Objective, Plan
+from swiftspec.artifacts.timeline import measure
 from swiftspec.planner import AllowedDegrees, Changes, MemoryModel, Search, make_plan, warm_up
 from swiftspec.planner.evaluation import Effort, Evaluator
 from swiftspec.planner.space import feasible_options
@@ -13,7 +14,6 @@ from swiftspec.policies import POLICIES
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED, forward_errors
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import measure
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
 from tests.simulator.builders import with_guesses
 

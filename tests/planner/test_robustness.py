@@ -1,4 +1,4 @@
-from swiftspec.plan import Objective
+from swiftspec.artifacts.plan import Objective
 from tests.planner.robustness import SCALES, WHOSE, Case, Checked, cases, check, is_robust
 
 CASE = Case(

@@ -2,17 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.latency import Provenance
-from swiftspec.plan import Basis, Plan
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Basis, Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner import make_plan
 from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import measure
 from tests.simulator.builders import constant_profile, divided_profile, machine_profile, with_guesses
 
 BASIS = Basis(path="profile.json", sha256="0" * 64)

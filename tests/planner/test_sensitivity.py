@@ -3,8 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import Guesser
-from swiftspec.plan import Goal, Sensitivity
+from swiftspec.artifacts.plan import Goal, Sensitivity
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import Guesser
 from swiftspec.planner.evaluation import Effort, Evaluator
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
@@ -12,7 +13,6 @@ from swiftspec.planner.sensitivity import Changes, lengthened, sensitivities, we
 from swiftspec.planner.trials import Standing
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
 from swiftspec.simulator.oracle import synthesise_trace
 from tests.planner.pairs import DEVICE, PAIR, composed_profile
 from tests.simulator.builders import machine_profile, with_guesses

@@ -3,7 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from swiftspec.acceptance import Guesser
+from swiftspec.artifacts.profile import Profile, StepPoint
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.trace import Guesser
 from swiftspec.planner.fit import fitted_temperature
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.space import Option, feasible_options
@@ -16,9 +18,7 @@ from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import Profile, StepPoint
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import Phase
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
 from tests.simulator.builders import constant_profile, divided_profile, machine_profile, with_guesses
 

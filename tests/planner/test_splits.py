@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from swiftspec.commands.elsewhere import Inputs, prepare
-from swiftspec.commands.hardware import Machine, planned_pair
-from swiftspec.plan import Goal, Objective
+from swiftspec.artifacts.plan import Goal, Objective
+from swiftspec.cli.elsewhere import Inputs, prepare
+from swiftspec.cli.hardware import Machine, planned_pair
 from swiftspec.planner import MemoryModel, Search, make_plan
 from swiftspec.planner.evaluation import Effort, Evaluator
 from swiftspec.planner.space import feasible_options

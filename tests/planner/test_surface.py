@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from swiftspec.plan import Goal
+from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.evaluation import Outcome
 from swiftspec.planner.option import Option
 from swiftspec.planner.surface import Surface

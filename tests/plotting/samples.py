@@ -1,9 +1,9 @@
 """What the figures of these tests show."""
 
-from swiftspec.latency import Latency
-from swiftspec.report import Report
-from swiftspec.timeline import Phase
-from swiftspec.validator import Measurement, make_report
+from swiftspec.artifacts.latency import Latency
+from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.validation.validator import Measurement, make_report
 from tests.cli.samples import ORIGIN, plan, serial_timeline
 from tests.html.samples import composed_profile
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from swiftspec.plotting import (
+from swiftspec.reports.figures import (
     acceptance_by_rank,
     errors,
     forward_parts,

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from swiftspec.engine.conversation import Conversation, Stamp
+from swiftspec.engine.channel.sequencing import Conversation, Stamp
 from swiftspec.policies import Policy, Request, make_policy
 from swiftspec.policies.effects import (
     Clock,

@@ -18,8 +18,8 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
+from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand, follow, verify_rounds
-from swiftspec.tree import TokenTree
 from tests.policies.scripted import run_alone
 
 

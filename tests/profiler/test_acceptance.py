@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from swiftspec.acceptance import AcceptanceTrace, Guesser
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.profiler.acceptance import record_trace
 from tests.engine.pairs import references, write_pair
 

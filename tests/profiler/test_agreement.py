@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.static_cache import StaticCache
+from swiftspec.engine.model.gpu_kv_cache import StaticCache
+from swiftspec.engine.model.gpu_model import StaticDecoder
 from swiftspec.profiler.agreement import decoder_records, greedy_records
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from swiftspec.engine.staging import BUCKETS
+from swiftspec.engine.model.input_batch import BUCKETS
 from swiftspec.kernels.tables import Product
 from swiftspec.profiler.baking import decodings, tuning_launches
 from swiftspec.profiler.tuning import candidates, products_of

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.documents import ModelRef, Origin
+from swiftspec.artifacts.document import ModelRef, Origin
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
-from swiftspec.profile import Profile
 from swiftspec.profiler.drift import DriftGauge
 from swiftspec.profiler.steps import DRAFT_ROWS, step_points
-from swiftspec.timeline import Phase
 from tests.engine.pairs import references, write_pair
 
 GROUPS = {Role.TARGET: (0,)}

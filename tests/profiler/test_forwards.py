@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from swiftspec.engine.static import StaticDecoder
+from swiftspec.engine.model.gpu_model import StaticDecoder
 from swiftspec.profiler import forwards
 from swiftspec.profiler.forwards import forward_record, shape_of
-from swiftspec.profiler.stopwatch import Stopwatch
+from swiftspec.profiler.op_timer import Stopwatch
 
 
 def time_forward(**options: Any) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The measuring programs, run by the simulator's driver: what they bring about is what is to be measured."""
 
+from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.programs import Interruptions, Resumptions
 from swiftspec.profiler.steps import step_points
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import Phase, Timeline
 from tests.simulator.builders import constant_profile
 
 EXPAND_S, VERIFY_S = 0.002, 0.016

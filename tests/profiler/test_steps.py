@@ -2,18 +2,18 @@ import os
 
 import pytest
 
-from swiftspec.documents import ModelRef
-from swiftspec.engine.devices import TREE_SLOTS
-from swiftspec.engine.staging import BUCKETS
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Phase, Span, Timeline
+from swiftspec.devices.local import TREE_SLOTS
+from swiftspec.engine.model.input_batch import BUCKETS
 from swiftspec.policies import Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profile import Profile
 from swiftspec.profiler import steps
-from swiftspec.profiler.host import arrival_point, host_points
+from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
-from swiftspec.timeline import Phase, Span, Timeline
 from tests.engine.pairs import references, write_pair
 
 GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}

@@ -4,15 +4,8 @@ from pathlib import Path
 import pytest
 
 import swiftspec.registry as registry
-from swiftspec.registry import (
-    DEVICES,
-    ClusterSpec,
-    known_model,
-    model_names,
-    named_device,
-    registered_name,
-    weight_bytes,
-)
+from swiftspec.devices import DEVICES, ClusterSpec, named_device
+from swiftspec.models import known_model, model_names, registered_name, weight_bytes
 
 # Sizes of the safetensors files' tensors, as the models' cards state them.
 PARAMETERS = {

@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from swiftspec.acceptance import AcceptanceTrace, Guesser
-from swiftspec.documents import ModelRef, Origin
-from swiftspec.latency import Latency, Provenance
+from swiftspec.artifacts.document import ModelRef, Origin
+from swiftspec.artifacts.latency import Latency, Provenance
+from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
+from swiftspec.artifacts.timeline import Phase, Timeline
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.base import Shape
 from swiftspec.policies.effects import Program, Role
-from swiftspec.profile import HostPoint, Profile, StepPoint
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import Phase, Timeline
 
 SPLIT = {Role.TARGET: 1, Role.DRAFT: 1}
 MODEL = ModelRef(model="synthetic", dtype="float32")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swiftspec.artifacts.timeline import Phase, Timeline, measure
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import (
@@ -23,7 +24,6 @@ from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.closed_forms import best_tree_tokens, chain_tokens
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import Phase, Timeline, measure
 from tests.simulator.builders import SPLIT, Scripted, chain_trace, constant_profile, machine_profile, simulate_one
 
 RANKS = (0.6, 0.2, 0.1)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from swiftspec.latency import Provenance
+from swiftspec.artifacts.latency import Provenance
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED, EXACT, ROOFLINE, ForwardErrors, forward_errors
 from tests.planner.pairs import composed_profile

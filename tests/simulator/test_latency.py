@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from swiftspec.latency import Provenance
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.timeline import COMPUTING, Phase
 from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
@@ -9,7 +10,6 @@ from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.serial import SerialChain
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.latency import Meter, PriceList
-from swiftspec.timeline import COMPUTING, Phase
 from tests.simulator.builders import chain_trace, constant_profile, divided_profile, host_point, profile, step_point
 
 SAMPLES_S = [1.0, 2.0, 3.0, 10.0]

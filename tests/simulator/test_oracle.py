@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace, Guesser, Guesses
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses
 from swiftspec.policies.effects import Role, Row
 from swiftspec.simulator.oracle import CacheMirror, CandidatePool, TraceOracle, synthesise_trace
 

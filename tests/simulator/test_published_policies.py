@@ -10,7 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import AcceptanceTrace
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Metrics, Phase, measure
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
 from swiftspec.policies.amusd import Amusd
 from swiftspec.policies.dsi import Dsi
@@ -20,7 +22,6 @@ from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.ssd import Ssd
-from swiftspec.profile import Profile
 from swiftspec.simulator.closed_forms import (
     amusd_speedup,
     best_chain,
@@ -35,7 +36,6 @@ from swiftspec.simulator.closed_forms import (
 )
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from swiftspec.timeline import Metrics, Phase, measure
 from tests.simulator.builders import constant_profile, with_guesses
 
 # (acceptance, cost ratio): speed-up of the best serial chain and its length, of PEARL with K = c, of AMUSD with m = 2

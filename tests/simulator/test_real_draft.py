@@ -16,18 +16,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from swiftspec.acceptance import AcceptanceTrace
-from swiftspec.documents import ModelRef
-from swiftspec.engine.cached import CachedDecoder
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.engine.model.runner import CachedDecoder
+from swiftspec.models.spec import model_directory
+from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.planner.fit import Fit
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Candidates, Role, Row
 from swiftspec.profiler.acceptance import record_trace
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import TraceOracle
-from swiftspec.specs import model_directory
-from swiftspec.timeline import measure
-from swiftspec.tokenizer import Tokenizer
 from tests.simulator.builders import machine_profile
 
 NUM_PROMPTS = 16

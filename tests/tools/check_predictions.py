@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from swiftspec import console
-from swiftspec.commands.wording import percent, signed_percent
+from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.policies import POLICIES, Layout
 
 MOST_ERROR, MOST_MEDIAN, MOST_APART = 0.08, 0.04, 0.06
@@ -97,7 +97,7 @@ def mixed(traced: Path, measured: Path, folder: Path, *, num_measured: int) -> t
 
 
 def swiftspec(*arguments: str) -> None:
-    run([sys.executable, "-m", "swiftspec.cli", *arguments])
+    run([sys.executable, "-m", "swiftspec", *arguments])
 
 
 def run(command: list[str]) -> None:

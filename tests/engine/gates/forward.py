@@ -1,9 +1,9 @@
 import torch
 
-from swiftspec.engine.checkpoint import weight_shapes
-from swiftspec.engine.ops import triton_ops
-from swiftspec.engine.static import StaticDecoder
-from swiftspec.engine.weights import FORMATS
+from swiftspec.engine.model.checkpoint import weight_shapes
+from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_ops import triton_ops
+from swiftspec.engine.model.gpu_weights import FORMATS
 from tests.engine.shapes import small_spec
 
 spec = small_spec(hidden_size=1024, intermediate_size=2048, num_layers=1, num_heads=8, num_kv_heads=2, head_dim=128)

@@ -1,0 +1,123 @@
+"""A difficulty from published figures: least squares over what they identify, the prior for the rest."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from swiftspec.acceptance.model import PRIOR, Difficulty, rank_acceptance, tree_acceptance
+
+__all__ = ["Chain", "Fit", "Length", "Observation", "Ranks", "fit_difficulty"]
+
+_BOUNDS = {
+    "mean_logit": (-4.0, 12.0),
+    "spread": (0.2, 8.0),
+    "persistence": (0.0, 1.0),
+    "correlation_length": (1.0, 2000.0),
+    "runner_up": (0.02, 0.95),
+    "depth_loss": (-1.0, 2.0),
+}
+_STEP = 0.02  # of a difference quotient, relative: a length that was simulated is not smooth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Cumulative acceptance of a chain: share of rounds that accept the first draft token, the first two, ..."""
+
+    values: tuple[float, ...]
+
+    @property
+    def identifies(self) -> tuple[str, ...]:
+        return ("mean_logit", "persistence") if len(self.values) > 1 else ("mean_logit",)
+
+    def errors(self, difficulty: Difficulty) -> list[float]:
+        """Predicted minus published."""
+        predicted = tree_acceptance(difficulty, (1,) * len(self.values))
+        return [mine - theirs for mine, theirs in zip(predicted, self.values, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Share of positions whose token is the draft's first candidate, second, ...; `cumulative`: among the first r."""
+
+    values: tuple[float, ...]
+    cumulative: bool = False
+
+    @property
+    def identifies(self) -> tuple[str, ...]:
+        return ("mean_logit", "runner_up") if len(self.values) > 1 else ("mean_logit",)
+
+    def errors(self, difficulty: Difficulty) -> list[float]:
+        """Predicted minus published, marginal."""
+        published = np.diff(self.values, prepend=0.0) if self.cumulative else np.array(self.values)
+        errors: list[float] = (rank_acceptance(difficulty, len(published)) - published).tolist()
+        return errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """A mean acceptance length, and what a difficulty's is in the same shape."""
+
+    value: float
+    of: Callable[[Difficulty], float]
+
+    @property
+    def identifies(self) -> tuple[str, ...]:
+        return ("mean_logit",)
+
+    def errors(self, difficulty: Difficulty) -> list[float]:
+        """Predicted over published, minus 1."""
+        return [self.of(difficulty) / self.value - 1]
+
+
+Observation = Chain | Ranks | Length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The difficulty, which of its fields the figures decided, and the root mean square of what they still miss."""
+
+    difficulty: Difficulty
+    fields: tuple[str, ...]
+    residual: float
+
+
+def fit_difficulty(
+    observations: Sequence[Observation], *, prior: Difficulty = PRIOR, fields: Sequence[str] | None = None
+) -> Fit:
+    """The difficulty that published figures of a pair call for.
+
+    Deterministic: every difficulty is judged on the same texts.
+
+    Parameters
+    ----------
+    prior : Difficulty
+        Where the search begins, and what holds for the other fields.
+    fields : sequence of str, optional
+        Which to fit; by default those that the observations identify.
+
+    Raises
+    ------
+    ValueError
+        If there is no observation, or no such field.
+    """
+    if not observations:
+        raise ValueError("observations is empty; a fit needs at least one published figure")
+    wanted = {name for observation in observations for name in observation.identifies} if fields is None else {*fields}
+    if strange := wanted - _BOUNDS.keys():
+        raise ValueError(f"fields has {min(strange)!r}; expected some of {', '.join(_BOUNDS)}")
+    names = [name for name in _BOUNDS if name in wanted]
+
+    def difficulty(values: npt.NDArray[np.float64]) -> Difficulty:
+        return prior.model_copy(update=dict(zip(names, values.tolist(), strict=True)))
+
+    def errors(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.concatenate([observation.errors(difficulty(values)) for observation in observations])
+
+    lowest, highest = np.array([_BOUNDS[name] for name in names]).T
+    start = np.clip([getattr(prior, name) for name in names], lowest + 1e-3, highest - 1e-3)
+    found = least_squares(errors, start, bounds=(lowest, highest), diff_step=_STEP, xtol=1e-4, ftol=1e-6)
+    residual = float(np.sqrt(np.mean(found.fun**2)))
+    return Fit(difficulty=difficulty(found.x), fields=tuple(names), residual=residual)

@@ -1,0 +1,108 @@
+"""Acceptance as a user gives it: a rate, or the rates by position that a server logs; and the difficulty it calls for.
+
+A server that drafts chains of k tokens counts how many it drafted and how many were accepted. vLLM logs the share of
+all drafted tokens that were accepted (`Avg Draft acceptance rate`), and for every position the share of chains that
+were accepted up to there (`Per-position acceptance rate`). Both are figures of serial chains, not of single positions:
+a chain that is cut short is counted in full, and rounds begin where the last one ended. So the rate alone does not say
+how often the draft's first choice is right; that is solved for, such that serial chains of that length have the rate.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from scipy.optimize import brentq
+
+from swiftspec.acceptance.fitting import Chain, fit_difficulty
+from swiftspec.acceptance.model import PRIOR, Difficulty, tree_acceptance
+
+__all__ = ["GivenAcceptance"]
+
+_LEAST, _MOST = 0.01, 0.99
+_LONGEST = 32  # tokens of a chain
+_FARTHEST = 60.0  # nats: logits at which the least and the most rate of the longest chain are still reached
+_MOST_MISSED = 0.1  # root mean square over positions
+_EXAMPLES = "a share as 0.75, one of chains of 5 tokens as 0.44@5, or shares by position as 0.8,0.7,0.6"
+_FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenAcceptance:
+    """Acceptance of serial chains, as measured elsewhere.
+
+    Parameters
+    ----------
+    rates : tuple of float
+        By position, the share of chains accepted up to there; or a single one, the share of all drafted tokens.
+    num_draft_tokens : int
+        Of a chain.
+    """
+
+    rates: tuple[float, ...]
+    num_draft_tokens: int
+
+    @classmethod
+    def parse(cls, text: str, *, field: str = "acceptance") -> "GivenAcceptance":
+        """From `0.75`, of single tokens, `0.44@5` or `0.8,0.7,0.6`. ValueError naming the field."""
+        match = _FORM.fullmatch(text.strip())
+        try:
+            rates = tuple(float(value) for value in match["values"].split(",")) if match else ()
+        except ValueError:
+            rates = ()
+        if match is None or not rates or (len(rates) > 1 and match["tokens"]):
+            raise ValueError(f"{field} is {text!r}; expected {_EXAMPLES}")
+        for rate in rates:
+            if not _LEAST <= rate <= _MOST:
+                raise ValueError(f"{field} has {rate:g}; expected shares from {_LEAST} to {_MOST}")
+        if any(later > earlier for earlier, later in pairwise(rates)):
+            raise ValueError(
+                f"{field} is {text!r}, which rises; expected for every position the share of all chains that were "
+                "accepted up to there, as vLLM logs it"
+            )
+        length = int(match["tokens"]) if match["tokens"] else len(rates)
+        if not 1 <= length <= _LONGEST:
+            raise ValueError(f"{field} is {text!r}, of chains of {length} tokens; expected 1 to {_LONGEST}")
+        return cls(rates=rates, num_draft_tokens=length)
+
+    def difficulty(self, *, field: str = "acceptance") -> Difficulty:
+        """The difficulty under which serial chains of this length are accepted so; the prior's in all else.
+
+        Raises
+        ------
+        ValueError
+            If the rates by position are not those of any draft model.
+        """
+        if len(self.rates) == 1:
+            return _at_rate(self.rates[0], self.num_draft_tokens)
+        fit = fit_difficulty([Chain(values=self.rates)])
+        if fit.residual > _MOST_MISSED:
+            mean = sum(self.rates) / len(self.rates)
+            nearest = ", ".join(f"{rate:.2f}" for rate in tree_acceptance(fit.difficulty, (1,) * len(self.rates)))
+            raise ValueError(
+                f"{field} is {self}; no draft model is accepted so, the most alike would be {nearest}: give the mean "
+                f"alone, as {mean:.2f}@{len(self.rates)}"
+            )
+        return fit.difficulty
+
+    def describe(self) -> str:
+        """A sentence without its full stop, for a plan."""
+        if len(self.rates) > 1:
+            return f"given: serial chains of {self.num_draft_tokens} tokens are accepted up to each with {self}"
+        what = (
+            "single draft tokens" if self.num_draft_tokens == 1 else f"tokens of {self.num_draft_tokens}-token chains"
+        )
+        return f"given: {100 * self.rates[0]:g} % of {what} are accepted"
+
+    def __str__(self) -> str:
+        return ",".join(f"{rate:g}" for rate in self.rates)
+
+
+def _at_rate(rate: float, num_draft_tokens: int) -> Difficulty:
+    """That at which this share of all tokens drafted in chains is accepted."""
+
+    def missed(mean_logit: float) -> float:
+        difficulty = PRIOR.model_copy(update={"mean_logit": mean_logit})
+        return sum(tree_acceptance(difficulty, (1,) * num_draft_tokens)) / num_draft_tokens - rate
+
+    mean_logit = brentq(missed, -_FARTHEST, _FARTHEST, xtol=1e-4)
+    return PRIOR.model_copy(update={"mean_logit": float(mean_logit)})

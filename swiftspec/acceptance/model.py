@@ -1,0 +1,163 @@
+"""How sure a draft is along a text, and what follows from that for chains and for trees of a fixed shape.
+
+At every position the draft gives its first candidate a probability, and that candidate is the target's with that very
+probability: once its temperature is fitted, the bundled pair's draft is calibrated to 0.03 in every decile. The
+probability's logit is normal. Half of its variance, there, is that of the single token; the other half is shared by a
+stretch of text and fades slowly. The shared half is what makes acceptance rise along a chain (an easy stretch has been
+met) and c_1 fall as chains grow (long ones swallow the easy stretches, so that rounds begin in hard ones); the other
+half is what a tree that follows likely tokens exploits. Independent positions show neither.
+
+Letters: N texts, T positions of each, K candidates.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from scipy.special import expit, ndtri
+
+from swiftspec.artifacts.document import Facts
+
+__all__ = ["PRIOR", "Difficulty", "candidate_shares", "logits", "rank_acceptance", "tree_acceptance"]
+
+_Floats = npt.NDArray[np.float64]
+
+# The texts on which fixed shapes are computed: as long as the outputs of the benchmarks, and enough of them.
+_NUM_TEXTS, _NUM_TOKENS, _SEED = 256, 192, 0
+_LEAST_SHARE = 1e-12  # log-probs are finite
+
+
+class Difficulty(Facts):
+    """A draft beside its target, on one kind of text.
+
+    Parameters
+    ----------
+    mean_logit : float
+        Of the probability of the draft's first candidate; nats.
+    spread : float
+        Standard deviation of that logit over positions; nats.
+    persistence : float
+        Share of the logit's variance that belongs to the stretch of text, not to the token.
+    correlation_length : float
+        Tokens after which the correlation of that share has fallen to 1/e.
+    runner_up : float
+        Probability that the second candidate is right when the first is wrong. When r were wrong, the next is right
+        with runner_up / sqrt(r), and no candidate is likelier than the one before it.
+    depth_loss : float
+        Logit lost per token that a head drafts from its own features; 0 for a draft model. A trace knows no depth, so
+        that such a head's acceptance can be computed for fixed shapes, but not synthesised.
+    """
+
+    mean_logit: float
+    spread: float = Field(ge=0)
+    persistence: float = Field(ge=0, le=1)
+    correlation_length: float = Field(gt=0)
+    runner_up: float = Field(gt=0, lt=1)
+    depth_loss: float = 0.0
+
+
+# What a pair's published figures do not tell. Spread and correlation length are the bundled pair's, the one whose
+# log-probs are on record; persistence and runner_up are means over it and the published pairs that identify them
+# (tests/difficulty/test_prior.py computes all four again).
+PRIOR = Difficulty(mean_logit=2.5, spread=3.5, persistence=0.3, correlation_length=100.0, runner_up=0.7)
+
+
+def logits(difficulty: Difficulty, *, num_texts: int, num_tokens: int, seed: int) -> _Floats:
+    """Logits of the first candidate's probability, array (N, T). The same noise for every difficulty of a seed."""
+    shared, own = _noise(difficulty.correlation_length, num_texts, num_tokens, seed)
+    persistence = difficulty.persistence
+    noise: _Floats = np.sqrt(persistence) * shared + np.sqrt(1 - persistence) * own
+    return difficulty.mean_logit + difficulty.spread * noise
+
+
+def candidate_shares(first: _Floats, runner_up: float, num_candidates: int) -> _Floats:
+    """Probabilities of the K candidates, best first, array (..., K), where the first has those of `first`."""
+    shares = np.empty((*first.shape, num_candidates))
+    shares[..., 0] = first
+    left = 1 - first
+    for rank in range(1, num_candidates):
+        shares[..., rank] = np.minimum(shares[..., rank - 1], left * runner_up / np.sqrt(rank))
+        left = left - shares[..., rank]
+    return np.maximum(shares, _LEAST_SHARE)
+
+
+def rank_acceptance(difficulty: Difficulty, num_ranks: int) -> list[float]:
+    """Share of positions whose token is the draft's first candidate, second, ..., up to `num_ranks`."""
+    first = expit(_reference_logits(difficulty))
+    means: list[float] = candidate_shares(first, difficulty.runner_up, num_ranks).mean(axis=(0, 1)).tolist()
+    return means
+
+
+def tree_acceptance(difficulty: Difficulty, widths: Sequence[int]) -> list[float]:
+    """Share of rounds in which the first j + 1 draft tokens are accepted, for j below the tree's depth.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Children of every node of a level, the root's first; all 1 is a chain.
+
+    Notes
+    -----
+    A position is reached in a state: so many tokens of the round accepted before it. With the probability that its
+    token is in the tree it goes on to the next state; otherwise, and behind a full path, its token is the bonus token,
+    and the next round begins. What a state weighs, over that of the first, is the share asked for, of rounds that end
+    within the text: exact for the texts at hand, and smooth in the parameters.
+    """
+    if not widths or min(widths) < 1:
+        raise ValueError(f"widths is {widths}; expected a level or more, of at least one child each")
+    depth = len(widths)
+    state = np.zeros((depth + 1, _NUM_TEXTS))
+    state[0] = 1.0
+    weights = np.empty((_NUM_TOKENS, depth + 1))
+    for position, hit in enumerate(_hits(difficulty, widths)):
+        weights[position] = state.sum(axis=1)
+        onward = state[:-1] * hit
+        begins = state.sum(axis=0) - onward.sum(axis=0)
+        state[1:] = onward
+        state[0] = begins
+    rounds = _NUM_TOKENS - depth
+    accepted = [float(weights[level : level + rounds, level].sum()) for level in range(depth + 1)]
+    return [count / accepted[0] for count in accepted[1:]]
+
+
+def _hits(difficulty: Difficulty, widths: Sequence[int]) -> _Floats:
+    """Whether a level holds the token: probability by position, level and text, array (T, levels, N)."""
+    by_position = _reference_logits(difficulty).T[:, None, :]
+    hits = np.empty((by_position.shape[0], len(widths), by_position.shape[2]))
+    first: _Floats
+    if difficulty.depth_loss:
+        first = expit(by_position - difficulty.depth_loss * np.arange(len(widths))[:, None])
+    else:
+        first = np.broadcast_to(expit(by_position), hits.shape)
+    if max(widths) == 1:
+        return first
+    for level, width in enumerate(widths):
+        hits[:, level] = candidate_shares(first[:, level], difficulty.runner_up, width).sum(axis=-1)
+    return hits
+
+
+def _reference_logits(difficulty: Difficulty) -> _Floats:
+    return logits(difficulty, num_texts=_NUM_TEXTS, num_tokens=_NUM_TOKENS, seed=_SEED)
+
+
+@lru_cache(maxsize=8)  # a fit asks for the same noise again and again
+def _noise(correlation_length: float, num_texts: int, num_tokens: int, seed: int) -> tuple[_Floats, _Floats]:
+    """What a stretch shares and what is a token's own: two arrays (N, T) of mean 0 and variance 1.
+
+    Texts come in pairs whose shared parts are each other's mirror image and begin at evenly spaced quantiles: a dozen
+    of them have the mean of many, which a dozen of independent ones would miss by a third of their spread.
+    """
+    rng = np.random.default_rng(seed)
+    num_pairs = -(-num_texts // 2)
+    kept = np.exp(-1 / correlation_length)
+    steps = np.sqrt(1 - kept**2) * rng.standard_normal((num_tokens, num_pairs))
+    steps[0] = rng.permutation(ndtri((np.arange(num_pairs) + 0.5) / (2 * num_pairs)))
+    for before, step in pairwise(steps):
+        step += kept * before
+    shared = np.stack([steps.T, -steps.T], axis=1).reshape(2 * num_pairs, num_tokens)[:num_texts]
+    own = rng.standard_normal((num_texts, num_tokens))
+    own -= own.mean()
+    return shared / np.sqrt(np.mean(shared**2)), own / own.std()

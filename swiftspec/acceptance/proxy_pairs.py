@@ -1,0 +1,233 @@
+"""What difficulty to plan a pair with: fitted to its own published figures, or to those of a pair that stands in.
+
+A comparison of drafts must not be decided by which of them happens to have been published. So a target has one
+reference: its own published pairs or, where it has none, those of the target most like it, on one mix of data sets. The
+logit of every draft follows from the reference by the draft's size, and a larger draft never comes out worse.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from swiftspec.acceptance.model import Difficulty
+from swiftspec.artifacts.document import Facts
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.models import known_model, likely_vocabulary
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["Acceptance", "FittedPair", "Model", "acceptance_for", "dataset_names", "fitted_pairs"]
+
+_TABLE = Path(__file__).with_name("fitted.json")
+
+# A draft e times as large has a logit so much higher: Qwen3-32B with Qwen3-4B against 1.7B, mean of two data sets
+# (tests/acceptance/test_proxy_pairs.py computes it again).
+LOGIT_PER_SIZE = 0.75
+
+# Data sets that are one kind of text, and which. The others (MT-Bench, Alpaca) hold requests of many kinds.
+_NARROW = {
+    "InstructCoder": "code editing, where much of the output is copied from the prompt",
+    "C4": "continued web pages",
+    "CNN/DailyMail": "summaries of news",
+    "GSM8K": "school mathematics",
+    "HumanEval": "short Python functions",
+    "Natural Questions": "short questions of fact",
+}
+
+
+class Model(Protocol):
+    """A model whose shape is known. `vocabulary` is None where nothing but the shape is."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def vocabulary(self) -> str | None: ...
+
+
+class FittedPair(Facts):
+    """One line of fitted.json: a difficulty fitted to a pair's published figures on one data set.
+
+    Parameters
+    ----------
+    fitted : tuple of str
+        Fields that the figures decided; the others are the prior's.
+    to : str
+        Those figures.
+    residual : float
+        Root mean square of what the fit misses: acceptance as a share, lengths relative.
+    """
+
+    target: str
+    draft: str
+    dataset: str
+    difficulty: Difficulty
+    fitted: tuple[str, ...]
+    to: str
+    residual: float
+
+
+class Acceptance(NamedTuple):
+    """A difficulty, one sentence about what it rests on, and how well that is known.
+
+    `warning`: that it is known on one narrow kind of text only; empty if it is not, or if that text was asked for.
+    """
+
+    difficulty: Difficulty
+    basis: str
+    provenance: Provenance
+    warning: str = ""
+
+
+@cache
+def fitted_pairs() -> tuple[FittedPair, ...]:
+    """Every fitted pair and data set."""
+    return tuple(map(FittedPair.model_validate, json.loads(_TABLE.read_text(encoding="utf-8"))))
+
+
+def dataset_names() -> list[str]:
+    """Data sets that there are figures for, sorted."""
+    return sorted({fit.dataset for fit in fitted_pairs()})
+
+
+def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None = None) -> Acceptance:
+    """The difficulty of a pair on a data set, or on the mean of those that its target's reference has figures for.
+
+    `published` if the pair is part of that reference, else `assumed`.
+
+    Parameters
+    ----------
+    target, draft : str or Model
+        A name of the registry, or any model whose shape is known.
+    dataset : str, optional
+
+    Raises
+    ------
+    ValueError
+        If the registry has no such model, the vocabularies of two models in it differ, or the data set is unknown.
+    """
+    theirs, ours = (known_model(model) if isinstance(model, str) else model for model in (target, draft))
+    if theirs.vocabulary and ours.vocabulary and theirs.vocabulary != ours.vocabulary:
+        raise ValueError(
+            f"draft is {ours.name!r}, whose vocabulary is {ours.vocabulary}; {theirs.name} needs one of "
+            f"{theirs.vocabulary}"
+        )
+    if dataset is not None and dataset not in dataset_names():
+        raise ValueError(f"dataset is {dataset!r}; expected one of {', '.join(dataset_names())}")
+    reference = _Reference.of(theirs, dataset)
+    warning = reference.warning if dataset is None else ""
+    if reference.target == theirs.name and ours.name in reference.drafts:
+        return Acceptance(
+            reference.fitted(ours.name), f"fitted to {reference.described}", Provenance.PUBLISHED, warning
+        )
+    where = f" on {dataset}" if dataset else ""
+    published = [fit.dataset for fit in fitted_pairs() if (fit.target, fit.draft) == (theirs.name, ours.name)]
+    if published:
+        where += f" on {', '.join(reference.datasets)} (but on {', '.join(published)})"
+    basis = f"no acceptance of {theirs.name} with {ours.name} is published{where}; {reference.standing_in(ours.spec)}"
+    return Acceptance(reference.at_size(ours.spec.num_parameters), basis, Provenance.ASSUMED, warning)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reference:
+    """Published pairs of one target that all have figures on the same data sets.
+
+    `drafts` from the smallest to the largest; there is one at least.
+    """
+
+    target: str
+    drafts: tuple[str, ...]
+    datasets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, target: Model, dataset: str | None) -> "_Reference":
+        """Of the target's own pairs; of those of the target most like it if it has none."""
+        fits = [fit for fit in fitted_pairs() if dataset in (None, fit.dataset)]
+        nearest = min(dict.fromkeys(fit.target for fit in fits), key=lambda name: _unlikeness(name, target))
+        by_draft: dict[str, list[str]] = {}
+        for fit in fits:
+            if fit.target == nearest:
+                by_draft.setdefault(fit.draft, []).append(fit.dataset)
+        widest = max(by_draft.values(), key=len)
+        shared = [name for name in widest if all(name in others for others in by_draft.values())] or widest
+        drafts = [draft for draft, names in by_draft.items() if set(shared) <= set(names)]
+        return cls(target=nearest, drafts=tuple(sorted(drafts, key=_num_parameters)), datasets=tuple(shared))
+
+    def fitted(self, draft: str) -> Difficulty:
+        """On all of the data sets together, equally many positions of each."""
+        fits = [fit.difficulty for fit in self._fits if fit.draft == draft]
+        return Difficulty(**{name: sum(getattr(fit, name) for fit in fits) / len(fits) for name in _FIELDS})
+
+    def at_size(self, num_parameters: int) -> Difficulty:
+        """Of a draft so large: between two of the reference linear in the logarithm of size; beyond, by its worth."""
+        sizes = [log(_num_parameters(draft)) for draft in self.drafts]
+        fits = [self.fitted(draft) for draft in self.drafts]
+        size = log(num_parameters)
+        values = {name: float(np.interp(size, sizes, [getattr(fit, name) for fit in fits])) for name in _FIELDS}
+        beyond = size - min(max(size, sizes[0]), sizes[-1])
+        # Should figures say that a larger draft is worse, the curve still does not fall.
+        logits = np.maximum.accumulate([fit.mean_logit for fit in fits])
+        values["mean_logit"] = float(np.interp(size, sizes, logits)) + LOGIT_PER_SIZE * beyond
+        return Difficulty(**values)
+
+    @property
+    def described(self) -> str:
+        """The figures, and on which data sets."""
+        return f"{' and '.join(dict.fromkeys(fit.to for fit in self._fits))} on {', '.join(self.datasets)}"
+
+    def standing_in(self, draft: ModelSpec) -> str:
+        """Which pair stands in for one with another draft, and what its size changes."""
+        nearest = min(self.drafts, key=lambda name: abs(log(_num_parameters(name) / draft.num_parameters)))
+        moved = self.at_size(draft.num_parameters).mean_logit - self.fitted(nearest).mean_logit
+        return (
+            f"{self.target} with {nearest} stands in, fitted to {self.described}, "
+            f"its logit moved by {moved:+.2f} for the draft's size"
+        )
+
+    @property
+    def warning(self) -> str:
+        """Empty unless all data sets are the same narrow kind of text."""
+        if len(self.datasets) > 1 or self.datasets[0] not in _NARROW:
+            return ""
+        (dataset,) = self.datasets
+        return f"known only on {dataset} ({_NARROW[dataset]}); expect another one on other text"
+
+    @property
+    def _fits(self) -> Sequence[FittedPair]:
+        return [
+            fit
+            for fit in fitted_pairs()
+            if fit.target == self.target and fit.draft in self.drafts and fit.dataset in self.datasets
+        ]
+
+
+_FIELDS = tuple(Difficulty.model_fields)
+
+
+def _unlikeness(name: str, target: Model) -> tuple[bool, bool, float]:
+    """How little a target with figures is like another: another one, of another family, how far off; least is best.
+
+    How far is a sum of logarithms: of sizes; within a family of contexts, which tell generations of one size apart
+    (Llama 3 and 3.1); and of a factor of two if all figures are of one narrow kind of text.
+    """
+    known = known_model(name)
+    is_other_family = known.vocabulary != (target.vocabulary or likely_vocabulary(target.spec))
+    distance = abs(log(known.spec.num_parameters / target.spec.num_parameters))
+    if not is_other_family:
+        distance += abs(log(known.spec.max_position / target.spec.max_position))
+    datasets = {fit.dataset for fit in fitted_pairs() if fit.target == name}
+    if len(datasets) == 1 and datasets <= _NARROW.keys():
+        distance += log(2)
+    return name != target.name, is_other_family, distance
+
+
+def _num_parameters(name: str) -> int:
+    return known_model(name).spec.num_parameters

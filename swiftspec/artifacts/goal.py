@@ -1,0 +1,56 @@
+"""Goal: what a plan is to be best at, and the limits that it has to keep to."""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from swiftspec.artifacts.document import Facts
+
+__all__ = ["Goal", "Objective", "cost_per_million"]
+
+
+class Objective(StrEnum):
+    """What the best plan has most, or least, of."""
+
+    TOKENS_PER_S = "tokens-per-s"  # of one user, from request to last token
+    TPOT = "tpot"  # the mean over requests
+    TPOT_P95 = "tpot-p95"  # over requests
+    TOKENS_PER_GPU = "tokens-per-gpu"  # tokens/s over devices in use
+    COST = "cost"  # tokens per unit of money
+    DEVICES = "devices"  # the fewest devices that keep to the limits, and the fastest plan on these
+
+
+class Goal(Facts):
+    """What the plan is to be best at, and what it must keep to.
+
+    min_tokens_per_s: over all requests, each from its start to its last token. max_tpot_s, max_ttft_s: of the mean
+    request. max_devices: in use, of those there are. splits: named as `Candidate.split`; any if empty. price_per_hour:
+    of one device, in any currency; the objective `cost` needs it.
+    """
+
+    objective: Objective = Objective.TOKENS_PER_S
+    min_tokens_per_s: float | None = Field(default=None, gt=0)
+    max_tpot_s: float | None = Field(default=None, gt=0)
+    max_ttft_s: float | None = Field(default=None, gt=0)
+    max_devices: int | None = Field(default=None, ge=1)
+    splits: tuple[str, ...] = ()
+    price_per_hour: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.objective is Objective.COST and self.price_per_hour is None:
+            raise ValueError("price_per_hour is missing; the objective cost needs what a device costs an hour")
+        if self.objective is Objective.DEVICES and not self.is_limited:
+            raise ValueError("min_tokens_per_s is missing; the objective devices needs a speed, TPOT or TTFT to reach")
+        return self
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a speed, TPOT or TTFT to keep to."""
+        return (self.min_tokens_per_s, self.max_tpot_s, self.max_ttft_s) != (None, None, None)
+
+
+def cost_per_million(price_per_hour: float, num_devices: int, tokens_per_s: float) -> float:
+    """What a million tokens of one user cost, on devices of this price each."""
+    return 1e6 * price_per_hour * num_devices / (3600 * tokens_per_s)

@@ -1,0 +1,346 @@
+"""Plan: which policy, which shape, on which devices, what to expect of it, and what that rests on. No torch here."""
+
+from collections import Counter
+from collections.abc import Mapping
+from html import escape
+from typing import Annotated, ClassVar, NamedTuple, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from swiftspec.artifacts.document import Document, Facts, ModelRef
+from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.profile import MOST_DEVICES, Collective
+from swiftspec.artifacts.timeline import Metrics
+from swiftspec.policies import POLICIES, Layout, Policy, make_policy
+from swiftspec.policies.base import Value
+from swiftspec.policies.effects import Role
+
+__all__ = [
+    "WEAK",
+    "Acceptance",
+    "Basis",
+    "Candidate",
+    "Explored",
+    "Goal",
+    "GroupMemory",
+    "Objective",
+    "Plan",
+    "Prediction",
+    "Rejection",
+    "Sensitivity",
+    "cost_per_million",
+    "described",
+    "named_group",
+    "named_split",
+]
+
+# A prediction of which more than this share rests on no measurement of any machine says so first.
+WEAK_SHARE = 0.2
+WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
+_Count = Annotated[int, Field(ge=0)]
+_Speed = Annotated[float, Field(ge=0)]
+_Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+
+
+class Basis(Facts):
+    """A file the plan was computed from: where, and its SHA-256."""
+
+    path: str
+    sha256: str
+
+
+class Prediction(Facts):
+    """What the simulator expects of a candidate.
+
+    Where forwards have known errors all figures are averages over these. tokens_per_s_low, tokens_per_s_high: 95 %
+    interval of the mean over prompts, known errors included. provenance: share of the predicted time that rests on
+    latencies of each provenance.
+    """
+
+    metrics: Metrics
+    tokens_per_s_low: _Speed
+    tokens_per_s_high: _Speed
+    provenance: dict[Provenance, _Share]
+
+    @field_validator("metrics")
+    @classmethod
+    def _has_a_speed(cls, metrics: Metrics) -> Metrics:
+        """What tokens cost, and how far a measurement is off, are shares of it."""
+        if metrics.figures.tokens_per_s <= 0:
+            raise ValueError("expected figures.tokens_per_s above 0")
+        return metrics
+
+
+class Candidate(Facts):
+    """A policy with its shape, on device groups, and its prediction.
+
+    groups: device numbers per role; a target-only or co-located policy has the target's group alone. ranks: processes
+    that divide each of a role's groups; a role that is not named has one on a CPU, and one for each GPU. patience_s:
+    longest that the target waits for its draft before it decodes on alone.
+    """
+
+    policy: str
+    shape: dict[str, Value]
+    groups: dict[Role, tuple[_Count, ...]]
+    ranks: dict[Role, int] = Field(default_factory=dict)
+    patience_s: float = Field(default=0.5, gt=0, le=3600)
+    prediction: Prediction
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        policy = self.build()
+        roles = {Role.TARGET, Role.DRAFT} if policy.layout is Layout.DISAGGREGATED else {Role.TARGET}
+        if set(self.groups) != roles:
+            found = ", ".join(sorted(self.groups)) or "nobody"
+            raise ValueError(f"groups are of {found}; {self.policy} needs those of {', '.join(sorted(roles))}")
+        devices = [device for group in self.groups.values() for device in group]
+        if len(set(devices)) < len(devices) or not all(self.groups.values()):
+            raise ValueError(f"groups are {list(self.groups.values())}; expected non-empty and disjoint ones")
+        if len(self.groups[Role.TARGET]) % policy.target_groups:
+            raise ValueError(
+                f"groups has {len(self.groups[Role.TARGET])} devices of the target; "
+                f"{self.policy} splits them into {policy.target_groups} equal groups"
+            )
+        for role, ranks in self.ranks.items():
+            groups = policy.target_groups if role is Role.TARGET else 1
+            devices_each, rest = divmod(len(self.groups.get(role, ())), groups * max(1, ranks))
+            if ranks < 1 or rest or not devices_each:
+                raise ValueError(f"ranks of the {role} are {ranks}; expected a divisor of the devices of its groups")
+        return self
+
+    def build(self) -> Policy:
+        """The policy object."""
+        return make_policy(self.policy, **self.shape)
+
+    @property
+    def devices(self) -> set[int]:
+        return {device for group in self.groups.values() for device in group}
+
+    @property
+    def split(self) -> str:
+        """As `named_split`."""
+        return named_split(self.groups, self.ranks, target_groups=self.build().target_groups)
+
+    def describe(self) -> str:
+        """`swiftspec 1+1 (verify_rows=8, expand_rows=4)`; tables are left out."""
+        return described(self.policy, self.split, self.shape)
+
+
+def named_split(groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], *, target_groups: int = 1) -> str:
+    """`target+draft` device counts, as 1+1; a single number for one group; 2x1 where two ranks have one device each."""
+    counts = {role: target_groups if role is Role.TARGET else 1 for role in Role}
+    return "+".join(
+        named_group(len(groups[role]), ranks.get(role, 1), count) for role, count in counts.items() if role in groups
+    )
+
+
+def named_group(num_devices: int, ranks: int, num_groups: int = 1) -> str:
+    """`2`, or `2x1`: processes that divide a model, times the devices of each. Several groups have so many each."""
+    if ranks == 1:
+        return str(num_devices)
+    return f"{num_groups * ranks}x{num_devices // (num_groups * ranks)}"
+
+
+def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
+    """`swiftspec 1+1 (verify_rows=8, expand_rows=4)`; tables are left out."""
+    listed = ", ".join(f"{name}={value}" for name, value in shape.items() if not isinstance(value, tuple))
+    return f"{policy} {split}" + (f" ({listed})" if listed else "")
+
+
+class Acceptance(Facts):
+    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known.
+
+    `warning`: that it is known on one narrow kind of text only; empty if it is not.
+    """
+
+    basis: str
+    provenance: Provenance
+    warning: str = ""
+
+
+class GroupMemory(Facts):
+    """What each device of a group has room for, and what it holds, in bytes.
+
+    weights_bytes, kv_bytes: of every model that has a shard there. reserve_bytes: captured graphs and workspace.
+    usable_bytes: of the device's memory, the share that a server may fill.
+    """
+
+    devices: tuple[_Count, ...]
+    weights_bytes: dict[Role, _Count]
+    kv_bytes: dict[Role, _Count]
+    reserve_bytes: _Count
+    usable_bytes: _Count
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(self.weights_bytes.values()) + sum(self.kv_bytes.values()) + self.reserve_bytes
+
+
+class Explored(Facts):
+    """The best of a policy's options on one split, as far as they were simulated: a cell of the heat map.
+
+    tokens_per_s: from request to last token. tpot_s: mean over requests. Where the last stage did not get to the
+    option, both are what earlier stages say, times what the policy's finalist gained or lost from there to the end:
+    `estimated`. num_options: simulated on this split.
+    """
+
+    policy: str
+    split: str
+    num_devices: int = Field(ge=1)
+    tokens_per_s: float = Field(gt=0)
+    tpot_s: float = Field(ge=0)
+    num_options: _Count
+    estimated: bool = False
+
+
+class Sensitivity(Facts):
+    """What another assumption would do to the choice.
+
+    change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate, simulated as planned and as changed on the same
+    few prompts, the ratio of which scales its prediction. best, best_tokens_per_s: the fastest of the chosen and its
+    rivals then, likewise; rivals are options that might have been chosen. changes_choice: whether that is another one,
+    by more than simplicity may cost.
+    """
+
+    change: str
+    tokens_per_s: _Speed
+    best: str
+    best_tokens_per_s: _Speed
+    changes_choice: bool
+
+
+class Rejection(NamedTuple):
+    """Why options were not simulated, and how many of each policy; under no name those of a reason that names none."""
+
+    reason: str
+    by_policy: Mapping[str, int]
+
+    @property
+    def num_options(self) -> int:
+        return sum(self.by_policy.values())
+
+
+class Plan(Document):
+    """The chosen candidate, and the best one of every other policy, best first.
+
+    engine: whose forwards were composed; None where they were measured, which are this project's engine's. ties:
+    candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was chosen
+    for. known_errors: relative standard deviations of what predictions rest on, which their intervals include; None for
+    one that nobody knows, which no interval includes. acceptance, quantisation (of each model's weights, by role) and
+    memory (of the chosen candidate, by group): where a plan is for a machine that is not at hand. collectives: the
+    all-reduce of each role of the chosen candidate, where its steps are composed. explored, sensitivities: what else
+    was simulated.
+    """
+
+    schema_name: ClassVar[str] = "swiftspec.plan"
+    schema_version: ClassVar[int] = 1
+
+    device: str
+    engine: str | None = None
+    num_devices: int = Field(ge=1, le=MOST_DEVICES)
+    target: ModelRef
+    draft: ModelRef
+    profile: Basis
+    trace: Basis
+    max_new_tokens: int = Field(ge=1)
+    chosen: Candidate
+    alternatives: tuple[Candidate, ...]
+    ties: tuple[str, ...] = ()
+    num_simulated: _Count
+    rejected: dict[str, _Count]
+    goal: Goal = Goal()
+    acceptance: Acceptance | None = None
+    known_errors: dict[str, Annotated[float, Field(ge=0)] | None] = Field(default_factory=dict)
+    quantisation: dict[Role, str] = Field(default_factory=dict)
+    collectives: tuple[Collective, ...] = ()
+    memory: tuple[GroupMemory, ...] = ()
+    explored: tuple[Explored, ...] = ()
+    sensitivities: tuple[Sensitivity, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for candidate in (self.chosen, *self.alternatives):
+            if max(candidate.devices) >= self.num_devices:
+                listed = ", ".join(map(str, sorted(candidate.devices)))
+                raise ValueError(f"{candidate.policy} is on devices {listed}; num_devices is {self.num_devices}")
+        if len(self.candidates) <= len(self.alternatives):
+            raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
+        return self
+
+    def __repr__(self) -> str:
+        return f"Plan({self.summary}; {len(self.alternatives)} alternatives)"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the summary, and the best of every policy. `swiftspec report` writes the whole page."""
+        rows = (
+            (
+                candidate.policy,
+                candidate.split,
+                f"{candidate.prediction.metrics.figures.tokens_per_s:.1f}",
+                candidate.describe().partition(" (")[2].removesuffix(")"),
+            )
+            for candidate in self.candidates.values()
+        )
+        head = "".join(f"<th>{title}</th>" for title in ("policy", "split", "tokens/s", "shape"))
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<div><p>{escape(self.summary)}</p>{table}</div>"
+
+    @property
+    def summary(self) -> str:
+        """`llama-3-70b with llama-3.2-1b on 8 h100-sxm: swiftspec 4+1 (verify_rows=16), 243.8 tokens/s predicted`."""
+        speed = self.chosen.prediction.metrics.figures.tokens_per_s
+        return (
+            f"{self.target.model} with {self.draft.model} on {self.num_devices} {self.device}: "
+            f"{self.chosen.describe()}, {speed:.1f} tokens/s predicted"
+        )
+
+    @property
+    def candidates(self) -> Mapping[str, Candidate]:
+        """The chosen candidate and its alternatives, by policy."""
+        return {candidate.policy: candidate for candidate in (self.chosen, *self.alternatives)}
+
+    @property
+    def fastest_by_devices(self) -> Mapping[int, Explored]:
+        """The fastest of what was explored on each number of devices, fewest first: tokens/s against devices.
+
+        On as many devices as the choice uses, estimates do not count: there the last stage has decided.
+        """
+        decided = len(self.chosen.devices)
+        cells = [cell for cell in self.explored if not (cell.estimated and cell.num_devices == decided)]
+        counts = sorted({cell.num_devices for cell in cells})
+        of_count = ([cell for cell in cells if cell.num_devices == count] for count in counts)
+        return {cells[0].num_devices: max(cells, key=lambda cell: cell.tokens_per_s) for cells in of_count}
+
+    @property
+    def cost_per_million_tokens(self) -> float | None:
+        """Price of the devices in use while a million tokens come; None where the goal names no price."""
+        if self.goal.price_per_hour is None:
+            return None
+        tokens_per_s = self.chosen.prediction.metrics.figures.tokens_per_s
+        return cost_per_million(self.goal.price_per_hour, len(self.chosen.devices), tokens_per_s)
+
+    @property
+    def rejections(self) -> list[Rejection]:
+        """What was rejected by reason, most options first: policies that share a reason are together."""
+        reasons: dict[str, Counter[str]] = {}
+        for text, count in self.rejected.items():
+            policy, _, rest = text.partition(": ")
+            known = policy in POLICIES and rest
+            reasons.setdefault(rest if known else text, Counter())[policy if known else ""] += count
+        ordered = sorted(reasons.items(), key=lambda item: (-item[1].total(), item[0]))
+        return [Rejection(reason, dict(counts.most_common())) for reason, counts in ordered]
+
+    @property
+    def weak_share(self) -> float:
+        """Share of the chosen candidate's predicted time that rests on `roofline` or `assumed`."""
+        shares = self.chosen.prediction.provenance
+        return sum(shares.get(provenance, 0.0) for provenance in WEAK)
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether that is so much that it has to be said first."""
+        return self.weak_share > WEAK_SHARE

@@ -1,0 +1,237 @@
+"""Profile: measured latencies of one machine and one model pair, with their provenance. No torch here."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from swiftspec.artifacts.document import Document, Facts, ModelRef
+from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
+from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
+from swiftspec.artifacts.timeline import COMPUTING, Phase
+from swiftspec.policies.effects import Role
+
+__all__ = [
+    "MOST_DEVICES",
+    "Collective",
+    "HostPoint",
+    "Profile",
+    "StepPoint",
+    "StepTable",
+]
+
+MOST_DEVICES = 65536  # more than any plan is made for
+_Seconds = Annotated[float, Field(gt=0, le=1e6)]  # a forward of twelve days is a mistake
+_Degree = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
+
+
+class _Measured(Facts):
+    quantiles_s: tuple[_Seconds, ...] = Field(min_length=NUM_QUANTILES, max_length=NUM_QUANTILES)
+    num_samples: int = Field(ge=1)
+    provenance: Provenance
+
+    @field_validator("quantiles_s")
+    @classmethod
+    def _ascending(cls, quantiles_s: tuple[float, ...]) -> tuple[float, ...]:
+        if any(left > right for left, right in pairwise(quantiles_s)):
+            raise ValueError("expected seconds in ascending order")
+        return quantiles_s
+
+    @property
+    def latency(self) -> Latency:
+        return Latency(self.quantiles_s, self.provenance)
+
+
+class StepPoint(_Measured):
+    """One whole forward of a role's model, from launch to the answer on the host.
+
+    degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
+    meanwhile. rows: tokens in the forward, a prefill's prompt length included; context: slots of the cache in use
+    before it, measured as a prefix of that length. cold: whether the role's process did something else before, waiting
+    included, for so long that the model's weights have left the caches; matters for small models only. ranks: processes
+    that divide the group's devices and the model, on a CPU; on GPUs there is one for each, and this stays 1. parts:
+    what a composed step consists of.
+    """
+
+    role: Role
+    phase: Phase
+    degree: _Degree
+    peer_busy: bool
+    cold: bool = False
+    ranks: _Degree = 1
+    rows: int = Field(ge=1)
+    context: int = Field(ge=0)
+    parts: tuple[Part, ...] = ()
+
+    @field_validator("phase")
+    @classmethod
+    def _forward(cls, phase: Phase) -> Phase:
+        if phase not in COMPUTING:
+            raise ValueError(f"expected a forward: {', '.join(sorted(COMPUTING))}")
+        return phase
+
+    @model_validator(mode="after")
+    def _divided(self) -> Self:
+        if self.degree % self.ranks:
+            raise ValueError(f"ranks is {self.ranks}; expected a divisor of degree {self.degree}")
+        return self
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        total_s, mean_s = sum(part.seconds for part in self.parts), self.latency.mean_s
+        if self.parts and not math.isclose(total_s, mean_s, rel_tol=1e-6):
+            raise ValueError(f"parts add up to {total_s} s; expected the mean of the quantiles, {mean_s} s")
+        return self
+
+    @property
+    def table(self) -> StepTable:
+        return StepTable(self.role, self.phase, self.degree, self.peer_busy, self.cold, self.ranks)
+
+
+class HostPoint(_Measured):
+    """What a role's process spends around an effect of this phase, its forward excluded, at this many rows.
+
+    For `wait` it is the channel's hop: peer's send ended to message in hand. For `arrive` it is by how much a message
+    delays the process that computes when it arrives.
+    """
+
+    phase: Phase
+    rows: int = Field(ge=1)
+
+
+class Collective(Facts):
+    """Which all-reduce a role's composed steps use at a degree, and what the other implementations would cost.
+
+    seconds: of one all-reduce of a verification's (an expansion's) activations, by implementation. ranks: as in
+    `StepPoint`.
+    """
+
+    role: Role
+    degree: int = Field(ge=2, le=MOST_DEVICES)
+    ranks: _Degree = 1
+    implementation: str
+    seconds: dict[str, _Seconds]
+
+    @model_validator(mode="after")
+    def _among(self) -> Self:
+        if self.implementation not in self.seconds:
+            raise ValueError(f"implementation is {self.implementation!r}; expected one of {', '.join(self.seconds)}")
+        return self
+
+
+class Profile(Document):
+    """Latency tables of a model pair on a machine.
+
+    peers_interfere: whether a role's forwards may take longer while its peer computes, as on shared memory. Where they
+    do not, steps are those beside an idle peer. collectives: those of composed steps. sources: what these were composed
+    from, a phrase each, files with their SHA-256. checks: some of the composed steps as measured whole, to compare.
+    """
+
+    schema_name: ClassVar[str] = "swiftspec.profile"
+    schema_version: ClassVar[int] = 1
+
+    device: str
+    num_devices: _Degree
+    target: ModelRef
+    draft: ModelRef
+    steps: tuple[StepPoint, ...] = Field(min_length=1)
+    host: tuple[HostPoint, ...]
+    peers_interfere: bool = True
+    collectives: tuple[Collective, ...] = ()
+    sources: tuple[str, ...] = ()
+    checks: tuple[StepPoint, ...] = ()
+
+    @model_validator(mode="after")
+    def _measured_once(self) -> Self:
+        steps = Counter((*s.table, s.rows, s.context) for s in self.steps)
+        for name, counts in (("steps", steps), ("host", Counter((point.phase, point.rows) for point in self.host))):
+            key, count = counts.most_common(1)[0] if counts else ((), 0)
+            if count > 1:
+                what = ", ".join(str(part) for part in key)
+                raise ValueError(f"{name} holds {count} entries of ({what}); expected one each")
+        return self
+
+    def step(
+        self,
+        phase: Phase,
+        *,
+        degree: int,
+        peer_busy: bool,
+        rows: int,
+        context: int,
+        role: Role | None = None,
+        cold: bool = False,
+        ranks: int = 1,
+    ) -> Latency:
+        """Latency of one whole forward; `role` says whose prefill, and follows from any other phase.
+
+        Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last;
+        on the GPUs of this machine, whose forwards are filled up to the next measured rows, as long as those.
+        A table with a busy peer that was not measured is that of an idle one, and says `assumed` if peers interfere;
+        a cold one that was not measured is the warm one.
+
+        Raises
+        ------
+        ValueError
+            If nothing was measured for this phase, degree and number of ranks.
+        """
+        return self.latencies.step(
+            phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context, role=role, cold=cold, ranks=ranks
+        )
+
+    def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
+        """Host time of an effect, linear in rows between measurements; None where the profile has none."""
+        return self.latencies.host_latency(phase, rows=rows)
+
+    def retimed(self, factors: Mapping[StepTable, float]) -> Self:
+        """The same profile with the steps of these tables so many times as long.
+
+        A table without a factor has that of its warm counterpart, or of that with the peer in the other state.
+        """
+
+        def factor(table: StepTable) -> float:
+            warm = table._replace(cold=False)
+            alike = (table, warm, warm._replace(peer_busy=not table.peer_busy))
+            return next((factors[other] for other in alike if other in factors), 1.0)
+
+        steps = tuple(_stretched(step, factor(step.table)) for step in self.steps)
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | {"steps": steps})
+
+    def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
+        """Degrees at which a role's steps of a phase are known for so many ranks, ascending."""
+        return self.latencies.degrees(phase, role=role, ranks=ranks)
+
+    @cached_property
+    def latencies(self) -> Latencies:
+        """The times alone."""
+        steps: dict[StepTable, list[StepPoint]] = {}
+        for step in self.steps:
+            steps.setdefault(step.table, []).append(step)
+        host: dict[Phase, list[HostPoint]] = {}
+        for point in self.host:
+            host.setdefault(point.phase, []).append(point)
+        return Latencies(
+            steps={
+                table: StepGrid(points, in_buckets=self._in_buckets(table), in_chunks=self._in_chunks(table))
+                for table, points in steps.items()
+            },
+            host={phase: HostGrid(points) for phase, points in host.items()},
+            peers_interfere=self.peers_interfere,
+        )
+
+    def _in_buckets(self, table: StepTable) -> bool:
+        """Whether its forwards were measured on a GPU of this machine, which replays graphs of fixed rows."""
+        return self.device == "cuda" and table.phase is not Phase.PREFILL
+
+    def _in_chunks(self, table: StepTable) -> bool:
+        """Whether its forwards are prefills by this package's decoder for CPUs, which pads them."""
+        return self.device == "cpu" and table.phase is Phase.PREFILL
+
+
+def _stretched(step: StepPoint, factor: float) -> StepPoint:
+    parts = tuple(part.model_copy(update={"seconds": part.seconds * factor}) for part in step.parts)
+    return step.model_copy(update={"quantiles_s": tuple(value * factor for value in step.quantiles_s), "parts": parts})

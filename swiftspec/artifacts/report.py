@@ -1,0 +1,160 @@
+"""Report: predicted beside measured, policy by policy. No torch here."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from statistics import mean, median
+from typing import ClassVar
+
+from scipy.stats import kendalltau
+
+from swiftspec.artifacts.document import Document, Facts, Spread
+from swiftspec.artifacts.timeline import Figures, Metrics
+
+__all__ = ["Drift", "PolicyReport", "Report", "relative_error"]
+
+
+class PolicyReport(Facts):
+    """One policy.
+
+    error: predicted / measured - 1, figure by figure. error_margin: half the 95 % confidence interval of the error in
+    tokens_per_s, as far as it stems from which prompts were traced and which were measured; None for a single prompt.
+    repeats: tokens/s of each measured repetition. retimed: the prediction, had the profile been as the machine was
+    while this was measured. retraced: the same, had the measured texts been those traced. None where that was not
+    looked at.
+    """
+
+    policy: str
+    candidate: str
+    predicted: Figures
+    measured: Figures
+    error: Figures
+    error_margin: float | None
+    measured_metrics: Metrics
+    repeats: tuple[float, ...]
+    identical_output: bool
+    retimed: Figures | None = None
+    retraced: Figures | None = None
+
+    @property
+    def retimed_error(self) -> float | None:
+        """Of tokens_per_s: what remains when the machine's change since it was profiled is taken out."""
+        return None if self.retimed is None else relative_error(self.retimed, self.measured).tokens_per_s
+
+    @property
+    def retraced_error(self) -> Figures | None:
+        """What remains when the difference between traced and measured texts is taken out as well: the simulator's."""
+        return None if self.retraced is None else relative_error(self.retraced, self.measured)
+
+
+class Drift(Facts):
+    """How many times as long forwards of one kind took while the policies were measured, against the profile."""
+
+    role: str
+    phase: str
+    degree: int
+    peer_busy: bool
+    cold: bool = False
+    ranks: int = 1
+    factor: float
+
+
+class Report(Document):
+    """A validation. regret: best measured tokens_per_s over the chosen plan's measured tokens_per_s, minus 1.
+
+    drift: what was re-timed between the measured requests, and how it had changed.
+    """
+
+    schema_name: ClassVar[str] = "swiftspec.report"
+    schema_version: ClassVar[int] = 1
+
+    plan_sha256: str
+    chosen: str
+    num_prompts: int
+    policies: tuple[PolicyReport, ...]
+    regret: float
+    drift: tuple[Drift, ...] = ()
+
+    @property
+    def rank_correlation(self) -> float:
+        """Kendall's tau between the predicted and the measured order of policies; 1 for a single one."""
+        return self._rank_correlation([policy.predicted for policy in self.policies])
+
+    @property
+    def median_error(self) -> float:
+        """Of tokens_per_s, over policies, without its sign."""
+        return median(abs(policy.error.tokens_per_s) for policy in self.policies)
+
+    @property
+    def text_error(self) -> float | None:
+        """Of tokens per round, median over the policies that draft: how much easier the traced text was."""
+        errors = [policy.error.tokens_per_round for policy in self.policies if policy.policy != "autoregressive"]
+        return median(errors) if errors else None
+
+    @property
+    def retimed_agreement(self) -> tuple[float, float] | None:
+        """Kendall's tau and median error of the retimed predictions; None unless all policies have one."""
+        retimed = [policy.retimed for policy in self.policies if policy.retimed is not None]
+        errors = [abs(error) for policy in self.policies if (error := policy.retimed_error) is not None]
+        if len(retimed) < len(self.policies):
+            return None
+        return self._rank_correlation(retimed), median(errors)
+
+    @property
+    def retraced_agreement(self) -> tuple[float, float] | None:
+        """As `retimed_agreement`, of the retraced predictions."""
+        retraced = [policy.retraced for policy in self.policies if policy.retraced is not None]
+        errors = [abs(error.tokens_per_s) for policy in self.policies if (error := policy.retraced_error) is not None]
+        if len(retraced) < len(self.policies):
+            return None
+        return self._rank_correlation(retraced), median(errors)
+
+    @property
+    def order_repeatability(self) -> float | None:
+        """Kendall's tau between the measured orders of two repetitions, on average; None for a single one.
+
+        How far noise moves the order of one repetition; that of their means moves less.
+        """
+        orders = list(zip(*[policy.repeats for policy in self.policies], strict=True))
+        if len(orders) < 2:
+            return None
+        return mean(_kendall_tau(first, second) for first, second in combinations(orders, 2))
+
+    @property
+    def decided_pairs(self) -> tuple[int, int, int]:
+        """Pairs of policies; those that every repetition orders alike; and how many of these are so predicted."""
+        pairs = list(combinations(self.policies, 2))
+        decided = [(first, second) for first, second in pairs if _same_sign(first.repeats, second.repeats)]
+        agreeing = [
+            (first.predicted.tokens_per_s > second.predicted.tokens_per_s) == (first.repeats[0] > second.repeats[0])
+            for first, second in decided
+        ]
+        return len(pairs), len(decided), sum(agreeing)
+
+    def _rank_correlation(self, predicted: Sequence[Figures]) -> float:
+        measured = [policy.measured.tokens_per_s for policy in self.policies]
+        return _kendall_tau([figures.tokens_per_s for figures in predicted], measured)
+
+
+def _kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Of two orders; 1 for a single entry."""
+    return float(kendalltau(first, second).statistic) if len(first) > 1 else 1.0
+
+
+def _same_sign(first: Sequence[float], second: Sequence[float]) -> bool:
+    return len({left > right for left, right in zip(first, second, strict=True)}) == 1
+
+
+def relative_error(predicted: Figures, measured: Figures) -> Figures:
+    """predicted / measured - 1 for every figure; 0 where the measured one is 0, as without any round."""
+
+    def error(left: float, right: float) -> float:
+        return left / right - 1 if right else 0.0
+
+    return Figures(
+        tokens_per_s=error(predicted.tokens_per_s, measured.tokens_per_s),
+        tokens_per_round=error(predicted.tokens_per_round, measured.tokens_per_round),
+        round_s=Spread(
+            median=error(predicted.round_s.median, measured.round_s.median),
+            p95=error(predicted.round_s.p95, measured.round_s.p95),
+        ),
+    )

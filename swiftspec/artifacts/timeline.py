@@ -1,0 +1,367 @@
+"""Timeline: what each role did when. Both drivers emit it, in the same words; metrics are functions of it alone."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from swiftspec.artifacts.document import Facts, Spread
+from swiftspec.policies.effects import Role
+
+__all__ = ["COMPUTING", "DRAFTING", "Excerpt", "Figures", "Metrics", "Phase", "Span", "Timeline", "Totals", "measure"]
+
+
+class Phase(StrEnum):
+    """What a role is doing; the same names simulated and measured. A poll that finds nothing is no span."""
+
+    PREFILL = "prefill"
+    EXPAND = "expand"  # one draft forward
+    FUZZY = "fuzzy"  # one draft forward, layers in groups
+    VERIFY = "verify"  # one target forward
+    EXIT = "exit"  # the first half of one
+    FINISH = "finish"  # the other half
+    COMPACT = "compact"  # KV of kept slots moves
+    SEND = "send"
+    WAIT = "wait"  # until the peer's message is there; a poll that finds one counts
+    COMMIT = "commit"
+    ARRIVE = "arrive"  # of a message at a process that computes: a cost, never a span
+
+
+DRAFTING = frozenset({Phase.EXPAND, Phase.FUZZY})
+_VERIFYING = frozenset({Phase.VERIFY, Phase.EXIT, Phase.FINISH})
+COMPUTING = frozenset({Phase.PREFILL, *DRAFTING, *_VERIFYING})
+
+
+class Span(NamedTuple):
+    """One phase of one process, `role`. `model` is whose forward or cache it was: a co-located process has both.
+
+    `group` tells several target groups apart.
+    """
+
+    role: Role
+    phase: Phase
+    model: Role
+    rows: int
+    tokens: int
+    start_s: float
+    end_s: float
+    group: int = 0
+
+
+class Excerpt(NamedTuple):
+    """Spans of some rounds, cut where these begin and end, and all processes, also those without a span here."""
+
+    start_s: float
+    end_s: float
+    spans: tuple[Span, ...]
+    processes: list[tuple[Role, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One request.
+
+    Parameters
+    ----------
+    request : str
+        The prompt's id.
+    start_s : float
+        When the request was handed to the roles; the clock is shared by all of them.
+    spans : tuple of Span
+        Spans of one process do not overlap and come in order of time.
+    """
+
+    request: str
+    start_s: float
+    spans: tuple[Span, ...]
+
+    def of(self, role: Role) -> list[Span]:
+        """Spans of the processes that run this role."""
+        return [span for span in self.spans if span.role is role]
+
+    @property
+    def processes(self) -> list[tuple[Role, int]]:
+        """Role and group of every process, targets first."""
+        present = {(span.role, span.group) for span in self.spans}
+        return sorted(present, key=lambda process: (list(Role).index(process[0]), process[1]))
+
+    @property
+    def process_names(self) -> list[str]:
+        """`target`, `draft`; with its group where there are several targets."""
+        return [f"{role} {group}" if (role, 1) in self.processes else role.value for role, group in self.processes]
+
+    def phase(self, *phases: Phase) -> list[Span]:
+        """All spans of some phases, in order of time."""
+        return sorted((span for span in self.spans if span.phase in phases), key=lambda span: span.start_s)
+
+    @property
+    def verifications_s(self) -> list[float]:
+        """When each began."""
+        return [span.start_s for span in self.phase(Phase.VERIFY, Phase.EXIT)]
+
+    @property
+    def commits(self) -> list[Span]:
+        """When tokens reached the user."""
+        return self.phase(Phase.COMMIT)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(span.tokens for span in self.commits)
+
+    @property
+    def ttft_s(self) -> float:
+        """Request to first token."""
+        return self.commits[0].end_s - self.start_s
+
+    @property
+    def e2e_s(self) -> float:
+        """Request to last token."""
+        return self.commits[-1].end_s - self.start_s
+
+    @property
+    def tpot_s(self) -> float:
+        """(E2E - TTFT) / (n - 1), as vLLM defines it; 0 for a single token."""
+        return (self.e2e_s - self.ttft_s) / (self.num_tokens - 1) if self.num_tokens > 1 else 0.0
+
+    @property
+    def round_s(self) -> list[float]:
+        """Verification to verification; the last one ends with its commit, and is no round without one."""
+        bounds, commits = self.verifications_s, self.commits
+        if bounds and commits:
+            bounds.append(commits[-1].end_s)
+        return [end - start for start, end in pairwise(bounds)]
+
+    def excerpt(self, *, first: int = 5, num_rounds: int = 10) -> Excerpt:
+        """Some rounds from the `first` one (0 is the first), or the last so many; everything if there are none."""
+        starts_s = self.verifications_s
+        first = max(0, min(first, len(starts_s) - num_rounds))
+        window = [*starts_s, self.e2e_s + self.start_s][first : first + num_rounds + 1]
+        start_s, end_s = (window[0], window[-1]) if starts_s else (self.start_s, window[-1])
+        spans = tuple(
+            span._replace(start_s=max(span.start_s, start_s), end_s=min(span.end_s, end_s))
+            for span in self.spans
+            if span.end_s > start_s and span.start_s < end_s
+        )
+        return Excerpt(start_s, end_s, spans, self.processes)
+
+    @property
+    def verified_tokens(self) -> int:
+        """Tokens that verifications brought; autoregressive decoding has its first from the prefill."""
+        starts_s = self.verifications_s
+        return sum(span.tokens for span in self.commits if starts_s and span.start_s >= starts_s[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over requests, from which their rates follow: all that has to be kept of requests that are over.
+
+    Parameters
+    ----------
+    requests, tokens, rounds : int
+        Finished requests, their output tokens, and their verification rounds.
+    verified_tokens : int
+        Output tokens that verifications brought.
+    seconds : float
+        From each request to its last token.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    rounds: int = 0
+    verified_tokens: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, timelines: Iterable[Timeline]) -> Self:
+        """Sums over some requests."""
+        totals = cls()
+        for timeline in timelines:
+            totals = totals.plus(timeline)
+        return totals
+
+    def plus(self, timeline: Timeline) -> Self:
+        """The sums with one more request."""
+        return replace(
+            self,
+            requests=self.requests + 1,
+            tokens=self.tokens + timeline.num_tokens,
+            rounds=self.rounds + len(timeline.round_s),
+            verified_tokens=self.verified_tokens + timeline.verified_tokens,
+            seconds=self.seconds + (timeline.e2e_s if timeline.commits else 0.0),
+        )
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens over the time from request to last token; 0 without requests."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Verified tokens per verification; 0 without verifications."""
+        return self.verified_tokens / max(1, self.rounds)
+
+
+class Figures(Facts):
+    """What is predicted, measured and compared."""
+
+    tokens_per_s: float
+    round_s: Spread
+    tokens_per_round: float
+
+
+class Metrics(Facts):
+    """Figures of a set of requests, and what explains them.
+
+    tokens_per_s is output tokens over time from request to last token, prefill included; ttft_s and tpot_s are medians
+    over requests. overlap_fraction is the share of target-busy time in which the draft was busy too. tail_s is the
+    serial tail of a round: verdict received to next subtree sent, at the draft, where that took no further forward;
+    hit_fraction is the share of such rounds, the one that starts when the target has finished its prefill included.
+    verify_s and mean_round_s are means. target_busy and draft_busy are the shares of the time from request to last
+    token in which that model computed, the mean over target groups where there are several. wasted_draft is the share
+    of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
+    drafts_per_round is the draft's forwards over the rounds; None where it was not looked at.
+    """
+
+    figures: Figures
+    num_tokens: int = Field(ge=0)
+    rounds: int = Field(ge=0)
+    ttft_s: float = Field(ge=0)
+    tpot_s: float = Field(ge=0)
+    overlap_fraction: float
+    verify_s: float = Field(ge=0)
+    mean_round_s: float = Field(ge=0)
+    target_busy: float
+    draft_busy: float
+    wasted_draft: float | None
+    tail_s: Spread | None
+    hit_fraction: float | None
+    drafts_per_round: float | None = None
+
+    @field_validator("figures")
+    @classmethod
+    def _not_negative(cls, figures: Figures) -> Figures:
+        """Of errors, which have the same fields, they may be."""
+        least = min(figures.tokens_per_s, figures.tokens_per_round, figures.round_s.median, figures.round_s.p95)
+        if least < 0:
+            raise ValueError(f"expected no figure below 0, as {least}")
+        return figures
+
+    @property
+    def acceptance_length(self) -> float:
+        """Accepted draft tokens per verification, bonus excluded."""
+        return self.figures.tokens_per_round - 1
+
+    @property
+    def decoding_tokens_per_s(self) -> float:
+        """Verified tokens over the time of all rounds: what remains without prefill, whatever the output's length."""
+        return self.figures.tokens_per_round / self.mean_round_s if self.mean_round_s else 0.0
+
+    @property
+    def speed_of_light(self) -> float:
+        """tokens_per_round / (one target forward): tokens/s if verifications followed each other without a gap."""
+        return self.figures.tokens_per_round / self.verify_s if self.verify_s else 0.0
+
+    @property
+    def light_fraction(self) -> float:
+        """Share of the speed of light reached between the first verification and the last."""
+        return self.verify_s / self.mean_round_s if self.mean_round_s else 0.0
+
+
+def measure(timelines: Sequence[Timeline]) -> Metrics:
+    """Metrics of some requests. ValueError if there are none or one committed nothing."""
+    if not timelines or any(not timeline.commits for timeline in timelines):
+        raise ValueError("timelines are empty; at least one committed token each is needed")
+    rounds = [duration for timeline in timelines for duration in timeline.round_s]
+    verifying_s = sum(_seconds(timeline.phase(*_VERIFYING)) for timeline in timelines)
+    tails = [tail for timeline in timelines for tail in _turnarounds(timeline)]
+    hit_tails = [seconds for seconds, forwards in tails if not forwards]
+    busy = [_overlap(timeline) for timeline in timelines]
+    target_busy_s = sum(target_s for _, target_s in busy)
+    totals = Totals.of(timelines)
+    figures = Figures(
+        tokens_per_s=totals.tokens_per_s,
+        round_s=_spread(rounds) or Spread(median=0.0, p95=0.0),
+        tokens_per_round=totals.tokens_per_round,
+    )
+    return Metrics(
+        figures=figures,
+        num_tokens=totals.tokens,
+        rounds=totals.rounds,
+        ttft_s=float(np.median([t.ttft_s for t in timelines])),
+        tpot_s=float(np.median([t.tpot_s for t in timelines])),
+        overlap_fraction=sum(both_s for both_s, _ in busy) / target_busy_s if target_busy_s else 0.0,
+        verify_s=verifying_s / max(1, len(rounds)),
+        mean_round_s=float(np.mean(rounds)) if rounds else 0.0,
+        target_busy=_busy_share(timelines, Role.TARGET),
+        draft_busy=_busy_share(timelines, Role.DRAFT),
+        wasted_draft=_wasted(timelines),
+        tail_s=_spread(hit_tails),
+        hit_fraction=len(hit_tails) / len(tails) if tails else None,
+        drafts_per_round=sum(len(t.phase(*DRAFTING)) for t in timelines) / max(1, len(rounds)),
+    )
+
+
+def _busy_share(timelines: Sequence[Timeline], model: Role) -> float:
+    spans = (span for timeline in timelines for span in timeline.spans if span.model is model)
+    busy_s = _seconds(span for span in spans if span.phase in COMPUTING)
+    num_groups = max(sum(role is model for role, _ in timeline.processes) for timeline in timelines)
+    return busy_s / max(1, num_groups) / sum(timeline.e2e_s for timeline in timelines)
+
+
+def _seconds(spans: Iterable[Span]) -> float:
+    return sum(span.end_s - span.start_s for span in spans)
+
+
+def _wasted(timelines: Sequence[Timeline]) -> float | None:
+    rows = sum(span.rows for timeline in timelines for span in timeline.phase(*DRAFTING))
+    tokens = sum(timeline.verified_tokens for timeline in timelines)
+    return max(0.0, 1 - tokens / rows) if rows else None
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    return Spread(median=float(np.median(values)), p95=float(np.percentile(values, 95)))
+
+
+def _turnarounds(timeline: Timeline) -> Iterator[tuple[float, int]]:
+    """(seconds from verdict received to subtree sent, forwards in between), at the draft, round by round."""
+    received_s, forwards = None, 0
+    for span in timeline.of(Role.DRAFT):
+        if span.phase is Phase.WAIT:
+            received_s, forwards = span.end_s, 0
+        elif span.phase is Phase.SEND and received_s is not None:
+            yield span.end_s - received_s, forwards
+            received_s = None
+        elif span.phase in DRAFTING:
+            forwards += 1
+
+
+def _overlap(timeline: Timeline) -> tuple[float, float]:
+    """(seconds in which the draft's process computed while a target's did, seconds in which the targets' did)."""
+    busy = COMPUTING | {Phase.COMPACT}
+    draft = [span for span in timeline.of(Role.DRAFT) if span.phase in busy]
+    both_s = target_s = 0.0
+    for process in timeline.processes:
+        if process[0] is Role.TARGET:
+            target = [span for span in timeline.spans if (span.role, span.group) == process and span.phase in busy]
+            both_s += _shared_s(target, draft)
+            target_s += _seconds(target)
+    return both_s, target_s
+
+
+def _shared_s(spans: Sequence[Span], others: Sequence[Span]) -> float:
+    """Seconds in which both of two processes were in one of these spans."""
+    shared_s, index = 0.0, 0
+    for span in spans:
+        while index < len(others) and others[index].end_s <= span.start_s:
+            index += 1
+        for other in others[index:]:
+            if other.start_s >= span.end_s:
+                break
+            shared_s += min(span.end_s, other.end_s) - max(span.start_s, other.start_s)
+    return shared_s

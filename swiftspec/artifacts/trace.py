@@ -1,0 +1,253 @@
+"""AcceptanceTrace: how a real draft ranks a real target's own output. Recorded once, replayed by the simulator."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from swiftspec.artifacts.document import Document, Facts, ModelRef, Origin
+from swiftspec.files.archives import MOST_ARCHIVE_BYTES, archive_bytes, read_archive
+from swiftspec.files.reading import parse_json, shown
+from swiftspec.files.writing import write_output
+
+__all__ = ["AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
+
+
+class Guesser(StrEnum):
+    """Who says what might come next."""
+
+    DRAFT = "draft"
+    FUZZY = "fuzzy"  # the draft, layers in groups
+    EXIT = "exit"  # the first half of the target
+
+
+class Guesses(NamedTuple):
+    """The K best tokens for output position t given everything before it, best first, and log-probs (nats).
+
+    tokens, logprobs: int32, float32 arrays (T, K).
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+
+    @property
+    def num_candidates(self) -> int:
+        return int(self.tokens.shape[1])
+
+
+# One-dimensional arrays of the file, all prompts one after another; beside them two of every guesser.
+_COLUMNS = ("target_tokens", "ranks")
+_ARRAYS = {"about", "lengths", "prompt_lengths", "prompt_tokens", "draft_tokens", "draft_logprobs", *_COLUMNS}
+
+_OPTIONAL_ARRAYS = {f"{guesser}_{name}" for guesser in Guesser for name in Guesses._fields}
+_MOST_TOKEN_ID = 2**31 - 1
+_ROUNDING = 1e-3  # of a log-prob, which may come out a little above 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedPrompt:
+    """One prompt. T output tokens, K candidates.
+
+    Parameters
+    ----------
+    prompt_id : str
+    prompt_tokens : int32 array (P,)
+        At least one.
+    target_tokens : int32 array (T,)
+        The target's own greedy output.
+    guesses : mapping
+        Of the draft, and of whom else the trace asked.
+    ranks : int32 array (T,)
+        Rank of the target's token in the draft's whole vocabulary; 0 is the draft's first choice.
+    ended : bool
+        Whether the last token is an end of sequence, and not the limit.
+    """
+
+    prompt_id: str
+    prompt_tokens: np.ndarray
+    target_tokens: np.ndarray
+    guesses: Mapping[Guesser, Guesses]
+    ranks: np.ndarray
+    ended: bool
+
+    @property
+    def draft(self) -> Guesses:
+        return self.guesses[Guesser.DRAFT]
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceTrace:
+    """Traced prompts of one model pair; `source` is recorded or synthesised."""
+
+    origin: Origin
+    source: str
+    target: ModelRef
+    draft: ModelRef
+    prompts: tuple[TracedPrompt, ...]
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise ValueError("prompts is empty; a trace needs at least one")
+
+    @property
+    def guessers(self) -> frozenset[Guesser]:
+        """Whose guesses every prompt holds."""
+        return frozenset.intersection(*[frozenset(prompt.guesses) for prompt in self.prompts])
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(prompt.target_tokens) for prompt in self.prompts)
+
+    def rank_acceptance(self, num_ranks: int) -> list[float]:
+        """Share of output tokens that are the draft's first choice, second choice, ..."""
+        ranks = np.concatenate([prompt.ranks for prompt in self.prompts])
+        return [float(np.mean(ranks == rank)) for rank in range(num_ranks)]
+
+    def save(self, path: Path) -> None:
+        """An .npz archive, written whole or not at all."""
+        write_output(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """What a saved file holds."""
+        about = _About(
+            origin=self.origin,
+            source=self.source,
+            target=self.target,
+            draft=self.draft,
+            prompts=tuple(_PromptFacts(prompt_id=p.prompt_id, ended=p.ended) for p in self.prompts),
+        )
+        arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
+        for guesser in self.guessers:
+            for name in Guesses._fields:
+                parts = [getattr(prompt.guesses[guesser], name) for prompt in self.prompts]
+                arrays[f"{guesser}_{name}"] = np.concatenate(parts)
+        arrays["lengths"] = np.array([len(prompt.target_tokens) for prompt in self.prompts])
+        arrays["prompt_lengths"] = np.array([prompt.prompt_length for prompt in self.prompts])
+        arrays["prompt_tokens"] = np.concatenate([prompt.prompt_tokens for prompt in self.prompts])
+        return archive_bytes({"about": np.array(about.to_json())} | arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> "AcceptanceTrace":
+        """ValueError, one sentence naming file and field, for anything that is not such a trace."""
+        arrays = read_archive(path, kind="an acceptance trace")
+        if missing := _ARRAYS - arrays.keys():
+            raise ValueError(f"{path}: {min(missing)} is missing")
+        if unknown := arrays.keys() - _ARRAYS - _OPTIONAL_ARRAYS:
+            raise ValueError(f"{path}: {shown(min(unknown))} is an array that a trace does not have")
+        try:
+            content = parse_json(str(arrays["about"]))
+        except ValueError as error:
+            raise ValueError(f"{path}: about: {error}") from error
+        about = _About.parse(content, source=str(path))
+        try:
+            _check(arrays, len(about.prompts))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        return cls(
+            origin=about.origin,
+            source=about.source,
+            target=about.target,
+            draft=about.draft,
+            prompts=tuple(_split(about.prompts, arrays)),
+        )
+
+
+class _PromptFacts(Facts):
+    prompt_id: str
+    ended: bool
+
+
+class _About(Document):
+    """What the file says beside its arrays."""
+
+    schema_name: ClassVar[str] = "swiftspec.acceptance-trace"
+    schema_version: ClassVar[int] = 2
+
+    source: str
+    target: ModelRef
+    draft: ModelRef
+    prompts: tuple[_PromptFacts, ...] = Field(min_length=1)
+
+
+def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) -> list[TracedPrompt]:
+    of_prompt = [*pairwise(np.cumsum([0, *arrays["prompt_lengths"].tolist()]).tolist())]
+    of_output = [*pairwise(np.cumsum([0, *arrays["lengths"].tolist()]).tolist())]
+    return [
+        TracedPrompt(
+            prompt_id=facts.prompt_id,
+            prompt_tokens=arrays["prompt_tokens"][before:after],
+            target_tokens=arrays["target_tokens"][start:stop],
+            guesses={
+                guesser: Guesses(tokens[start:stop], logprobs[start:stop])
+                for guesser, (tokens, logprobs) in _guesses(arrays).items()
+            },
+            ranks=arrays["ranks"][start:stop],
+            ended=facts.ended,
+        )
+        for facts, (before, after), (start, stop) in zip(prompts, of_prompt, of_output, strict=True)
+    ]
+
+
+def _guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
+    """Those of all prompts. ValueError where only one of the two arrays is there."""
+    found = {}
+    for guesser in Guesser:
+        names = [f"{guesser}_{name}" for name in Guesses._fields]
+        present = [name for name in names if name in arrays]
+        if present == names:
+            found[guesser] = Guesses(*(arrays[name] for name in names))
+        elif present:
+            raise ValueError(f"{min(set(names) - set(present))} is missing beside {present[0]}")
+    return found
+
+
+def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
+    for name, least in (("lengths", 0), ("prompt_lengths", 1)):
+        counts = arrays[name]
+        if counts.shape != (num_prompts,) or counts.dtype.kind not in "iu" or counts.min() < least:
+            raise ValueError(
+                f"{name} is {shown(counts.tolist())}; expected {num_prompts} token counts of {least} or more"
+            )
+        if counts.max() > MOST_ARCHIVE_BYTES:  # so that no sum of them overflows
+            raise ValueError(f"{name} holds {counts.max()}; expected no more tokens than fit into a trace")
+    num_outputs = int(arrays["lengths"].sum())
+    _check_column("prompt_tokens", arrays["prompt_tokens"], rows=int(arrays["prompt_lengths"].sum()))
+    for name in _COLUMNS:
+        _check_column(name, arrays[name], rows=num_outputs)
+    for guesser, guesses in _guesses(arrays).items():
+        _check_guesses(guesser, guesses, rows=num_outputs)
+
+
+def _check_guesses(guesser: Guesser, guesses: Guesses, *, rows: int) -> None:
+    tokens, logprobs = guesses
+    _check_column(f"{guesser}_tokens", tokens, rows=rows, dimensions=2)
+    _check_column(f"{guesser}_logprobs", logprobs, rows=rows, dimensions=2, kinds="f")
+    if tokens.shape != logprobs.shape:
+        raise ValueError(
+            f"{guesser}_tokens has shape {tokens.shape}; expected that of {guesser}_logprobs, {logprobs.shape}"
+        )
+    if not np.isfinite(logprobs).all():
+        raise ValueError(f"{guesser}_logprobs holds NaN or infinity; expected finite log-probs")
+    if logprobs.size and logprobs.max() > _ROUNDING:
+        raise ValueError(f"{guesser}_logprobs holds {logprobs.max():.6g}; expected log-probs, which are at most 0")
+    if (logprobs[:, 1:] > logprobs[:, :-1]).any():
+        raise ValueError(f"{guesser}_logprobs rises along a row; expected the best candidate first")
+
+
+def _check_column(name: str, column: np.ndarray, *, rows: int, dimensions: int = 1, kinds: str = "iu") -> None:
+    if column.dtype.kind not in kinds:
+        raise ValueError(f"{name} has type {column.dtype}")
+    if column.ndim != dimensions or len(column) != rows:
+        raise ValueError(f"{name} has shape {column.shape}; expected {dimensions} dimensions, {rows} rows")
+    if kinds != "f" and column.size and not 0 <= column.min() <= column.max() <= _MOST_TOKEN_ID:
+        wrong = column.min() if column.min() < 0 else column.max()
+        raise ValueError(f"{name} holds {wrong}; expected whole numbers from 0 to {_MOST_TOKEN_ID}")

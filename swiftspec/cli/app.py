@@ -1,0 +1,371 @@
+"""The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
+
+Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 3 where a process of the engine died, 130 for
+Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a
+traceback.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swiftspec import __version__, console
+from swiftspec.cli import flags, more_verbs
+from swiftspec.cli.program import run_program
+from swiftspec.cli.usage_error import usage_sentence
+from swiftspec.engine.interrupts import ending_signals_raised, exit_code
+from swiftspec.errors import EngineError
+
+__all__ = ["app", "main"]
+
+_TRACEBACK = "SWIFTSPEC_TRACEBACK"
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+app = typer.Typer(
+    name="swiftspec",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; the exit code. Meanwhile SIGTERM and SIGHUP end it as Ctrl-C does."""
+    console.begin()
+    if sys.stdout is None:
+        console.error("stdout is closed; expected it open, or redirected to /dev/null")
+        return 2
+    with ending_signals_raised(), console.warnings_shown("swiftspec"):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        code = app(args=arguments, prog_name="swiftspec", standalone_mode=False)
+    except typer.TyperException as error:
+        console.error(usage_sentence(error))
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
+    except (ValueError, OSError, EngineError) as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        console.error(_sentence(error))
+        return 3 if isinstance(error, EngineError) else 2
+    return _interrupted() if code == 130 else code or 0
+
+
+def _sentence(error: Exception) -> object:
+    """What went wrong, and with which file or stream."""
+    if not isinstance(error, OSError):
+        return error
+    if error.filename is None and error.errno in _WRITING:
+        # Whatever else is written names itself; the parser's help does not.
+        console.abandon_stdout()
+        return f"stdout: cannot be written ({error.strerror})"
+    return f"{error.filename}: {error.strerror}" if error.filename else error
+
+
+def _interrupted() -> int:
+    console.note("swiftspec: interrupted")
+    return exit_code()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.say(f"swiftspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Plan, run and validate low-latency LLM decoding.
+
+    profile -> trace -> plan -> run -> validate. Each writes a file for the next; every number says what it rests on.
+    Where a file is written, - is stdout; what is for people then goes to stderr.
+
+    \b
+    Example:
+      swiftspec demo
+    """
+    if context.invoked_subcommand is None:
+        console.say(context.get_help())
+
+
+@app.command()
+def profile(
+    *,
+    target: flags.Target,
+    draft: flags.Draft,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the profile.")],
+    inflate: flags.Inflate = None,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="What to measure on.")] = "cpu",
+    devices: Annotated[int | None, typer.Option(min=1, help="How many; on a CPU, cores. All if not given.")] = None,
+    dtype: flags.Dtype = "auto",
+    ranks: Annotated[int, typer.Option(min=1, metavar="N", help="On a CPU, also models divided by N processes.")] = 1,
+    ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Time single operations, too (.npz).")] = None,
+    accept_noise: Annotated[bool, typer.Option("--accept-noise", help="Save whatever a GPU's times say.")] = False,
+    plot: flags.Plot = None,
+    json: flags.Json = None,
+) -> None:
+    """Measure what forwards and messages cost on this machine.
+
+    \b
+    Example:
+      swiftspec profile --target demo/target --draft demo/draft --inflate layers=12,hidden=512 --out profile.json
+    """
+    from swiftspec.cli.profile import profile as measure
+
+    measure(
+        target=target,
+        draft=draft,
+        inflate=inflate,
+        dtype=dtype,
+        device=device,
+        devices=devices,
+        out=out,
+        ranks=ranks,
+        ops=ops,
+        accept_noise=accept_noise,
+        plot=plot,
+        json_path=json,
+    )
+
+
+@app.command()
+def trace(
+    *,
+    target: flags.Target,
+    draft: flags.Draft,
+    prompts: flags.Prompts,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the trace (.npz).")],
+    inflate: flags.Inflate = None,
+    dtype: flags.Dtype = "auto",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Output tokens per prompt, at most.")] = 128,
+    limit: flags.Limit = None,
+    plot: flags.Plot = None,
+    json: flags.Json = None,
+) -> None:
+    """Record how the draft ranks the target's own output.
+
+    An inflated target says what the small one says, so a trace of the small one serves for both.
+
+    \b
+    Example:
+      swiftspec trace --target demo/target --draft demo/draft --prompts prompts.jsonl --out trace.npz
+    """
+    from swiftspec.cli.trace import trace as record
+
+    record(
+        target=target,
+        draft=draft,
+        prompts=prompts,
+        inflate=inflate,
+        dtype=dtype,
+        max_new_tokens=max_new_tokens,
+        out=out,
+        limit=limit,
+        plot=plot,
+        json_path=json,
+    )
+
+
+@app.command()
+def plan(
+    *,
+    target: Annotated[str, typer.Option(metavar="M", help="Target: a directory, or with --device a name.")],
+    out: flags.PlanOut,
+    draft: flags.Drafts = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
+    device: flags.DeviceName = None,
+    devices: Annotated[int, typer.Option(min=1, help="How many devices there are to place the pair on.")] = 8,
+    quant: flags.Quant = None,
+    draft_quant: flags.DraftQuant = None,
+    engine: flags.Engine = None,
+    op_tables: flags.OpTables = None,
+    context: flags.Context = None,
+    output_tokens: flags.OutputTokens = None,
+    dataset: flags.Dataset = None,
+    acceptance: flags.Acceptance = None,
+    objective: flags.ObjectiveName = None,
+    min_tokens_per_s: flags.MinSpeed = None,
+    max_tpot_ms: flags.MaxTpot = None,
+    max_ttft_ms: flags.MaxTtft = None,
+    max_gpus: flags.MaxDevices = None,
+    split: flags.Split = None,
+    price_per_hour: flags.Price = None,
+    inflate: flags.Inflate = None,
+    dtype: flags.ProfileDtype = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|NAME", help="Search all policies, or one; then autoregressive is all it is compared with."
+        ),
+    ] = "auto",
+    ranks: flags.Ranks = None,
+    degrees: flags.Degrees = None,
+    seed: flags.Seed = 0,
+    jobs: flags.Jobs = -1,
+    backend: flags.Backend = None,
+    report: flags.ReportPage = None,
+    json: flags.Json = None,
+) -> None:
+    """Choose policy, tree shape and split, and say what to expect.
+
+    For this machine from a profile and a trace; for one that is not at hand from its name and those of the models.
+
+    \b
+    Examples:
+      swiftspec plan --target demo/target --draft demo/draft --inflate layers=12,hidden=512 \\
+          --profile profile.json --trace trace.npz --devices 2 --out plan.json
+      swiftspec plan --target llama-3-70b --draft llama-3.2-3b --device h800-sxm --devices 8 \\
+          --quant int4 --out plan.json --report plan.html
+      swiftspec plan --target llama-3-70b --draft llama-3.2-1b --draft llama-3.2-3b --device h100 \\
+          --min-tokens-per-s 200 --price-per-hour 2.5 --out plan.json
+    """
+    from swiftspec.cli.goal import make_goal
+    from swiftspec.cli.hardware import Machine
+    from swiftspec.cli.plan import parse_degrees
+    from swiftspec.cli.plan import plan as search
+
+    machine = Machine.named(
+        device,
+        num_devices=devices,
+        quant=quant,
+        draft_quant=draft_quant,
+        engine=engine,
+        context=context,
+        output_tokens=output_tokens,
+        op_tables=op_tables,
+    )
+    goal = make_goal(
+        objective,
+        devices=devices,
+        min_tokens_per_s=min_tokens_per_s,
+        max_tpot_ms=max_tpot_ms,
+        max_ttft_ms=max_ttft_ms,
+        max_gpus=max_gpus,
+        split=split,
+        price_per_hour=price_per_hour,
+    )
+    search(
+        target=target,
+        drafts=draft or (),
+        inflate=inflate,
+        dtype=dtype,
+        profile=profile,
+        trace=trace,
+        devices=devices,
+        machine=machine,
+        dataset=dataset,
+        acceptance=acceptance or (),
+        goal=goal,
+        policy=policy,
+        ranks=ranks,
+        degrees=parse_degrees(degrees),
+        seed=seed,
+        jobs=jobs,
+        backend=backend,
+        out=out,
+        report=report,
+        json_path=json,
+    )
+
+
+@app.command()
+def simulate(
+    *,
+    plan: flags.PlanFile,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
+    max_new_tokens: flags.NewTokens = None,
+    timeline: flags.Timeline = None,
+    seed: flags.Seed = 0,
+    plot: flags.Plot = None,
+    json: flags.Json = None,
+) -> None:
+    """Replay a plan on its traced prompts in simulated time.
+
+    \b
+    Examples:
+      swiftspec simulate --plan plan.json --timeline simulated.json
+      swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
+    """
+    from swiftspec.cli.simulate import simulate as replay
+
+    replay(
+        plan=plan,
+        policy=policy,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        timeline=timeline,
+        plot=plot,
+        json_path=json,
+    )
+
+
+@app.command()
+def run(
+    *,
+    plan: flags.PlanFile,
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="A text to continue.")] = None,
+    prompts: flags.PromptFile = None,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
+    max_new_tokens: flags.NewTokens = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens of this total probability.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Sample among so many likeliest tokens; 0 is all.")] = 0,
+    seed: flags.Seed = 0,
+    acceptance_method: flags.AcceptanceMethod = "follow",
+    nnodes: flags.NumNodes = None,
+    node_rank: flags.NodeRank = None,
+    rendezvous: flags.Rendezvous = None,
+    secret: flags.Secret = None,
+    rendezvous_timeout: flags.RendezvousTimeout = 60.0,
+    timeline: flags.Timeline = None,
+    plot: flags.Plot = None,
+    json: flags.Json = None,
+) -> None:
+    """Execute a plan. Text goes to stdout as it is committed, figures to stderr.
+
+    \b
+    Example:
+      swiftspec run --plan plan.json --prompt "def main():" --timeline run.json
+    """
+    from swiftspec.cli.nodes import NodeOptions
+    from swiftspec.cli.run import run as execute
+
+    execute(
+        nodes=NodeOptions(nnodes, node_rank, rendezvous, secret, rendezvous_timeout),
+        plan=plan,
+        prompt=prompt,
+        prompts=prompts,
+        policy=policy,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+        acceptance_method=acceptance_method,
+        timeline=timeline,
+        plot=plot,
+        json_path=json,
+    )
+
+
+more_verbs.register(app)
+
+
+if __name__ == "__main__":
+    sys.exit(run_program(main))

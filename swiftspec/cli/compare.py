@@ -1,0 +1,197 @@
+"""`swiftspec compare`: every policy at its best, as predicted and, with `--run`, as measured."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftspec import console
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.columns import percent, signed_percent, speed
+from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.plan import search
+from swiftspec.cli.retiming import say_drift
+from swiftspec.cli.validate import measure_plan
+from swiftspec.policies import POLICIES
+
+__all__ = ["compare", "measuring"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How `--run` measures."""
+
+    prompts: Path
+    repeats: int
+    limit: int | None
+
+
+def measuring(prompts: Path | None, *, repeats: int, limit: int | None) -> Measuring:
+    """From flags. ValueError without prompts."""
+    if prompts is None:
+        raise ValueError("--run is given without --prompts; it needs texts to measure on")
+    return Measuring(prompts=prompts, repeats=repeats, limit=limit)
+
+
+def compare(
+    *,
+    target: str,
+    draft: str,
+    inflate: str | None,
+    dtype: str | None,
+    profile: Path,
+    trace: Path,
+    devices: int | None,
+    policies: str,
+    seed: int,
+    jobs: int,
+    measuring: Measuring | None,
+    out: Path | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+    ranks: int | None = None,
+) -> None:
+    """Plan for every policy, measure if asked to, print and save."""
+    inputs: dict[str, Path | str | None] = {
+        "--target": target,
+        "--draft": draft,
+        "--profile": profile,
+        "--trace": trace,
+        "--prompts": measuring.prompts if measuring else None,
+    }
+    check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
+    names = _names(policies)
+    made = search(
+        target=target,
+        draft=draft,
+        inflate=inflate,
+        dtype=dtype,
+        profile=profile,
+        trace=trace,
+        devices=devices or Profile.load(profile).num_devices,
+        policy="auto",
+        seed=seed,
+        jobs=jobs,
+        ranks=ranks,
+        plan_path=out or Path("plan.json"),
+    )
+    if out is not None:
+        made.save(out)
+    # Regret refers to the choice, which is therefore always among them.
+    candidates = [c for c in made.candidates.values() if c.policy in names or c is made.chosen]
+    report, interrupted = None, False
+    if measuring is not None:
+        report, interrupted = measure_plan(
+            made,
+            plan_sha256=hashlib.sha256(made.to_bytes()).hexdigest(),
+            candidates=candidates,
+            source=out or profile,
+            prompts=measuring.prompts,
+            repeats=measuring.repeats,
+            limit=measuring.limit,
+            max_new_tokens=None,
+            basis=(Profile.load(profile), AcceptanceTrace.load(trace)),
+        )
+    _show(made, candidates, report, names)
+    if plot is not None:
+        from swiftspec.reports.figures import save_figure, tournament
+
+        save_figure(plot, tournament(candidates, report))
+    write_json(json_path, _content(made, candidates, report))
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _names(policies: str) -> set[str]:
+    names = set(POLICIES) if policies == "all" else {name.strip() for name in policies.split(",")}
+    if unknown := names - POLICIES.keys():
+        raise ValueError(f"--policies has {min(unknown)!r}; expected all or some of {', '.join(POLICIES)}")
+    return names
+
+
+def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str]) -> None:
+    columns = ["policy", "split, shape", "tokens/s", "tokens/round", "target busy", "draft busy", "draft wasted"]
+    if report is not None:
+        columns[3:3] = ["measured", "error", *_again(report)]
+    console.table(
+        "Every policy at its best, fastest first", columns, [_row(c, report) for c in candidates], num_text_columns=2
+    )
+    for reason, count in made.rejected.items():
+        if reason.partition(":")[0] in names - made.candidates.keys():
+            console.say(f"Not there: {reason} ({count} shapes)")
+    if report is not None:
+        console.say(
+            f"\n{report.num_prompts} prompts, {len(report.policies[0].repeats)} repetitions each. Median error over "
+            f"policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
+            f"{report.rank_correlation:.2f}; regret of the choice, {report.chosen}, {percent(report.regret)}"
+        )
+        if (repeatability := report.order_repeatability) is not None:
+            total, decided, agreeing = report.decided_pairs
+            console.say(
+                f"Two repetitions' measured orders correlate by {repeatability:.2f}. {decided} of {total} pairs of "
+                f"policies are ordered alike in all repetitions, {agreeing} of these as predicted"
+            )
+        say_drift(report)
+        if agreement := report.retimed_agreement:
+            console.say(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+        if agreement := report.retraced_agreement:
+            console.say(f"Re-traced: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+
+
+def _again(report: Report) -> list[str]:
+    """What was predicted once more: from the machine as it was, and from the texts that were measured."""
+    is_retraced = any(policy.retraced is not None for policy in report.policies)
+    return ["re-timed"] * bool(report.drift) + ["re-traced"] * is_retraced
+
+
+def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
+    metrics = candidate.prediction.metrics
+    name, _, rest = candidate.describe().partition(" ")
+    measured: tuple[str, ...] = ()
+    if report is not None:
+        (policy,) = (policy for policy in report.policies if policy.policy == candidate.policy)
+        metrics = policy.measured_metrics
+        measured = (speed(metrics.figures.tokens_per_s), signed_percent(policy.error.tokens_per_s))
+        errors = {"re-timed": policy.retimed_error, "re-traced": None}
+        if policy.retraced_error is not None:
+            errors["re-traced"] = policy.retraced_error.tokens_per_s
+        measured += tuple("" if (e := errors[name]) is None else signed_percent(e) for name in _again(report))
+    return (
+        name,
+        rest,
+        speed(candidate.prediction.metrics.figures.tokens_per_s),
+        *measured,
+        f"{metrics.figures.tokens_per_round:.2f}",
+        percent(metrics.target_busy),
+        percent(metrics.draft_busy) if metrics.wasted_draft is not None else "",
+        percent(metrics.wasted_draft) if metrics.wasted_draft is not None else "",
+    )
+
+
+def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None) -> dict[str, object]:
+    content: dict[str, object] = {"chosen": made.chosen.policy, "rejected": made.rejected}
+    if report is None:
+        policies = [
+            {
+                "policy": candidate.policy,
+                "candidate": candidate.describe(),
+                "predicted": candidate.prediction.metrics.figures.model_dump(mode="json"),
+                "predicted_metrics": candidate.prediction.metrics.model_dump(mode="json"),
+            }
+            for candidate in candidates
+        ]
+        return content | {"policies": policies}
+    agreement: dict[str, object] = {
+        "kendall_tau": report.rank_correlation,
+        "median_error": report.median_error,
+        "order_repeatability": report.order_repeatability,
+        "decided_pairs": dict(zip(("all", "decided", "as_predicted"), report.decided_pairs, strict=True)),
+    }
+    if again := report.retimed_agreement:
+        agreement |= {"retimed_kendall_tau": again[0], "retimed_median_error": again[1]}
+    if again := report.retraced_agreement:
+        agreement |= {"retraced_kendall_tau": again[0], "retraced_median_error": again[1]}
+    return content | report.model_dump(mode="json") | agreement

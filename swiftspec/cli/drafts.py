@@ -1,0 +1,139 @@
+"""Which draft: the one plan where one is named, and a plan for each and the best of them where several are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec import console
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.cli.columns import speed
+from swiftspec.cli.elsewhere import Planned
+from swiftspec.cli.hardware import PlannedModel
+from swiftspec.models import known_model, model_names
+from swiftspec.policies import POLICIES, Layout, make_policy
+from swiftspec.policies.effects import Role
+
+if TYPE_CHECKING:
+    from swiftspec.acceptance import GivenAcceptance
+
+__all__ = ["Draft", "Drafts", "best_draft", "named_drafts", "recorded_draft", "show_drafts"]
+
+_NO_DRAFT = "--draft is missing; only --policy autoregressive and --policy prompt_lookup can be planned without one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A draft to plan with, and its acceptance where the user gave it."""
+
+    name: str
+    acceptance: "GivenAcceptance | None" = None
+
+
+# A plan for each draft, or why there is none.
+Drafts = Mapping[str, Planned | ValueError]
+
+
+def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], policy: str) -> list[Draft]:
+    """Drafts as flags name them; without any, the smallest one for a policy that has no use for it.
+
+    Raises
+    ------
+    ValueError
+        Naming the flag: a draft is missing, or named twice, or acceptance is not given of each.
+    """
+    if not drafts:
+        drafts = [_unused_draft(target, policy)]
+        console.note(f"--draft is not given; {drafts[0]} stands in, which {policy} has no use for")
+    taken = [PlannedModel.of(Role.DRAFT, draft).name for draft in drafts]
+    if twice := next((name for name in taken if taken.count(name) > 1), None):
+        raise ValueError(f"--draft is {twice} twice; expected different models")
+    if not acceptance:
+        return [Draft(name=name) for name in drafts]
+    if len(acceptance) != len(drafts):
+        raise ValueError(
+            f"--acceptance is given {len(acceptance)} times and --draft {len(drafts)} times; "
+            "expected one for each draft, in the same order"
+        )
+    from swiftspec.acceptance import GivenAcceptance
+
+    given = [GivenAcceptance.parse(text, field="--acceptance") for text in acceptance]
+    return [Draft(name=name, acceptance=rates) for name, rates in zip(drafts, given, strict=True)]
+
+
+def recorded_draft(drafts: Sequence[str], policy: str, profile: Path) -> str:
+    """The one draft of a plan for this machine; without one, that of the profile, if the policy has no use for it."""
+    if len(drafts) > 1:
+        raise ValueError(f"--draft is given {len(drafts)} times; several need --device, as a profile is of one pair")
+    if drafts:
+        return drafts[0]
+    _check_unused(policy)
+    return Profile.load(profile).draft.model
+
+
+def _unused_draft(target: str, policy: str) -> str:
+    _check_unused(policy)
+    planned = PlannedModel.of(Role.TARGET, target)
+    fitting = [
+        name
+        for name in model_names()
+        if planned.vocabulary in (None, known_model(name).vocabulary)
+        and known_model(name).spec.vocab_size == planned.spec.vocab_size
+        and known_model(name).spec.num_parameters < planned.spec.num_parameters
+    ]
+    if not fitting:
+        raise ValueError(f"--draft is missing, and no model that is known by name could be a draft of {target}")
+    return min(fitting, key=lambda name: known_model(name).spec.num_parameters)
+
+
+def _check_unused(policy: str) -> None:
+    if policy not in POLICIES or make_policy(policy).layout is not Layout.TARGET_ONLY:
+        raise ValueError(_NO_DRAFT)
+
+
+def best_draft(drafts: Drafts) -> Planned:
+    """The plan that is best for its goal. ValueError if there is none, the first draft's."""
+    from swiftspec.planner.goals import preference
+
+    planned = [found for found in drafts.values() if isinstance(found, Planned)]
+    if not planned:
+        raise next(error for error in drafts.values() if isinstance(error, ValueError))
+    return max(planned, key=lambda found: preference(found.plan.goal, found.plan.chosen))
+
+
+def show_drafts(drafts: Drafts) -> None:
+    """A line for each, best first."""
+    from swiftspec.planner.goals import preference
+
+    best = best_draft(drafts)
+    made = {name: found.plan for name, found in drafts.items() if isinstance(found, Planned)}
+    ordered = sorted(made, key=lambda name: preference(made[name].goal, made[name].chosen), reverse=True)
+    rows = [_row(name, made[name]) for name in ordered]
+    console.table(
+        "Drafts",
+        ("draft", "policy", "split", "acceptance", "devices", "tokens/s"),
+        rows,
+        num_text_columns=4,
+        remarks=[_basis(made[name]) for name in ordered],
+    )
+    for name, found in drafts.items():
+        if isinstance(found, ValueError):
+            console.say(f"No plan with {name}: {found}")
+    console.say(f"\nThe best is {best.plan.draft.model}:")
+
+
+def _row(name: str, made: Plan) -> tuple[str, ...]:
+    chosen = made.chosen
+    return (
+        name,
+        chosen.policy,
+        chosen.split,
+        made.acceptance.provenance if made.acceptance else "",
+        str(len(chosen.devices)),
+        speed(chosen.prediction.metrics.figures.tokens_per_s),
+    )
+
+
+def _basis(made: Plan) -> str:
+    return made.acceptance.basis if made.acceptance else ""

@@ -1,0 +1,200 @@
+"""From a plan and prompts to requests on an engine; what `run` and `validate` share."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, overload
+
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.prompts import Prompt
+from swiftspec.devices.local import num_devices_here
+from swiftspec.engine.api import check_here
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.tokenizer import Tokenizer, surely_over
+from swiftspec.policies import Layout, Request
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Generation, Launcher
+    from swiftspec.engine.process.placement import Site
+
+__all__ = [
+    "EncodedPrompt",
+    "EncodedPrompts",
+    "Task",
+    "Tasks",
+    "check_devices",
+    "generate_greedily",
+    "make_tasks",
+    "open_engines",
+    "warm_up",
+]
+
+_WARM_UP_TOKENS = 16
+EncodedPrompt = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A request with the id of its prompt."""
+
+    prompt_id: str
+    request: Request
+
+
+def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: Path) -> None:
+    """ValueError unless the plan is for a machine of this kind, with every device that the candidates use."""
+    check_here(plan, source=str(source))
+    available = num_devices_here(plan.device)
+    for candidate in candidates:
+        needed = max(candidate.devices) + 1
+        if needed > available:
+            num_groups = candidate.build().target_groups + 1
+            why = f" in {num_groups} disjoint groups" if candidate.build().layout is Layout.DISAGGREGATED else ""
+            raise ValueError(
+                f"{source}: {candidate.describe()} needs {needed} devices{why}; this machine offers {available}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompts(Sequence[EncodedPrompt]):
+    """Prompts as id and token ids, tokenised whenever one is asked for: a large file never lies in memory.
+
+    Asking raises ValueError for a prompt without tokens, and for one that `model` cannot take.
+    """
+
+    prompts: Sequence[Prompt]
+    tokenizer: Tokenizer
+    model: str
+    spec: ModelSpec
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt], *, model: str) -> Self:
+        """As the model in a directory, or a bundled one, reads them."""
+        directory = model_directory(model)
+        return cls(prompts, Tokenizer(directory), model, ModelSpec.from_directory(directory))
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @overload
+    def __getitem__(self, index: int) -> EncodedPrompt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[EncodedPrompt]: ...
+
+    def __getitem__(self, index: int | slice) -> EncodedPrompt | list[EncodedPrompt]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        prompt, most = self.prompts[index], self.spec.max_position
+        tokens = self.tokenizer.encode(prompt.text, most=most)
+        if not tokens:
+            raise ValueError(f"prompt {prompt.prompt_id} is empty: it has no tokens")
+        if len(tokens) > surely_over(most):
+            raise ValueError(
+                f"prompt {prompt.prompt_id} has over {surely_over(most)} tokens; "
+                f"that is more than the {most} positions of {self.model}"
+            )
+        if max(tokens) >= self.spec.vocab_size:
+            raise ValueError(
+                f"prompt {prompt.prompt_id}: the tokenizer.json of {self.model} gives token {max(tokens)}; "
+                f"its config.json has a vocab_size of {self.spec.vocab_size}"
+            )
+        return prompt.prompt_id, tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks(Sequence[Task]):
+    """Requests for every prompt, made whenever one is asked for. max_context: tokens of the longest with its output."""
+
+    prompts: Sequence[EncodedPrompt]
+    max_new_tokens: int
+    eos_token_ids: frozenset[int]
+    max_context: int
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        prompt_id, tokens = self.prompts[index]
+        request = Request(prompt=tokens, max_new_tokens=self.max_new_tokens, eos_token_ids=self.eos_token_ids)
+        return Task(prompt_id=prompt_id, request=request)
+
+
+def make_tasks(plan: Plan, candidates: Iterable[Candidate], prompts: Sequence[Prompt], *, max_new_tokens: int) -> Tasks:
+    """Requests for every prompt. ValueError for one that does not fit the models' context with its output and tree."""
+    encoded = EncodedPrompts.of(prompts, model=plan.target.model)
+    spec = encoded.spec
+    tree_rows = max(candidate.build().target_rows for candidate in candidates)
+    longest = 0
+    for prompt_id, tokens in encoded:
+        if len(tokens) + max_new_tokens + tree_rows > spec.max_position:
+            raise ValueError(
+                f"prompt {prompt_id} has {len(tokens)} tokens; with --max-new-tokens {max_new_tokens} and {tree_rows} "
+                f"tree rows that is more than the {spec.max_position} positions of {plan.target.model}"
+            )
+        longest = max(longest, len(tokens))
+    return Tasks(
+        prompts=encoded,
+        max_new_tokens=max_new_tokens,
+        eos_token_ids=frozenset(spec.eos_token_ids),
+        max_context=longest + max_new_tokens,
+    )
+
+
+def open_engines(
+    plan: Plan,
+    candidates: Sequence[Candidate],
+    tasks: Tasks,
+    stack: ExitStack,
+    *,
+    site: "Site | None" = None,
+) -> dict[str, "Launcher"]:
+    """An engine for every policy, with room for the longest task, on this machine or `site`; `stack` closes them.
+
+    Policies on the same devices share one: a co-located engine also decodes without its draft.
+    """
+    from swiftspec.engine.launcher import Launcher
+
+    engines: dict[str, Launcher] = {}
+    for group in _sharing(candidates):
+        layouts = {candidate.build().layout for candidate in group}
+        layout = next(layout for layout in reversed(Layout) if layout in layouts)
+        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=tasks.max_context, site=site)
+        stack.enter_context(engine)
+        engines |= {candidate.policy: engine for candidate in group}
+    return engines
+
+
+def warm_up(engine: "Launcher", candidate: Candidate, task: Task) -> None:
+    """Let a candidate do what every first time costs extra, such as the allocation of buffers."""
+    tokens = min(_WARM_UP_TOKENS, task.request.max_new_tokens)
+    generate_greedily(engine, candidate, replace(task, request=replace(task.request, max_new_tokens=tokens)))
+
+
+def generate_greedily(engine: "Launcher", candidate: Candidate, task: Task) -> "Generation":
+    """One whole request. KeyboardInterrupt if Ctrl-C cut it short."""
+    from swiftspec.engine.model.sampler import Sampler
+
+    generation = engine.generate(candidate.build(), task.request, request_id=task.prompt_id, sampler=Sampler())
+    if generation.interrupted:
+        raise KeyboardInterrupt
+    return generation
+
+
+def _sharing(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
+    """Candidates by the devices they use, and how."""
+    shared: dict[tuple[object, ...], list[Candidate]] = {}
+    for candidate in candidates:
+        groups, ranks = candidate.groups.items(), candidate.ranks.items()
+        key = (candidate.build().target_groups, *sorted(groups), *sorted(ranks))
+        shared.setdefault(key, []).append(candidate)
+    return list(shared.values())

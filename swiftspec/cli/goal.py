@@ -1,0 +1,74 @@
+"""What a plan is to be best at, and its limits, from flags."""
+
+import math
+import re
+
+from swiftspec.artifacts.plan import Goal, Objective
+
+__all__ = ["make_goal"]
+
+_SPLIT = re.compile(r"[1-9]\d*(x[1-9]\d*)?(\+[1-9]\d*(x[1-9]\d*)?)?")
+
+
+def make_goal(
+    objective: str | None,
+    *,
+    devices: int,
+    min_tokens_per_s: float | None = None,
+    max_tpot_ms: float | None = None,
+    max_ttft_ms: float | None = None,
+    max_gpus: int | None = None,
+    split: str | None = None,
+    price_per_hour: float | None = None,
+) -> Goal:
+    """The goal that flags state; a speed to reach without an objective asks for the fewest devices.
+
+    Parameters
+    ----------
+    devices : int
+        That there are.
+
+    Raises
+    ------
+    ValueError
+        Naming the flag.
+    """
+    for flag, value in (
+        ("--min-tokens-per-s", min_tokens_per_s),
+        ("--max-tpot-ms", max_tpot_ms),
+        ("--max-ttft-ms", max_ttft_ms),
+        ("--price-per-hour", price_per_hour),
+    ):
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{flag} is {value}; expected a positive number")
+    if objective is None:
+        objective = Objective.TOKENS_PER_S if min_tokens_per_s is None else Objective.DEVICES
+    if objective == Objective.COST and price_per_hour is None:
+        raise ValueError("--price-per-hour is missing; --objective cost needs what a device costs an hour")
+    if objective == Objective.DEVICES and (min_tokens_per_s, max_tpot_ms, max_ttft_ms) == (None, None, None):
+        raise ValueError("--min-tokens-per-s is missing; --objective devices needs what the devices are to reach")
+    return Goal(
+        objective=Objective(objective),
+        min_tokens_per_s=min_tokens_per_s,
+        max_tpot_s=None if max_tpot_ms is None else max_tpot_ms / 1e3,
+        max_ttft_s=None if max_ttft_ms is None else max_ttft_ms / 1e3,
+        max_devices=max_gpus,
+        splits=_splits(split, devices),
+        price_per_hour=price_per_hour,
+    )
+
+
+def _splits(split: str | None, devices: int) -> tuple[str, ...]:
+    """`4+4`, or several with commas between."""
+    if split is None:
+        return ()
+    splits = tuple(part.strip() for part in split.split(","))
+    for one in splits:
+        if not _SPLIT.fullmatch(one):
+            raise ValueError(
+                f"--split is {split!r}; expected devices of the target and of the draft, as 4+4, or 8 where both "
+                "share them; several with commas between"
+            )
+        if (needed := sum(math.prod(map(int, group.split("x"))) for group in one.split("+"))) > devices:
+            raise ValueError(f"--split is {one}, which takes {needed} devices; --devices is {devices}")
+    return splits

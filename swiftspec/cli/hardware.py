@@ -1,0 +1,248 @@
+"""Machines and models that are not at hand, as flags name them: checked, and as a profile composed of op tables."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.cli.models import model_name
+from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
+from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
+from swiftspec.models.names import unknown
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.tokenizer import check_same_vocabulary
+from swiftspec.policies.effects import Role
+
+if TYPE_CHECKING:
+    from swiftspec.costmodel.kernel_latency import Kernels
+    from swiftspec.costmodel.published import PublishedForwards
+
+__all__ = ["ENGINES", "Machine", "PlannedModel", "planned_pair"]
+
+ENGINES = ("auto", "swiftspec", "vllm-int4", "vllm", "sglang", "trtllm")
+MOST_NODES = 2
+MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
+_SERVING = ("vllm", "sglang", "trtllm")  # of `ENGINES`, those whose op tables and host time are known
+_INT4 = ("swiftspec", "vllm-int4")  # and those of which whole forwards in int4 are published
+_QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """A model whose shape is known, and perhaps nothing else."""
+
+    name: str
+    spec: ModelSpec
+    vocabulary: str | None  # of models in the registry
+    directory: Path | None  # of others
+
+    @classmethod
+    def of(cls, role: Role, name: str) -> "PlannedModel":
+        """From a directory with a config.json, or from the registry as `registered_name` understands names.
+
+        Raises
+        ------
+        ValueError
+            With the closest names where it is neither.
+        """
+        is_path = name not in model_names() and (name.startswith((".", "/", "demo/")) or Path(name).is_dir())
+        if not is_path and (known := registered_name(name, field=f"--{role}")) is not None:
+            found = known_model(known)
+            return cls(name=known, spec=found.spec, vocabulary=found.vocabulary, directory=None)
+        if name.startswith((".", "/")) and not Path(name).is_dir():
+            raise ValueError(f"--{role} is {name!r}; there is no such directory")
+        if not is_path:
+            raise unknown(f"--{role}", name, model_names(), otherwise=NOT_LISTED)
+        directory = model_directory(name)
+        return cls(
+            name=model_name(name), spec=ModelSpec.from_directory(directory), vocabulary=None, directory=directory
+        )
+
+
+def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
+    """Both models; ValueError unless they are made for each other, and the draft is the smaller one."""
+    theirs, ours = PlannedModel.of(Role.TARGET, target), PlannedModel.of(Role.DRAFT, draft)
+    _check_vocabularies(theirs, ours)
+    sizes = [model.spec.num_parameters / 1e9 for model in (theirs, ours)]
+    if sizes[1] >= sizes[0]:
+        raise ValueError(
+            f"--draft is {draft} of {sizes[1]:.3g} billion parameters; expected a smaller model than {target}, "
+            f"which has {sizes[0]:.3g} billion"
+        )
+    return theirs, ours
+
+
+def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
+    """By name, by the tokenizers, or, where one has neither, by size."""
+    if theirs.vocabulary and ours.vocabulary:
+        if theirs.vocabulary != ours.vocabulary:
+            raise ValueError(
+                f"--draft is {ours.name}, whose vocabulary is that of {ours.vocabulary}; "
+                f"{theirs.name} needs a draft with that of {theirs.vocabulary}"
+            )
+        return
+    directories = [model.directory for model in (theirs, ours) if model.directory is not None]
+    if len(directories) == len((theirs, ours)) and all((path / "tokenizer.json").exists() for path in directories):
+        check_same_vocabulary(*directories)
+    elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > MOST_PADDING:
+        raise ValueError(
+            f"--draft is {ours.name} with a vocabulary of {ours.spec.vocab_size} tokens; "
+            f"that of {theirs.name} has {theirs.spec.vocab_size}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What to plan for.
+
+    Parameters
+    ----------
+    device : str
+        A name of the registry, or one that `registered_device` understands; kept as the registry has it.
+    num_devices : int
+        On two nodes at most, since a forward is divided within a node only.
+    quant, draft_quant : str
+        Weight formats.
+    engine : str
+        One of `ENGINES`: whose kernels forwards are composed of.
+    context : int
+        Tokens of a prompt.
+    output_tokens : int, optional
+        Of each request; 256 if not given.
+    op_tables : Path, optional
+        As `swiftspec import` writes them; those that come with the package if not given.
+    """
+
+    device: str
+    num_devices: int
+    quant: str = _QUANT
+    draft_quant: str = _QUANT
+    engine: str = _ENGINE
+    context: int = _CONTEXT
+    output_tokens: int | None = None
+    op_tables: Path | None = None
+
+    @classmethod
+    def named(
+        cls,
+        device: str | None,
+        *,
+        num_devices: int,
+        quant: str | None,
+        draft_quant: str | None,
+        engine: str | None,
+        context: int | None,
+        op_tables: Path | None,
+        output_tokens: int | None = None,
+    ) -> "Machine | None":
+        """The machine that flags name, None if they name none; the draft is quantised as the target unless they say.
+
+        Raises
+        ------
+        ValueError
+            If something is said of a machine that is not named, or is not known of it.
+        """
+        if device is None:
+            flags = {
+                "--quant": quant,
+                "--draft-quant": draft_quant,
+                "--engine": engine,
+                "--context": context,
+                "--output-tokens": output_tokens,
+                "--op-tables": op_tables,
+            }
+            for flag, value in flags.items():
+                if value is not None:
+                    raise ValueError(f"{flag} is {value}; it needs --device, which names a machine that is not at hand")
+            return None
+        return cls(
+            device=device,
+            num_devices=num_devices,
+            quant=quant or _QUANT,
+            draft_quant=draft_quant or quant or _QUANT,
+            engine=engine or _ENGINE,
+            context=context or _CONTEXT,
+            output_tokens=output_tokens,
+            op_tables=op_tables,
+        )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", registered_device(self.device, field="--device"))
+        most = MOST_NODES * self.spec.devices_per_node
+        if not 1 <= self.num_devices <= most:
+            raise ValueError(
+                f"--devices is {self.num_devices}; expected 1 to {most}, which are {MOST_NODES} nodes of {self.device}"
+            )
+        if self.output_tokens is not None and not 1 <= self.output_tokens <= MOST_OUTPUT_TOKENS:
+            raise ValueError(f"--output-tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
+        for flag, quant in (("--quant", self.quant), ("--draft-quant", self.draft_quant)):
+            if quant not in QUANTISATIONS:
+                raise unknown(flag, quant, QUANTISATIONS)
+        if self.engine not in ENGINES:
+            raise unknown("--engine", self.engine, ENGINES)
+        if self.engine in _INT4 and "int4" not in (self.quant, self.draft_quant):
+            raise ValueError(
+                f"--engine is {self.engine}, of which only int4 forwards are known; --quant is {self.quant}"
+            )
+
+    @property
+    def serving_engine(self) -> str | None:
+        """The engine, if it is one that people serve models with."""
+        return self.engine if self.engine in _SERVING else None
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return named_device(self.device)
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        return ClusterSpec(device=self.spec, num_devices=self.num_devices)
+
+    @cached_property
+    def kernels(self) -> "Kernels":
+        """From op tables, or by roofline where there are none. ValueError if they are of another device or engine."""
+        from swiftspec.costmodel.shipped import kernels_of, tables_of
+
+        tables = tables_of(self.device, self.op_tables)
+        if tables is not None and self.engine in _SERVING:
+            known = tables.values("gemm", "framework")
+            if self.engine not in known:
+                raise ValueError(f"--engine is {self.engine}; the op tables of {self.device} hold {', '.join(known)}")
+        return kernels_of(self.device, framework=self.engine if self.engine in _SERVING else None, path=self.op_tables)
+
+    def profile(self, target: PlannedModel, draft: PlannedModel, *, max_context: int) -> Profile:
+        """Composed of the kernels, and in int4 of published forwards, for prefixes of so many tokens at most."""
+        from swiftspec.costmodel.compose import compose_profile
+        from swiftspec.costmodel.forward import Host
+
+        composed = compose_profile(
+            device=self.spec,
+            num_devices=self.num_devices,
+            target=target,
+            draft=draft,
+            quant=self.quant,
+            draft_quant=self.draft_quant,
+            kernels=self.kernels,
+            max_context=max_context,
+            host=Host.of(self.engine) if self.engine in _SERVING else None,
+            published=self._published,
+        )
+        return composed.model_copy(update={"sources": tuple(self._sources())})
+
+    @property
+    def _published(self) -> "PublishedForwards | None":
+        from swiftspec.costmodel.published import StandardInt4Kernels, SwiftSpecKernels
+
+        if self.engine in _SERVING:
+            return None
+        return StandardInt4Kernels(self.spec) if self.engine == "vllm-int4" else SwiftSpecKernels(self.spec)
+
+    def _sources(self) -> list[str]:
+        from swiftspec.costmodel.published import published_tables
+        from swiftspec.costmodel.shipped import source_of
+
+        sources = [source_of(self.device, self.op_tables)]
+        if self._published is not None and "int4" in (self.quant, self.draft_quant):
+            sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
+        return sources

@@ -1,0 +1,35 @@
+"""`swiftspec inflate`: writes a model of a larger shape that says exactly what the small one says."""
+
+from pathlib import Path
+
+from swiftspec import console
+from swiftspec.cli.models import DTYPES, model_name
+from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+
+__all__ = ["inflate"]
+
+_SHAPE = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "num_parameters")
+
+
+def inflate(*, target: str, inflate: str, dtype: str, out: Path, seed: int, json_path: Path | None = None) -> None:
+    """Write the inflated model as a Hugging Face directory and print both shapes."""
+    check_outputs(inputs={"--target": target}, json=json_path)
+    if dtype not in DTYPES:
+        raise ValueError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    source = model_directory(model_name(target))
+    spec = ModelSpec.from_directory(source)
+    inflation = Inflation.parse(inflate)
+    larger = inflation.inflated(spec)
+    from swiftspec.engine.model.inflate import write_inflated
+    from swiftspec.engine.model.runner import DTYPES as TORCH_DTYPES
+
+    with console.progress("inflate") as progress:
+        progress(0, 1, f"writing {out}")
+        write_inflated(source, inflation, out, dtype=TORCH_DTYPES[DTYPES[dtype]], seed=seed)
+        progress(1, 1, "done")
+    rows = [(name, f"{getattr(spec, name):,}", f"{getattr(larger, name):,}") for name in _SHAPE]
+    console.table(f"{target} inflated to {inflate}", ("shape", "before", "after"), rows)
+    console.say(f"\nSaved as {out}, in {DTYPES[dtype]}")
+    before, after = ({name: getattr(shape, name) for name in _SHAPE} for shape in (spec, larger))
+    write_json(json_path, {"out": str(out), "dtype": DTYPES[dtype], "before": before, "after": after})

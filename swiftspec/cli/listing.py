@@ -1,0 +1,94 @@
+"""`swiftspec models` and `swiftspec devices`: what can be planned for by name."""
+
+from pathlib import Path
+from typing import Any
+
+from swiftspec import console
+from swiftspec.acceptance.published import published_acceptance
+from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.devices import DEVICES, DeviceSpec
+from swiftspec.models import known_model, model_names
+from swiftspec.reports.formatting import gigabytes
+
+__all__ = ["list_devices", "list_models"]
+
+
+def list_models(*, json_path: Path | None = None) -> None:
+    """Print shape, vocabulary and published acceptance of every model; a draft needs its target's vocabulary."""
+    check_outputs(json=json_path)
+    listed = [_model(name) for name in model_names()]
+    rows = [
+        (
+            model["name"],
+            model["vocabulary"],
+            f"{model['num_parameters'] / 1e9:.3g}",
+            str(model["num_layers"]),
+            str(model["max_position"]),
+            ", ".join(sorted(model["acceptance"])) or "-",
+        )
+        for model in listed
+    ]
+    columns = ("model", "vocabulary", "billions", "layers", "context", "acceptance published with")
+    console.table("Models that are known by name", columns, rows, num_text_columns=2, last_is_text=True)
+    console.paragraph()
+    console.paragraph(
+        "Others of the architectures llama, mistral, qwen2 and qwen3 can be named by a directory with their "
+        "config.json. A draft needs the vocabulary of its target. Where no acceptance of a pair is published, that of "
+        "the pair most like it stands in, or what `swiftspec plan --acceptance` says."
+    )
+    write_json(json_path, {"models": listed})
+
+
+def _model(name: str) -> dict[str, Any]:
+    known = known_model(name)
+    drafts: dict[str, list[str]] = {}
+    for record in published_acceptance():
+        if record.target == name and record.draft in model_names():
+            drafts.setdefault(record.draft, []).append(record.dataset)
+    return {
+        "name": name,
+        "repository": known.source,
+        "vocabulary": known.vocabulary,
+        "num_parameters": known.spec.num_parameters,
+        "num_layers": known.spec.num_layers,
+        "hidden_size": known.spec.hidden_size,
+        "vocab_size": known.spec.vocab_size,
+        "max_position": known.spec.max_position,
+        "acceptance": {draft: sorted(set(datasets)) for draft, datasets in drafts.items()},
+    }
+
+
+def list_devices(*, json_path: Path | None = None) -> None:
+    """Print memory and bandwidths of every device, and whose measured operations there are for it."""
+    check_outputs(json=json_path)
+    listed = [_device(device) for device in DEVICES.values()]
+    rows = [
+        (
+            device["name"],
+            gigabytes(device["memory_bytes"]),
+            f"{device['memory_bandwidth_Bps'] / 1e12:.2f}",
+            f"{device['link_bandwidth_Bps'] / 1e9:.0f}",
+            str(device["devices_per_node"]),
+            ", ".join(device["engines"]) or "none: rooflines",
+        )
+        for device in listed
+    ]
+    columns = ("device", "GB", "TB/s", "GB/s to peers", "in a node", "measured engines")
+    console.table("Devices that are known by name", columns, rows, last_is_text=True)
+    write_json(json_path, {"devices": listed})
+
+
+def _device(device: DeviceSpec) -> dict[str, Any]:
+    from swiftspec.costmodel.shipped import tables_of
+
+    tables = tables_of(device.name)
+    return {
+        "name": device.name,
+        "memory_bytes": device.memory_bytes,
+        "memory_bandwidth_Bps": device.memory_bandwidth_Bps,
+        "link_bandwidth_Bps": device.link_bandwidth_Bps,
+        "peak_flops": dict(device.peak_flops),
+        "devices_per_node": device.devices_per_node,
+        "engines": tables.values("gemm", "framework") if tables else [],
+        "source": device.source,
+    }

@@ -1,0 +1,101 @@
+"""Predictions made again: from the machine as it was while policies were measured, and from the measured texts."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from swiftspec import console
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.profile import Profile, StepTable
+from swiftspec.artifacts.report import Drift, Report
+from swiftspec.artifacts.timeline import Figures
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.columns import percent, signed_percent
+from swiftspec.models.spec import ModelSpec, model_directory
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Launcher
+    from swiftspec.profiler.drift import DriftGauge
+
+__all__ = ["gauge", "list_drift", "measured_text", "retimed_figures", "say_drift"]
+
+_TEXTS_DIFFER = 0.02  # of tokens per round; replayed on the text that was measured, predictions agree better than that
+
+
+def gauge(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Launcher"]) -> "DriftGauge":
+    """Of the engines that the candidates run on, each once."""
+    from swiftspec.profiler.drift import DriftGauge
+
+    spec = ModelSpec.from_directory(model_directory(made.target.model))
+    held = {id(engine): (engine, c.groups, c.ranks) for c in candidates for engine in [engines[c.policy]]}
+    return DriftGauge(list(held.values()), vocab_size=spec.vocab_size)
+
+
+def retimed_figures(
+    made: Plan,
+    candidates: Sequence[Candidate],
+    *,
+    profile: Profile,
+    trace: AcceptanceTrace,
+    factors: Mapping[StepTable, float],
+) -> dict[str, Figures]:
+    """By policy: the plan's prediction again, with the profile's steps as long as they had become."""
+    from swiftspec.planner.evaluation import Effort, Evaluator
+    from swiftspec.planner.space import Option
+
+    most = max(made.max_new_tokens, max(len(prompt.target_tokens) for prompt in trace.prompts))
+    effort = Effort(prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=most, seeds=(0,), explain=True)
+    options = [Option(policy=c.build(), groups=c.groups, ranks=c.ranks) for c in candidates]
+    with console.progress("re-time") as progress:
+        total = len(options)
+        outcomes = Evaluator(profile.retimed(factors), trace, num_jobs=-1).run(
+            options, effort, done=lambda count: progress(count, total, "simulating again")
+        )
+    return {outcome.option.policy.name: outcome.metrics.figures for outcome in outcomes if outcome.metrics is not None}
+
+
+def measured_text(
+    trace: AcceptanceTrace, prompts: Sequence[tuple[str, tuple[int, ...]]], outputs: Sequence[tuple[int, ...]]
+) -> AcceptanceTrace:
+    """A trace, by the models of another one, of texts that were measured: prompts (id, token ids) and their outputs."""
+    from swiftspec.devices.local import num_devices_here
+    from swiftspec.profiler.acceptance import record_trace
+
+    with console.progress("re-trace") as progress:
+        return record_trace(
+            target=trace.target,
+            draft=trace.draft,
+            prompts=prompts,
+            outputs=outputs,
+            max_new_tokens=max(map(len, outputs)),
+            num_candidates=trace.prompts[0].draft.num_candidates,
+            num_threads=num_devices_here("cpu"),
+            progress=progress,
+        )
+
+
+def list_drift(factors: Mapping[StepTable, float]) -> list[Drift]:
+    """For the report."""
+    return [Drift(**table._asdict(), factor=factor) for table, factor in factors.items()]
+
+
+def say_drift(report: Report) -> None:
+    """How text and machine differ from what was traced and profiled, and what that explains."""
+    if (text := report.text_error) is not None and abs(text) > _TEXTS_DIFFER:
+        change = 1 / (1 + text) - 1
+        console.say(
+            f"Rounds brought {signed_percent(change)} tokens against the prediction, in the median over policies: "
+            f"these prompts are {'easier' if change > 0 else 'harder'} than those traced."
+        )
+    if (agreement := report.retraced_agreement) is not None:
+        errors = [error.tokens_per_round for p in report.policies if (error := p.retraced_error) is not None]
+        console.say(
+            f"Predicted again from the measured texts, tokens per round are off by {signed_percent(min(errors))} to "
+            f"{signed_percent(max(errors))}, tokens/s by {percent(agreement[1])} in the median."
+        )
+    if not report.drift:
+        return
+    factors = [drift.factor - 1 for drift in report.drift]
+    console.say(
+        f"While this was measured, forwards took {signed_percent(min(factors))} to {signed_percent(max(factors))} "
+        "against the profile, kind by kind. Re-timed predictions take that into account; their errors are the model's."
+    )

@@ -1,0 +1,249 @@
+"""`swiftspec run`: executes a plan; text goes to stdout as it is committed, figures to stderr."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from swiftspec import console
+from swiftspec.artifacts.perfetto import save_timelines
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.prompts import Prompt, read_prompts
+from swiftspec.artifacts.timeline import Metrics, Timeline, measure
+from swiftspec.cli.basis import candidate_of, files_of
+from swiftspec.cli.columns import count, milliseconds, percent, speed
+from swiftspec.cli.execution import Task, check_devices, make_tasks, open_engines, warm_up
+from swiftspec.cli.models import target_tokenizer
+from swiftspec.cli.nodes import NodeOptions, join, node_site
+from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.engine.interrupts import interrupts_noted
+from swiftspec.errors import EngineError
+from swiftspec.models.tokenizer import TextStream, Tokenizer
+from swiftspec.policies import Layout
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Launcher, ProcessInfo
+    from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
+
+__all__ = ["run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Output:
+    """What one prompt brought."""
+
+    task: Task
+    tokens: tuple[int, ...]
+    timeline: Timeline
+    losses: int = 0
+
+
+def run(
+    *,
+    plan: Path,
+    prompt: str | None,
+    prompts: Path | None,
+    policy: str | None,
+    max_new_tokens: int | None,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    seed: int,
+    acceptance_method: "AcceptanceMethod" = "follow",
+    timeline: Path | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+    nodes: NodeOptions | None = None,
+) -> None:
+    """Generate for every prompt. On Ctrl-C, or when the target dies, show and write what there is, then raise that.
+
+    On several nodes this is node 0's part; the others compute for it until it ends.
+    """
+    named: dict[str, Path | str | None] = {
+        "--plan": plan,
+        "--prompts": prompts,
+        "--secret": nodes.secret if nodes else None,
+    }
+    check_outputs(inputs=named, timeline=timeline, plot=plot, json=json_path)
+    made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
+    candidate = candidate_of(made, policy)
+    nodes = nodes or NodeOptions()
+    rendezvous = nodes.resolve()
+    check_devices(made, [candidate] if rendezvous is None else [], source=plan)
+    if rendezvous and rendezvous.rank:
+        join(nodes, rendezvous, made, source=plan)
+        return
+    tokenizer = target_tokenizer(made)
+    tasks = make_tasks(
+        made, [candidate], _prompts(prompt, prompts), max_new_tokens=max_new_tokens or made.max_new_tokens
+    )
+    from swiftspec.engine.model.sampler import Sampler
+
+    sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
+    _check_acceptance(sampler, candidate)
+    with ExitStack() as held:
+        with ExitStack() as stack:
+            site = None
+            if rendezvous is not None:
+                site = stack.enter_context(node_site(nodes, rendezvous, made, candidate, source=plan))
+            engine = open_engines(made, [candidate], tasks, stack, site=site)[candidate.policy]
+            warm_up(engine, candidate, tasks[0])
+            processes = engine.processes
+            # From here to the last file a signal is noted and cuts nothing short: what was committed is written.
+            interrupted = held.enter_context(interrupts_noted())
+            outputs, ended_by = _generate(engine, candidate, tasks, tokenizer, sampler, interrupted)
+        if outputs:
+            _show(candidate, _metrics(outputs), processes)
+            with ExitStack() as each:  # a disk that is full for one file may have room for the next
+                each.callback(write_json, json_path, _result(candidate, outputs, processes, tokenizer))
+                each.callback(_save_plot, outputs, plot)
+                each.callback(_save_timelines, outputs, processes, timeline)
+    if ended_by is not None:
+        raise ended_by
+
+
+def _prompts(prompt: str | None, prompts: Path | None) -> Sequence[Prompt]:
+    if (prompt is None) == (prompts is None):
+        raise ValueError("expected either --prompt or --prompts")
+    if prompts is not None:
+        return read_prompts(prompts)
+    if not prompt:
+        raise ValueError("--prompt is empty; expected some text")
+    return (Prompt(prompt_id="prompt", text=prompt),)
+
+
+def _check_acceptance(sampler: "Sampler", candidate: Candidate) -> None:
+    if sampler.needs_draft_probabilities and candidate.build().layout is Layout.DISAGGREGATED:
+        raise ValueError(
+            f"--acceptance-method is {sampler.acceptance} at temperature {sampler.temperature}; {candidate.policy} is "
+            f"{Layout.DISAGGREGATED}, and draft probabilities are not sent between processes: expected follow"
+        )
+
+
+def _generate(
+    engine: "Launcher",
+    candidate: Candidate,
+    tasks: Sequence[Task],
+    tokenizer: Tokenizer,
+    sampler: "Sampler",
+    interrupted: Event,
+) -> tuple[list[_Output], BaseException | None]:
+    """Outputs so far, and what cut them short: a signal, during a request or between two, or a process that died."""
+    policy = candidate.build()
+    outputs: list[_Output] = []
+    for task in tasks:
+        if interrupted.is_set():
+            return outputs, KeyboardInterrupt()
+        if len(tasks) > 1:
+            console.heading(task.prompt_id)
+        text = tokenizer.stream()
+        try:
+            generation = engine.generate(
+                policy, task.request, request_id=task.prompt_id, sampler=sampler, on_commit=partial(_show_tokens, text)
+            )
+        except EngineError as error:
+            console.stream(text.flush() + "\n")
+            if error.tokens:
+                nothing = Timeline(request=task.prompt_id, start_s=0.0, spans=())
+                outputs.append(_Output(task=task, tokens=error.tokens, timeline=nothing))
+            return outputs, error
+        console.stream(text.flush() + "\n")
+        if generation.losses:
+            console.note(f"{task.prompt_id}: the target went on without its draft {count(generation.losses, 'time')}")
+        if generation.tokens:
+            output = _Output(
+                task=task, tokens=generation.tokens, timeline=generation.timeline, losses=generation.losses
+            )
+            outputs.append(output)
+        if generation.interrupted:
+            return outputs, KeyboardInterrupt()
+    return outputs, KeyboardInterrupt() if interrupted.is_set() else None
+
+
+def _show_tokens(text: TextStream, tokens: tuple[int, ...]) -> None:
+    console.stream(text.push(tokens))
+
+
+def _metrics(outputs: Sequence[_Output]) -> Metrics | None:
+    """None where Ctrl-C came before the engine could say what took how long."""
+    timelines = [output.timeline for output in outputs if output.timeline.commits]
+    return measure(timelines) if timelines else None
+
+
+def _show(candidate: Candidate, metrics: Metrics | None, processes: Sequence["ProcessInfo"]) -> None:
+    if metrics is not None:
+        figures = metrics.figures
+        console.note(
+            f"\n{candidate.describe()}: {metrics.num_tokens} tokens at {speed(figures.tokens_per_s)} tokens/s; "
+            f"{metrics.rounds} rounds of {milliseconds(figures.round_s.median)} ms and "
+            f"{figures.tokens_per_round:.2f} tokens; TTFT {milliseconds(metrics.ttft_s)} ms, "
+            f"TPOT {milliseconds(metrics.tpot_s)} ms; draft and target overlap {percent(metrics.overlap_fraction)}"
+        )
+    for process in processes:
+        cores = ", ".join(map(str, process.cores))
+        node = f" of node {process.node}" if process.node else ""
+        console.note(f"{process.role} process {process.pid} on core{'s' * (len(process.cores) > 1)} {cores}{node}")
+
+
+def _save_timelines(outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], path: Path | None) -> None:
+    if path is not None:
+        names = {(process.role, process.group): f"{process.role} (pid {process.pid})" for process in processes}
+        save_timelines(path, [output.timeline for output in outputs], names=names)
+
+
+def _save_plot(outputs: Sequence[_Output], path: Path | None) -> None:
+    if path is not None and outputs[0].timeline.commits:
+        from swiftspec.reports.figures import save_figure, timeline_rounds
+
+        save_figure(path, timeline_rounds(outputs[0].timeline))
+
+
+def _result(
+    candidate: Candidate, outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """What `--json` holds."""
+    metrics = _metrics(outputs)
+    return {
+        "prompts": [_prompt_result(output, tokenizer) for output in outputs],
+        "policy": candidate.policy,
+        "tokens_per_s": metrics and metrics.figures.tokens_per_s,
+        "acceptance_length": metrics and _acceptance_length(metrics),
+        "tokens_per_round": metrics and metrics.figures.tokens_per_round,
+        "overlap_fraction": metrics and metrics.overlap_fraction,
+        "processes": [
+            {
+                "role": process.role.value,
+                "group": process.group,
+                "rank": process.rank,
+                "node": process.node,
+                "pid": process.pid,
+                "cores": list(process.cores),
+            }
+            for process in processes
+        ],
+    }
+
+
+def _prompt_result(output: _Output, tokenizer: Tokenizer) -> dict[str, Any]:
+    metrics = _metrics([output])
+    return {
+        "id": output.task.prompt_id,
+        "prompt_token_count": len(output.task.request.prompt),
+        "output_token_ids": list(output.tokens),
+        "text": tokenizer.decode(output.tokens),
+        "ttft_s": metrics and metrics.ttft_s,
+        "tpot_s": metrics and metrics.tpot_s,
+        "tokens_per_s": metrics and metrics.figures.tokens_per_s,
+        "rounds": metrics and metrics.rounds,
+        "draft_losses": output.losses,
+        "acceptance_length": metrics and _acceptance_length(metrics),
+    }
+
+
+def _acceptance_length(metrics: Metrics) -> float:
+    """0 where the prefill's own token was all that was asked for."""
+    return metrics.acceptance_length if metrics.rounds else 0.0

@@ -1,0 +1,90 @@
+"""`swiftspec simulate`: replays a plan in simulated time."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec import console
+from swiftspec.artifacts.perfetto import save_timelines
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.timeline import Metrics, Timeline, measure
+from swiftspec.cli.basis import candidate_of, files_of, read_profile, read_trace
+from swiftspec.cli.columns import milliseconds, percent, speed
+from swiftspec.cli.outputs import check_outputs, write_json
+
+if TYPE_CHECKING:
+    from swiftspec.simulator.forward_errors import ForwardErrors
+
+__all__ = ["show_metrics", "simulate"]
+
+
+def simulate(
+    *,
+    plan: Path,
+    policy: str | None,
+    max_new_tokens: int | None,
+    seed: int,
+    timeline: Path | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> list[Timeline]:
+    """Simulate every traced prompt and print the metrics."""
+    check_outputs(inputs={"--plan": plan}, timeline=timeline, plot=plot, json=json_path)
+    made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
+    candidate = candidate_of(made, policy)
+    profile, trace = read_profile(made, plan), read_trace(made, plan)
+    from swiftspec.simulator.driver import simulate as replay
+    from swiftspec.simulator.forward_errors import forward_errors
+
+    errors = forward_errors(profile)
+    timelines = replay(
+        candidate.build(),
+        degrees={role: len(group) for role, group in candidate.groups.items()},
+        ranks=candidate.ranks,
+        profile=profile,
+        trace=trace,
+        prompt_indices=None,
+        seed=seed,
+        max_new_tokens=max_new_tokens or made.max_new_tokens,
+        errors=errors,
+    )
+    metrics = measure(timelines)
+    console.say(f"Simulated {candidate.describe()} on {len(trace.prompts)} traced prompts{_twice(errors)}")
+    show_metrics(metrics)
+    if timeline is not None:
+        save_timelines(timeline, timelines)
+    if plot is not None:
+        from swiftspec.reports.figures import save_figure, timeline_rounds
+
+        save_figure(plot, timeline_rounds(timelines[0]))
+    content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": seed}
+    write_json(json_path, content | {"metrics": metrics.model_dump(mode="json")})
+    return timelines
+
+
+def _twice(errors: "ForwardErrors") -> str:
+    known = [f"{role} {percent(error)}" for role, error in errors.of_role.items() if error]
+    return f", each twice, with forwards drawn within their known error ({', '.join(known)})" if known else ""
+
+
+def show_metrics(metrics: Metrics) -> None:
+    """Every figure of a set of requests."""
+    figures = metrics.figures
+    rows = [
+        ("tokens/s", speed(figures.tokens_per_s)),
+        ("tokens per round", f"{figures.tokens_per_round:.3f}"),
+        ("round, median (p95)", f"{milliseconds(figures.round_s.median)} ms ({milliseconds(figures.round_s.p95)})"),
+        ("verification, mean", f"{milliseconds(metrics.verify_s)} ms"),
+        ("share of the speed of light", percent(metrics.light_fraction)),
+        ("overlap of draft and target", percent(metrics.overlap_fraction)),
+        ("TTFT", f"{milliseconds(metrics.ttft_s)} ms"),
+        ("TPOT", f"{milliseconds(metrics.tpot_s)} ms"),
+        ("tokens", str(metrics.num_tokens)),
+        ("rounds", str(metrics.rounds)),
+    ]
+    if metrics.tail_s is not None:
+        tail = f"{milliseconds(metrics.tail_s.median)} ms ({milliseconds(metrics.tail_s.p95)})"
+        rows.append(("serial tail of a round on a hit, median (p95)", tail))
+    if metrics.hit_fraction is not None:
+        rows.append(("rounds without a forward in the tail", percent(metrics.hit_fraction)))
+    console.table("Metrics", ("figure", "value"), rows)

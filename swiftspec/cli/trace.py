@@ -1,0 +1,77 @@
+"""`swiftspec trace`: records how the draft ranks the target's own output."""
+
+from pathlib import Path
+
+from swiftspec import console
+from swiftspec.artifacts.prompts import read_prompts, spread
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.columns import percent
+from swiftspec.cli.execution import EncodedPrompts
+from swiftspec.cli.models import resolve_pair
+from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.devices.local import num_devices_here
+
+__all__ = ["NUM_CANDIDATES", "show_trace", "trace"]
+
+NUM_CANDIDATES = 32  # recorded per position; more than any policy keeps per node
+_SHOWN_RANKS = 8
+
+
+def trace(
+    *,
+    target: str,
+    draft: str,
+    prompts: Path,
+    inflate: str | None,
+    dtype: str,
+    max_new_tokens: int,
+    out: Path,
+    limit: int | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> AcceptanceTrace:
+    """Record, print and save."""
+    inputs: dict[str, Path | str | None] = {"--target": target, "--draft": draft, "--prompts": prompts}
+    check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
+    texts = spread(read_prompts(prompts), limit)
+    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
+    from swiftspec.profiler.acceptance import record_trace
+
+    with console.progress("trace") as progress:
+        recorded = record_trace(
+            target=pair.target,
+            draft=pair.draft,
+            prompts=EncodedPrompts.of(texts, model=pair.target.model),
+            max_new_tokens=max_new_tokens,
+            num_candidates=NUM_CANDIDATES,
+            num_threads=num_devices_here("cpu"),
+            progress=progress,
+        )
+    recorded.save(out)
+    show_trace(recorded)
+    console.say(f"\n{saved(out)}")
+    if plot is not None:
+        from swiftspec.reports.figures import acceptance_by_rank, save_figure
+
+        save_figure(plot, acceptance_by_rank(recorded))
+    content = {
+        "trace": str(out),
+        "source": recorded.source,
+        "num_prompts": len(recorded.prompts),
+        "num_tokens": recorded.num_tokens,
+        "rank_acceptance": recorded.rank_acceptance(NUM_CANDIDATES),
+    }
+    write_json(json_path, content)
+    return recorded
+
+
+def show_trace(recorded: AcceptanceTrace) -> None:
+    """Acceptance by rank."""
+    shares = recorded.rank_acceptance(_SHOWN_RANKS)
+    rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
+    console.say(f"target  {recorded.target}")
+    console.say(f"draft   {recorded.draft}")
+    traced = f"{recorded.num_tokens} tokens of {len(recorded.prompts)} prompts"
+    console.table(
+        f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "up to here"), rows
+    )

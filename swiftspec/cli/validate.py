@@ -1,0 +1,287 @@
+"""`swiftspec validate`: runs the plan's policies for real and lays predicted beside measured."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec import console
+from swiftspec.artifacts.document import Origin, file_sha256
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.prompts import read_prompts, spread
+from swiftspec.artifacts.report import PolicyReport, Report
+from swiftspec.artifacts.timeline import Figures
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.basis import files_of, read_profile, read_trace
+from swiftspec.cli.columns import milliseconds, percent, signed_percent, speed
+from swiftspec.cli.execution import (
+    Tasks,
+    check_devices,
+    generate_greedily,
+    make_tasks,
+    open_engines,
+    warm_up,
+)
+from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.retiming import gauge, list_drift, measured_text, retimed_figures, say_drift
+from swiftspec.validation.validator import Measurement, make_report, plain_outputs
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Generation
+    from swiftspec.profiler.drift import DriftGauge
+
+__all__ = ["measure_plan", "show_report", "validate"]
+
+_GAUGE_EVERY = 12  # requests; a sweep takes as long as one or two
+_DRIFT = 0.05  # profiles of one quiet machine agree better than that
+
+
+def validate(
+    *,
+    plan: Path,
+    prompts: Path,
+    policies: str,
+    repeats: int,
+    max_new_tokens: int | None,
+    limit: int | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> Report:
+    """Measure, print and save. On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt."""
+    check_outputs(inputs={"--plan": plan, "--prompts": prompts}, plot=plot, json=json_path)
+    made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), plot=plot, json=json_path)
+    report, interrupted = measure_plan(
+        made,
+        plan_sha256=file_sha256(plan),
+        candidates=_chosen_candidates(made, policies),
+        source=plan,
+        prompts=prompts,
+        repeats=repeats,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        basis=_basis(made, plan),
+    )
+    show_report(report, made)
+    _save(report, plot=plot, json_path=json_path)
+    if interrupted:
+        raise KeyboardInterrupt
+    return report
+
+
+def measure_plan(
+    made: Plan,
+    *,
+    plan_sha256: str,
+    candidates: Sequence[Candidate],
+    source: Path,
+    prompts: Path,
+    repeats: int,
+    limit: int | None,
+    max_new_tokens: int | None,
+    basis: tuple[Profile, AcceptanceTrace] | None,
+) -> tuple[Report, bool]:
+    """Run some of a plan's candidates, the chosen one among them; the report, and whether Ctrl-C cut it short.
+
+    `source` is the file to blame where they need more devices than there are. With `basis`, what the plan was computed
+    from, forwards are timed between the requests, and predictions made again: for the machine as it was, and, of CPUs,
+    for the texts that were measured, too. KeyboardInterrupt if no repetition was whole.
+    """
+    check_devices(made, candidates, source=source)
+    texts = spread(read_prompts(prompts), limit)
+    tasks = make_tasks(made, candidates, texts, max_new_tokens=max_new_tokens or made.max_new_tokens)
+    runs, interrupted, drift = _measure(made, candidates, tasks, repeats)
+    if not runs:
+        raise KeyboardInterrupt
+    factors = drift.factors(basis[0]) if basis and drift else {}
+    measurements = [_measurement(candidate, runs[candidate.policy]) for candidate in candidates]
+    retimed, retraced = {}, {}
+    if basis and not interrupted:
+        profile, trace = basis
+        if factors:
+            retimed = retimed_figures(made, candidates, profile=profile, trace=trace, factors=factors)
+        # A trace is recorded on cores, which is no matter of seconds for what needs a GPU.
+        if trace.source == "recorded" and made.device == "cpu":
+            texts_run = [(task.prompt_id, task.request.prompt) for task in tasks]
+            text = measured_text(trace, texts_run, plain_outputs(measurements))
+            retraced = retimed_figures(made, candidates, profile=profile, trace=text, factors=factors)
+    report = make_report(
+        made,
+        plan_sha256=plan_sha256,
+        measurements=measurements,
+        origin=Origin.here(),
+        retimed=retimed,
+        retraced=retraced,
+        drift=list_drift(factors),
+    )
+    return report, interrupted
+
+
+def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | None:
+    """What the plan was computed from; None, and a word about it, where that is gone."""
+    try:
+        return read_profile(made, plan_path), read_trace(made, plan_path)
+    except ValueError as error:
+        console.note(f"Predictions are not re-timed: {error}")
+        return None
+
+
+def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:
+    """The policies named, in the plan's order; the chosen one always, since regret refers to it."""
+    names = set(made.candidates) if policies == "all" else {name.strip() for name in policies.split(",")}
+    unknown = names - made.candidates.keys()
+    if unknown:
+        raise ValueError(f"--policies has {min(unknown)!r}; the plan has {', '.join(made.candidates)}")
+    return [c for name, c in made.candidates.items() if name in names or c is made.chosen]
+
+
+Runs = Mapping[str, Sequence[Sequence["Generation"]]]
+
+
+def _measure(
+    made: Plan, candidates: Sequence[Candidate], tasks: Tasks, repeats: int
+) -> tuple[Runs, bool, "DriftGauge | None"]:
+    """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile.
+
+    Within a repetition every prompt goes through all policies before the next one, each prompt starting with another
+    policy, so that a machine that speeds up or slows down does so for all of them.
+    """
+    runs: dict[str, list[list[Generation]]] = defaultdict(list)
+    drift = None
+    with ExitStack() as stack, console.progress("validate") as progress:
+        total = len(candidates) * (1 + repeats * len(tasks))
+        step = count()
+        try:
+            progress(0, total, "starting processes")
+            engines = open_engines(made, candidates, tasks, stack)
+            for candidate in candidates:
+                progress(next(step), total, f"{candidate.policy}: warming up")
+                warm_up(engines[candidate.policy], candidate, tasks[0])
+            drift = gauge(made, candidates, engines)
+            drift.warm_up()
+            for repeat in range(1, repeats + 1):
+                done: dict[str, list[Generation]] = defaultdict(list)
+                for number, task in enumerate(tasks):
+                    if number % max(1, _GAUGE_EVERY // len(candidates)) == 0:
+                        drift.sweep()
+                    first = number % len(candidates)
+                    for candidate in (*candidates[first:], *candidates[:first]):
+                        progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
+                        done[candidate.policy].append(generate_greedily(engines[candidate.policy], candidate, task))
+                for policy, generations in done.items():
+                    runs[policy].append(generations)
+        except KeyboardInterrupt:
+            return runs, True, drift
+    return runs, False, drift
+
+
+def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -> Measurement:
+    return Measurement(
+        policy=candidate.policy,
+        repeats=tuple(tuple(generation.timeline for generation in generations) for generations in runs),
+        outputs=tuple(generation.tokens for generation in runs[0]),
+    )
+
+
+def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:
+    if plot is not None:
+        from swiftspec.reports.figures import predicted_vs_measured, save_figure
+
+        save_figure(plot, predicted_vs_measured(report))
+    if json_path is not None:
+        report.save(json_path)
+
+
+def show_report(report: Report, made: Plan) -> None:
+    """The table of predicted against measured, and what follows from it."""
+    columns = ("policy", "split, shape", "figure", "predicted", "measured", "error")
+    rows = [row for policy in report.policies for row in _rows(policy)]
+    console.table("Predicted against measured", columns, rows, num_text_columns=3)
+    chosen = next(policy for policy in report.policies if policy.policy == report.chosen)
+    metrics = chosen.measured_metrics
+    console.say(
+        f"\n{report.num_prompts} prompts, {len(chosen.repeats)} repetitions each, for {made.target}; predicted from "
+        f"{made.trace.path}. ± is what another choice of prompts, traced and measured, changes an error by (95 %)."
+    )
+    say_drift(report)
+    _say_plain_drift(report)
+    console.say(f"Regret of the choice, {chosen.candidate}: {percent(report.regret)}")
+    _say_speedups(report, chosen)
+    console.say(
+        f"Speed of light: {percent(metrics.light_fraction)} of {speed(metrics.speed_of_light)} tokens/s "
+        f"({metrics.figures.tokens_per_round:.2f} tokens per verification of {milliseconds(metrics.verify_s)} ms)"
+    )
+    if metrics.tail_s is not None:
+        share = metrics.tail_s.median / metrics.figures.round_s.median
+        tail = milliseconds(metrics.tail_s.median)
+        console.say(f"Serial tail of a round on a hit: {tail} ms, {percent(share)} of the round")
+    different = [policy.policy for policy in report.policies if not policy.identical_output]
+    if different:
+        why = "" if made.target.dtype == "float32" else f"; in {made.target.dtype} near-ties of logits can do that"
+        console.say(f"Greedy output differs for {', '.join(different)}{why}")
+    else:
+        console.say("Greedy output is the same for all policies, token for token")
+
+
+def _say_plain_drift(report: Report) -> None:
+    """No acceptance enters autoregressive rounds: what they are off by is the machine, or its profile."""
+    plain = next((policy for policy in report.policies if policy.policy == "autoregressive"), None)
+    if plain is None or abs(plain.error.round_s.median) < _DRIFT:
+        return
+    change = plain.measured.round_s.median / plain.predicted.round_s.median - 1
+    console.say(
+        f"Autoregressive rounds, which no acceptance enters, took {signed_percent(change)} against the prediction: "
+        "the machine is not as it was profiled. Profile it again, and while nothing else runs."
+    )
+
+
+def _say_speedups(report: Report, chosen: PolicyReport) -> None:
+    speeds = {policy.policy: policy.measured.tokens_per_s for policy in report.policies}
+    if "autoregressive" in speeds and chosen.policy != "autoregressive":
+        ratio = speeds[chosen.policy] / speeds["autoregressive"]
+        console.say(f"Measured speed-up over autoregressive decoding: {ratio:.2f}")
+
+
+def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
+    predicted, measured, error = report.predicted, report.measured, report.error
+    name, _, rest = report.candidate.partition(" ")
+    margin = "" if report.error_margin is None else f" ± {percent(report.error_margin)}"
+    again: list[tuple[str, ...]] = []
+    if report.retimed is not None and report.retimed_error is not None:
+        again.append(_again("re-timed", report.retimed, measured, report.retimed_error))
+    if report.retraced is not None and report.retraced_error is not None:
+        again.append(_again("re-traced", report.retraced, measured, report.retraced_error.tokens_per_s))
+    return [
+        (
+            name,
+            rest,
+            "tokens/s",
+            speed(predicted.tokens_per_s),
+            speed(measured.tokens_per_s),
+            signed_percent(error.tokens_per_s) + margin,
+        ),
+        *again,
+        (
+            "",
+            "",
+            "round ms",
+            milliseconds(predicted.round_s.median),
+            milliseconds(measured.round_s.median),
+            signed_percent(error.round_s.median),
+        ),
+        (
+            "",
+            "",
+            "tokens/round",
+            f"{predicted.tokens_per_round:.2f}",
+            f"{measured.tokens_per_round:.2f}",
+            signed_percent(error.tokens_per_round),
+        ),
+    ]
+
+
+def _again(name: str, predicted: Figures, measured: Figures, error: float) -> tuple[str, ...]:
+    return "", "", name, speed(predicted.tokens_per_s), speed(measured.tokens_per_s), signed_percent(error)

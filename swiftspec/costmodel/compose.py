@@ -1,0 +1,239 @@
+"""A Profile of a pair on a machine that is not at hand: every forward composed, at every TP degree."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from swiftspec.artifacts.document import ModelRef, Origin
+from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance, weakest
+from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
+from swiftspec.costmodel.kernel_latency import Kernels
+from swiftspec.costmodel.published import PublishedForwards
+from swiftspec.devices import DeviceSpec
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies.effects import Role
+
+__all__ = ["HOST_S", "Named", "compose_profile"]
+
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64)
+PROMPTS = (16, 128, 1024)
+USUAL_ROWS = 8  # those of a verification or expansion that the collective is chosen for
+# Around an effect: what this engine takes on a CPU, medians of profiles/demo-zen4-2-cores, rounded.
+HOST_S = {
+    Phase.EXPAND: 60e-6,
+    Phase.FUZZY: 45e-6,
+    Phase.VERIFY: 50e-6,
+    Phase.EXIT: 30e-6,
+    Phase.FINISH: 5e-6,
+    Phase.SEND: 180e-6,
+    Phase.WAIT: 140e-6,
+    Phase.COMMIT: 180e-6,
+    Phase.COMPACT: 35e-6,
+}
+
+
+class Named(Protocol):
+    """A model by name, as the registry has it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+
+def compose_profile(
+    *,
+    device: DeviceSpec,
+    num_devices: int,
+    target: Named,
+    draft: Named,
+    quant: str,
+    draft_quant: str | None = None,
+    kernels: Kernels,
+    max_context: int,
+    host: Host | None = None,
+    published: PublishedForwards | None = None,
+    collective: str | None = None,
+) -> Profile:
+    """Steps of both roles at every degree that fits a node, whether the weights fit or not.
+
+    Parameters
+    ----------
+    device : DeviceSpec
+    num_devices : int
+    target, draft : Named
+    quant, draft_quant : str
+        Weight formats; the draft's is the target's if not given.
+    kernels : Kernels
+        Of this device.
+    max_context : int
+        The longest prefix, in tokens; beyond it a step costs what it costs there.
+    host : Host, optional
+        What the engine adds to every forward; that of the leanest engine with known figures if not given.
+    published : PublishedForwards, optional
+        Whose whole forwards stand for composed ones of models in int4, prefills excepted.
+    collective : str, optional
+        The all-reduce of composed forwards; the fastest that is known if not given.
+
+    Composed steps have no spread: all their quantiles are the same.
+    """
+    if num_devices < 1:
+        raise ValueError(f"num_devices is {num_devices}; expected at least 1")
+    if max_context < 1:
+        raise ValueError(f"max_context is {max_context}; expected at least 1")
+    host = host or Host.of("trtllm")
+    steps: list[StepPoint] = []
+    collectives: list[Collective] = []
+    for role, model, weights in ((Role.TARGET, target, quant), (Role.DRAFT, draft, draft_quant or quant)):
+        for degree in range(1, min(num_devices, device.devices_per_node) + 1):
+            forwards = published if weights == "int4" else None
+            choice = _collective(role, model.spec, kernels=kernels, degree=degree, published=forwards, named=collective)
+            collectives += [choice] if choice else []
+            group = _Group(
+                role=role,
+                spec=model.spec,
+                quant=weights,
+                kernels=kernels,
+                degree=degree,
+                collective=choice.implementation if choice else None,
+                host=host,
+                published=forwards,
+            )
+            steps += group.steps(max_context)
+    return Profile(
+        origin=Origin.here(),
+        device=device.name,
+        num_devices=num_devices,
+        target=ModelRef(model=target.name, dtype=quant),
+        draft=ModelRef(model=draft.name, dtype=draft_quant or quant),
+        steps=tuple(steps),
+        host=tuple(_host_points()),
+        peers_interfere=False,
+        collectives=tuple(collectives),
+    )
+
+
+def _collective(
+    role: Role,
+    spec: ModelSpec,
+    *,
+    kernels: Kernels,
+    degree: int,
+    published: PublishedForwards | None,
+    named: str | None,
+) -> Collective | None:
+    if degree == 1:
+        return None
+    if published is not None:
+        # Other implementations were not measured inside these forwards: alone they would look faster.
+        own = {published.collective: published.all_reduce_s(spec, degree=degree, rows=USUAL_ROWS)}
+        return Collective(role=role, degree=degree, implementation=published.collective, seconds=own)
+    times = all_reduce_times(kernels, num_bytes=USUAL_ROWS * spec.hidden_size * 2, degree=degree)
+    if named is not None and named not in times:
+        raise ValueError(f"collective is {named!r}; over {degree} {kernels.device.name} there is {', '.join(times)}")
+    seconds = {name: time.seconds for name, time in times.items()}
+    return Collective(role=role, degree=degree, implementation=named or fastest(times), seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """A role's model on so many devices."""
+
+    role: Role
+    spec: ModelSpec
+    quant: str
+    kernels: Kernels
+    degree: int
+    collective: str | None
+    host: Host
+    published: PublishedForwards | None
+
+    def steps(self, max_context: int) -> Iterator[StepPoint]:
+        for rows in sorted({*PROMPTS, max_context}):
+            # A prompt is no verification: the fastest collective for its size, and logits of its last row.
+            parts = self._parts(self.spec, rows, context=0, collective=None, answers=1)
+            yield self._point(Phase.PREFILL, rows, 0, parts)
+        for context in _contexts(max_context):
+            for rows in ROWS:
+                for phase, parts in self._forwards(rows, context):
+                    yield self._point(phase, rows, context, parts)
+
+    def _forwards(self, rows: int, context: int) -> Iterator[tuple[Phase, tuple[Part, ...]]]:
+        whole = self._whole(self.spec, rows, context)
+        if self.role is Role.DRAFT:
+            yield Phase.EXPAND, whole
+            # Nothing is published of layers in groups: a fuzzy forward then costs an exact one's time.
+            yield Phase.FUZZY, self._fuzzy(rows, context) if self.degree > 1 and not self.published else whole
+            return
+        yield Phase.VERIFY, whole
+        first = self.spec.num_layers // 2
+        for phase, layers in ((Phase.EXIT, first), (Phase.FINISH, self.spec.num_layers - first)):
+            half = dataclasses.replace(self.spec, num_layers=max(1, layers))
+            yield phase, self._whole(half, rows, context)
+
+    def _whole(self, spec: ModelSpec, rows: int, context: int) -> tuple[Part, ...]:
+        if self.published is not None:
+            return self.published.parts(spec, degree=self.degree, rows=rows, context=context)
+        return self._parts(spec, rows, context=context, collective=self.collective)
+
+    def _parts(
+        self, spec: ModelSpec, rows: int, *, context: int, collective: str | None, answers: int | None = None
+    ) -> tuple[Part, ...]:
+        return forward_parts(
+            spec,
+            kernels=self.kernels,
+            quant=self.quant,
+            degree=self.degree,
+            rows=rows,
+            context=context,
+            collective=collective,
+            answers=answers,
+            host=self.host,
+        )
+
+    def _fuzzy(self, rows: int, context: int) -> tuple[Part, ...]:
+        return fuzzy_parts(
+            self.spec,
+            kernels=self.kernels,
+            quant=self.quant,
+            degree=self.degree,
+            rows=rows,
+            context=context,
+            collective=self.collective,
+            host=self.host,
+        )
+
+    def _point(self, phase: Phase, rows: int, context: int, parts: Sequence[Part]) -> StepPoint:
+        seconds = sum(part.seconds for part in parts)
+        return StepPoint(
+            role=self.role,
+            phase=phase,
+            degree=self.degree,
+            peer_busy=False,
+            rows=rows,
+            context=context,
+            quantiles_s=(seconds,) * NUM_QUANTILES,
+            num_samples=1,
+            provenance=weakest(part.provenance for part in parts),
+            parts=tuple(parts),
+        )
+
+
+def _contexts(longest: int) -> list[int]:
+    """A few, closer to each other where they are short: attention grows in proportion, between them linearly."""
+    return sorted({min(64, longest), max(1, longest // 16), max(1, longest // 4), longest})
+
+
+def _host_points() -> Iterable[HostPoint]:
+    for phase, seconds in HOST_S.items():
+        yield HostPoint(
+            phase=phase,
+            rows=1,
+            quantiles_s=(seconds,) * NUM_QUANTILES,
+            num_samples=1,
+            provenance=Provenance.ASSUMED,
+        )

@@ -1,0 +1,240 @@
+"""Op tables from measurements of others: a folder of CSV files, one row per measurement.
+
+The columns are those of the extract of AIConfigurator's tables that the shipped profiles are made from: gemm.csv,
+all_reduce.csv, attention.csv and elementwise.csv, each with the rows of several systems, libraries and versions. What
+composition uses is kept: GEMMs in bf16 and fp8, decoding attention, quantisation, and of each collective the newest
+version, the median of its runs, without a host between launches.
+"""
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from swiftspec.artifacts.document import Origin
+from swiftspec.costmodel.op_tables import COLUMNS, Columns, OpTables, Source
+from swiftspec.devices import named_device
+from swiftspec.files.reading import read_lines, shown
+
+__all__ = ["Measurements", "Record", "from_directory", "read_rows", "select"]
+
+_US = 1e-6
+_MOST_LINE_BYTES = 1 << 20
+_MOST_DIGITS = 18  # that 64 bits hold
+Record = dict[str, str | int | float]
+
+_GEMM = {"framework": str, "version": str, "dtype": str, "m": int, "n": int, "k": int}
+_ATTENTION: Mapping[str, type] = {
+    **dict.fromkeys(("framework", "version", "kind", "kv_dtype"), str),
+    **dict.fromkeys(("batch", "kv_len", "heads", "kv_heads", "head_dim"), int),
+}
+_COLLECTIVE: Mapping[str, type] = {
+    **dict.fromkeys(("op", "implementation", "version", "mode", "dtype"), str),
+    **dict.fromkeys(("gpus", "message_bytes"), int),
+}
+_ELEMENTWISE = {"framework": str, "version": str, "op": str, "m": int, "k": int}
+_FILES: Mapping[str, Mapping[str, type]] = {
+    "gemm.csv": _GEMM,
+    "attention.csv": _ATTENTION,
+    "all_reduce.csv": _COLLECTIVE,
+    "elementwise.csv": _ELEMENTWISE,
+}
+_COLLECTIVE_OPS = ("all_reduce", "all_gather")
+_CAPTURED = ("graph", "stream")  # launched without a host in between
+_HALF = ("bf16", "fp16")
+_WEIGHTS = ("bf16", "fp8")
+_GIVEN_SCALES, _FINDING_SCALES = "fp8_quant_static", "fp8_quant_dynamic_minus_static"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Rows of the four files for one device, by file name, and what their licence asks to be said."""
+
+    device: str
+    rows: Mapping[str, Sequence[Record]]
+    licence: str
+    attribution: str
+
+
+def from_directory(directory: Path, *, device: str) -> OpTables:
+    """Tables of one device from a folder of CSV files.
+
+    Raises
+    ------
+    ValueError
+        One sentence naming file and line for a row that cannot be read; or if the folder holds nothing of the device.
+    """
+    named_device(device)
+    system = device.replace("-", "_")
+    files = {name: _of_system(directory / name, kinds, system) for name, kinds in _FILES.items()}
+    if not files["gemm.csv"]:
+        raise ValueError(f"{directory / 'gemm.csv'}: no row has system {system!r}")
+    about = directory / "README.md"
+    attribution = f"see {about.name} beside the tables" if about.exists() else "not stated"
+    return select(Measurements(device=device, rows=files, licence="as its source states", attribution=attribution))
+
+
+def _of_system(path: Path, kinds: Mapping[str, type], system: str) -> list[Record]:
+    rows = read_rows(path, {"system": str, **kinds, "latency_us": float})
+    return [row for row in rows if row["system"] == system]
+
+
+def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] = ()) -> Iterator[Record]:
+    """Typed rows of a CSV file: texts, whole numbers of 1 or more, numbers above 0.
+
+    Parameters
+    ----------
+    path : Path
+    kinds : mapping
+        Column name to str, int or float; other columns are ignored.
+    optional : sequence of str
+        Columns that may be blank, and are left out of the row then.
+
+    Raises
+    ------
+    ValueError
+        Naming file and line, column and value.
+    """
+    try:
+        lines = (line.decode() for _, line in read_lines(path, most_bytes=_MOST_LINE_BYTES))
+        reader = csv.reader(lines)
+        header = next(reader, [])
+        places = {name: _place(header, name, path) for name in kinds}
+        for cells in reader:
+            if cells:
+                yield _row(cells, places, kinds, optional, f"{path}, line {reader.line_num}")
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a CSV file ({error})") from error
+
+
+def _place(header: Sequence[str], name: str, path: Path) -> int:
+    if name not in header:
+        raise ValueError(f"{path}, line 1: column {name} is missing")
+    return header.index(name)
+
+
+def _row(
+    cells: Sequence[str],
+    places: Mapping[str, int],
+    kinds: Mapping[str, type],
+    optional: Sequence[str],
+    where: str,
+) -> Record:
+    row: Record = {}
+    for name, place in places.items():
+        if place >= len(cells):
+            raise ValueError(f"{where}: {len(cells)} columns; {name} is missing")
+        text = cells[place]
+        if text or name not in optional:
+            row[name] = _READ[kinds[name]](text, name, where)
+    return row
+
+
+def _integer(text: str, name: str, where: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0):
+        raise ValueError(f"{where}: {name} is {shown(text)}; expected a positive integer")
+    return int(text)
+
+
+def _number(text: str, name: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{where}: {name} is {text!r}; expected a number above 0")
+    return value
+
+
+def _text(text: str, name: str, where: str) -> str:
+    if not text:
+        raise ValueError(f"{where}: {name} is empty")
+    return text
+
+
+_READ: Mapping[type, Callable[[str, str, str], str | int | float]] = {str: _text, int: _integer, float: _number}
+
+
+def select(measurements: Measurements) -> OpTables:
+    """What composition uses of all that was measured."""
+    rows = measurements.rows
+    gemms = [row for row in rows["gemm.csv"] if row["dtype"] in _WEIGHTS]
+    decoding = [row for row in rows["attention.csv"] if row["kind"] == "generation"]
+    kept = {
+        "gemm": _newest(gemms, "framework", "dtype"),
+        "attention": _newest(decoding, "framework", "kv_dtype"),
+        "collective": _newest(_medians(rows["all_reduce.csv"]), "op", "implementation"),
+        "quantisation": _newest(_quantising(rows["elementwise.csv"]), "framework"),
+    }
+    return OpTables(
+        origin=Origin.here(),
+        device=measurements.device,
+        sources=_sources(kept),
+        licence=measurements.licence,
+        attribution=measurements.attribution,
+        tables={name: _columns(name, rows) for name, rows in kept.items()},
+    )
+
+
+def _quantising(rows: Sequence[Record]) -> list[Record]:
+    """Quantisation with a given scale, and with one found on the way: the former plus the measured difference."""
+    extra = {_place_of(row): float(row["latency_us"]) for row in rows if row["op"] == _FINDING_SCALES}
+    given = [{**row, "scale": "given"} for row in rows if row["op"] == _GIVEN_SCALES and _place_of(row) in extra]
+    found = [{**row, "scale": "found", "latency_us": float(row["latency_us"]) + extra[_place_of(row)]} for row in given]
+    return given + found
+
+
+def _place_of(row: Record) -> tuple[str | int | float, ...]:
+    return row["framework"], row["version"], row["m"], row["k"]
+
+
+def _newest(rows: Sequence[Record], *same: str) -> list[Record]:
+    """Rows of the newest version of what agrees in these columns."""
+    newest: dict[tuple[object, ...], str] = {}
+    for row in rows:
+        what = tuple(row[name] for name in same)
+        newest[what] = max(newest.get(what, ""), str(row["version"]), key=_release)
+    return [row for row in rows if row["version"] == newest[tuple(row[name] for name in same)]]
+
+
+def _medians(rows: Sequence[Record]) -> list[Record]:
+    """Collectives without a host between launches, the median of their runs."""
+    runs: dict[tuple[object, ...], list[Record]] = {}
+    for row in rows:
+        if row["op"] in _COLLECTIVE_OPS and row["mode"] in _CAPTURED and row["dtype"] in _HALF:
+            key = tuple(row[name] for name in ("op", "implementation", "version", "gpus", "message_bytes"))
+            runs.setdefault(key, []).append(row)
+    return [{**same[0], "latency_us": median(float(row["latency_us"]) for row in same)} for same in runs.values()]
+
+
+def _release(version: str) -> list[tuple[int, str]]:
+    """A sort key: 1.3.0rc20 after 1.3.0rc10, 0.24.0 after 0.19.0."""
+    digits = "".join(char if char.isdigit() else " " for char in version).split()
+    return [(int(number), "") for number in digits]
+
+
+_RENAMED = {"m": "rows", "batch": "sequences", "kv_len": "context", "gpus": "devices", "message_bytes": "num_bytes"}
+
+
+def _columns(table: str, rows: Sequence[Record]) -> Columns:
+    original = {new: old for old, new in _RENAMED.items()}
+    columns = {}
+    for name, kind in COLUMNS[table].items():
+        if kind == "seconds":
+            columns[name] = (np.array([row["latency_us"] for row in rows], float) * _US).astype(np.float32)
+        else:
+            dtype = np.int64 if kind == "count" else np.str_
+            columns[name] = np.array([row[original.get(name, name)] for row in rows], dtype=dtype)
+    return columns
+
+
+def _sources(kept: Mapping[str, Sequence[Record]]) -> tuple[Source, ...]:
+    found = {
+        (str(row.get("framework") or row["implementation"]), str(row["version"]), table)
+        for table, rows in kept.items()
+        for row in rows
+    }
+    return tuple(Source(library=library, version=version, tables=table) for library, version, table in sorted(found))

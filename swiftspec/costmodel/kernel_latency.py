@@ -1,0 +1,119 @@
+"""What one operation of a forward takes on a device: the seam between composition and whatever is known of kernels."""
+
+from typing import NamedTuple, Protocol
+
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.devices import DeviceSpec
+from swiftspec.models import QUANTISATIONS
+
+__all__ = ["NCCL", "KernelTime", "Kernels", "RooflineKernels"]
+
+NCCL = "nccl"
+ONE_SHOT = "one_shot"
+_BF16_BYTES = 2
+_KV_BYTES = {"bf16": 2, "fp8": 1}
+
+
+class KernelTime(NamedTuple):
+    """Seconds of one operation inside a captured graph, and how they are known."""
+
+    seconds: float
+    provenance: Provenance
+
+
+class Kernels(Protocol):
+    """Seconds of single operations on one device, or between the devices of a group.
+
+    Sizes are those of a device's shard. An implementation may know some operations better and leave the others to one
+    that it wraps.
+    """
+
+    @property
+    def device(self) -> DeviceSpec:
+        """What the operations run on."""
+        ...
+
+    def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
+        """y[rows, n] = x[rows, k] W[n, k]^T with weights in `quant`, activations in bf16 on either side."""
+        ...
+
+    def attention(
+        self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+    ) -> KernelTime:
+        """Rows of all sequences together, each over `context` tokens of its own and, causally, the rows before it."""
+        ...
+
+    def collectives(self, degree: int) -> tuple[str, ...]:
+        """Implementations of an all-reduce over so many devices."""
+        ...
+
+    def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
+        """Sum of a tensor of `num_bytes` that every device holds."""
+        ...
+
+    def all_gather(self, *, num_bytes: int, degree: int) -> KernelTime:
+        """Concatenation of shards to a tensor of `num_bytes` on every device."""
+        ...
+
+    def elementwise(self, *, num_bytes: float) -> KernelTime:
+        """A small kernel (norm, rotary embedding, activation) that moves `num_bytes` in all."""
+        ...
+
+
+class RooflineKernels:
+    """Operations as bytes over achieved bandwidth or FLOP over achieved FLOP/s, plus what starting a kernel takes.
+
+    A kernel that reads b bytes takes a + b / (s * peak): so its achieved bandwidth falls with the shard's size. Both
+    constants are fitted to the bf16 GEMMs of the Hopper tables. Nothing is known of a device's collectives but its
+    links, so these are an all-reduce in one step at the latency of the Hopper ones.
+    """
+
+    def __init__(self, device: DeviceSpec) -> None:
+        self._device = device
+        self._bandwidth_Bps = device.memory_bandwidth_Bps * CONSTANTS["bandwidth_share"]
+
+    @property
+    def device(self) -> DeviceSpec:
+        return self._device
+
+    def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
+        num_bytes = n * k * QUANTISATIONS[quant].bytes_per_weight + rows * (n + k) * _BF16_BYTES
+        computing_s = 2.0 * rows * n * k / self._flops(quant)
+        return self._roofline(max(num_bytes / self._bandwidth_Bps, computing_s))
+
+    def attention(
+        self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+    ) -> KernelTime:
+        per_sequence = rows / sequences
+        attended = context + (per_sequence + 1) / 2
+        num_bytes = sequences * (context + per_sequence) * kv_heads * head_dim * 2 * _KV_BYTES[kv_dtype]
+        computing_s = 4.0 * rows * attended * heads * head_dim / self._flops("bf16")
+        return self._roofline(max(num_bytes / self._bandwidth_Bps, computing_s))
+
+    def collectives(self, degree: int) -> tuple[str, ...]:
+        return (ONE_SHOT,) if degree > 1 else ()
+
+    def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
+        if implementation != ONE_SHOT:
+            raise ValueError(f"implementation is {implementation!r}; expected {ONE_SHOT!r}")
+        return self._exchange((degree - 1) * num_bytes)
+
+    def all_gather(self, *, num_bytes: int, degree: int) -> KernelTime:
+        return self._exchange((degree - 1) * num_bytes / degree)
+
+    def elementwise(self, *, num_bytes: float) -> KernelTime:
+        seconds = CONSTANTS["small_kernel_s"] + num_bytes / self._bandwidth_Bps
+        return KernelTime(seconds, Provenance.ROOFLINE)
+
+    def _exchange(self, received_bytes: float) -> KernelTime:
+        wire_s = received_bytes / (self._device.link_bandwidth_Bps * CONSTANTS["link_share"])
+        return KernelTime(CONSTANTS["exchange_floor_s"] + wire_s, Provenance.ROOFLINE)
+
+    def _roofline(self, seconds: float) -> KernelTime:
+        return KernelTime(CONSTANTS["gemm_floor_s"] + seconds, Provenance.ROOFLINE)
+
+    def _flops(self, quant: str) -> float:
+        """Of 4-bit and of int8 weights, which are multiplied in bf16, that of bf16."""
+        peaks = self._device.peak_flops
+        return (peaks["fp8"] if quant == "fp8" and "fp8" in peaks else peaks["bf16"]) * CONSTANTS["flops_share"]

@@ -1,0 +1,229 @@
+"""Operations as the tables of a device have them; between measured points by utilisation, elsewhere by roofline."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from swiftspec.artifacts.latency import Provenance, weakest
+from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.costmodel.grid import Found, Grid
+from swiftspec.costmodel.kernel_latency import NCCL, KernelTime, RooflineKernels
+from swiftspec.costmodel.op_tables import OpTables
+from swiftspec.costmodel.row_curve import RowCurve
+from swiftspec.devices import DeviceSpec, named_device
+
+__all__ = ["TableKernels"]
+
+_Sizes = Any  # whole numbers, or arrays of them
+_BYTES = {"bf16": 2, "fp8": 1}
+_HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on: what is left is kernel start and replay
+# Packed query rows of one KV head, measured up to 128; more of them are further tiles, on idle multiprocessors.
+_ROWS_LIBRARY, _MOST_PACKED = "sglang", 128
+# From so many bytes on, vLLM's all-reduce sends parts instead of all of a tensor to every peer: up to 4 devices, more.
+_TWO_SHOT_BYTES_FEW, _TWO_SHOT_BYTES = 512 * 1024, 256 * 1024
+
+
+class TableKernels:
+    """Kernels of one library's tables.
+
+    A GEMM never costs more than the same with more rows (see `row_curve`). GEMMs in fp8 are priced without the
+    quantisation of their input, which engines fuse into the kernel before.
+    Attention is what the tables say beyond their harness floor, but never less than reading the cache at the bandwidth
+    of GEMMs: there it was warm. Weights in a format without a table are a roofline on their bytes.
+
+    Parameters
+    ----------
+    tables : OpTables
+    framework : str
+    device : DeviceSpec, optional
+        One whose compute and memory are those of the tables' device, and whose links may not be.
+    """
+
+    def __init__(self, tables: OpTables, *, framework: str = "vllm", device: DeviceSpec | None = None) -> None:
+        known = tables.values("gemm", "framework")
+        if framework not in known:
+            raise ValueError(f"framework is {framework!r}; the tables of {tables.device} hold {', '.join(known)}")
+        self._tables = tables
+        self._framework = framework
+        self._of_tables = named_device(tables.device)
+        self._device = device or self._of_tables
+        self._roofline = RooflineKernels(self._device)
+        self._implementations = tuple(tables.values("collective", "implementation"))
+        # Composing a profile asks for every operation dozens of times.
+        self._gemm = cache(self._find_gemm)
+        self._curve = cache(self._row_curve)
+        self._attention = cache(self._find_attention)
+        self._all_reduce = cache(self._find_all_reduce)
+        self._gemms = cache(self._gemm_grid)
+        self._quantisations = cache(self._quantisation_grid)
+        self._attentions = cache(self._attention_grid)
+        self._collectives = cache(self._collective_grid)
+
+    @property
+    def device(self) -> DeviceSpec:
+        return self._device
+
+    def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
+        return self._gemm(rows, n, k, quant)
+
+    def attention(
+        self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+    ) -> KernelTime:
+        return self._attention(rows, context, sequences, heads, kv_heads, head_dim, kv_dtype)
+
+    def collectives(self, degree: int) -> tuple[str, ...]:
+        return (self._implementations or self._roofline.collectives(degree)) if degree > 1 else ()
+
+    def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
+        if implementation not in self.collectives(degree):
+            expected = ", ".join(self.collectives(degree))
+            raise ValueError(f"collective is {implementation!r}; expected one of {expected}")
+        if not self._implementations:
+            return self._roofline.all_reduce(num_bytes=num_bytes, degree=degree, implementation=implementation)
+        return self._all_reduce("all_reduce", implementation, degree, num_bytes)
+
+    def all_gather(self, *, num_bytes: int, degree: int) -> KernelTime:
+        if NCCL not in self._implementations:
+            return self._roofline.all_gather(num_bytes=num_bytes, degree=degree)
+        return self._all_reduce("all_gather", NCCL, degree, num_bytes)
+
+    def elementwise(self, *, num_bytes: float) -> KernelTime:
+        seconds, _ = self._roofline.elementwise(num_bytes=num_bytes)
+        return KernelTime(seconds, Provenance.INTERPOLATED)
+
+    def _find_gemm(self, rows: int, n: int, k: int, quant: str) -> KernelTime:
+        curve = self._curve(n, k, quant)
+        if curve is None:
+            return self._roofline.gemm(rows=rows, n=n, k=k, quant=quant)
+        seconds, provenance = curve.at(rows)
+        if rows > curve.rows[-1]:
+            # Beyond the tables, utilisation is held.
+            seconds *= float(self._bound_s(rows, n, k, quant) / self._bound_s(curve.rows[-1], n, k, quant))
+            provenance = weakest((provenance, Provenance.INTERPOLATED))
+        return KernelTime(seconds, provenance)
+
+    def _row_curve(self, n: int, k: int, quant: str) -> RowCurve | None:
+        """Seconds by rows; None for a format without a table."""
+        grid = self._gemms(quant)
+        if grid is None:
+            return None
+        found = {int(rows): grid.at(rows, n, k) for rows in grid.axes[0]}
+        # In a table with gaps some numbers of rows were measured for no shape nearby.
+        known = [rows for rows in found if not found[rows].borrowed] or list(found)
+        # Faster than its bytes with any number of rows: the weights had stayed in the L2, as in a forward they do not.
+        cached = any(found[rows].value < 1 for rows in known)
+        times = []
+        for rows in known:
+            time = self._table_time(found[rows], rows, n, k, quant)
+            uncached = self._roofline.gemm(rows=rows, n=n, k=k, quant=quant)
+            times.append((rows, max(time, uncached, key=lambda one: one.seconds) if cached else time))
+        return RowCurve.padded(times)
+
+    def _table_time(self, found: Found, rows: int, n: int, k: int, quant: str) -> KernelTime:
+        """At one number of rows of the tables."""
+        seconds = found.value * float(self._bound_s(rows, n, k, quant))
+        if quant == "bf16":
+            return KernelTime(seconds, Provenance.MEASURED if found.exact else Provenance.INTERPOLATED)
+        least_s = CONSTANTS["small_kernel_s"] + float(self._bound_s(rows, n, k, quant))
+        return KernelTime(max(seconds - self._quantising_s(rows, k), least_s), Provenance.INTERPOLATED)
+
+    def _quantising_s(self, rows: int, k: int) -> float:
+        grid = self._quantisations()
+        return grid.at(rows, k).value if grid is not None else 0.0
+
+    def _bound_s(self, rows: _Sizes, n: _Sizes, k: _Sizes, quant: str) -> _Sizes:
+        """Least seconds of GEMMs at the peaks of the tables' device: utilisation is this over what it takes."""
+        num_bytes = n * k * _BYTES[quant] + rows * (n + k) * _BYTES["bf16"]
+        computing_s = 2.0 * rows * n * k / self._of_tables.peak_flops[quant]
+        return np.maximum(num_bytes / self._of_tables.memory_bandwidth_Bps, computing_s)
+
+    def _find_attention(
+        self, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+    ) -> KernelTime:
+        per_sequence = -(-rows // sequences)
+        reading_s, _ = self._roofline.attention(
+            rows=rows,
+            context=context,
+            sequences=sequences,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            kv_dtype=kv_dtype,
+        )
+        grid = self._attentions(self._framework, kv_dtype, head_dim)
+        if grid is None:
+            return KernelTime(reading_s, Provenance.ROOFLINE)
+        found = grid.at(sequences, context + 1, heads, kv_heads)
+        harness_s = grid.at(sequences, _HARNESS_CONTEXT, heads, kv_heads).value
+        growing_s = found.value - harness_s + CONSTANTS["gemm_floor_s"]
+        seconds = max(growing_s, reading_s) + self._packing_s(context + 1, per_sequence, heads // kv_heads)
+        provenance = Provenance.INTERPOLATED if growing_s >= reading_s else Provenance.COMPOSED
+        return KernelTime(seconds, provenance)
+
+    def _packing_s(self, context: int, rows: int, group_size: int) -> float:
+        """What several query rows of a sequence take longer than one, both packed with the heads of a KV head."""
+        grid = self._attentions(_ROWS_LIBRARY, "bf16", 128)
+        if rows == 1 or grid is None:
+            return 0.0
+        packed = min(rows * group_size, _MOST_PACKED)
+        return max(0.0, grid.at(1, context, packed, 1).value - grid.at(1, context, group_size, 1).value)
+
+    def _find_all_reduce(self, op: str, implementation: str, degree: int, num_bytes: int) -> KernelTime:
+        grid = self._collectives(op, implementation)
+        found = grid.at(degree, num_bytes)
+        seconds = found.value
+        largest = grid.axes[1][-1]
+        if num_bytes > largest:
+            seconds *= num_bytes / largest
+        wire_s = self._longer_wire_s(op, implementation, degree, num_bytes)
+        if wire_s:
+            return KernelTime(seconds + wire_s, Provenance.COMPOSED)
+        return KernelTime(seconds, Provenance.MEASURED if found.exact else Provenance.INTERPOLATED)
+
+    def _longer_wire_s(self, op: str, implementation: str, degree: int, num_bytes: int) -> float:
+        """What slower links than those of the tables' device add to an exchange."""
+        slower = 1 / self._device.link_bandwidth_Bps - 1 / self._of_tables.link_bandwidth_Bps
+        two_shot_bytes = _TWO_SHOT_BYTES_FEW if degree <= 4 else _TWO_SHOT_BYTES
+        if op == "all_gather":
+            sent = num_bytes / degree
+        elif implementation == NCCL or num_bytes >= two_shot_bytes:
+            sent = 2 / degree * num_bytes  # reduced in parts, then gathered
+        else:
+            # In one step; but as more bytes never cost less, no more than what the least message in two steps sends.
+            sent = min(float(num_bytes), 2 / degree * two_shot_bytes)
+        return (degree - 1) * sent * slower / CONSTANTS["link_share"]
+
+    def _gemm_grid(self, dtype: str) -> Grid | None:
+        if dtype not in _BYTES:
+            return None
+        columns = self._tables.rows("gemm", framework=self._framework, dtype=dtype)
+        if not len(columns["rows"]):
+            return None
+        rows, n, k = (columns[name].astype(float) for name in ("rows", "n", "k"))
+        utilised = columns["latency_s"] / self._bound_s(rows, n, k, dtype)
+        return Grid(np.stack([rows, n, k], axis=1), utilised, smooth_axis=0)
+
+    def _quantisation_grid(self) -> Grid | None:
+        # SGLang's kernels quantise as vLLM's do, and were not timed.
+        for library in (self._framework, "vllm"):
+            columns = self._tables.rows("quantisation", framework=library, scale="found")
+            if len(columns["rows"]):
+                return Grid(np.stack([columns["rows"], columns["k"]], axis=1), columns["latency_s"])
+        return None
+
+    def _attention_grid(self, framework: str, kv_dtype: str, head_dim: int) -> Grid | None:
+        columns = self._tables.rows("attention", framework=framework, kv_dtype=kv_dtype)
+        chosen = columns["head_dim"] == head_dim
+        if not chosen.any():
+            others = self._tables.rows("attention", kv_dtype=kv_dtype)
+            libraries = sorted(set(others["framework"][others["head_dim"] == head_dim].tolist()))
+            return self._attentions(libraries[-1], kv_dtype, head_dim) if libraries else None
+        axes = ("sequences", "context", "heads", "kv_heads")
+        points = np.stack([columns[name][chosen] for name in axes], axis=1)
+        return Grid(points, columns["latency_s"][chosen], rising_axis=axes.index("heads"))
+
+    def _collective_grid(self, op: str, implementation: str) -> Grid:
+        columns = self._tables.rows("collective", op=op, implementation=implementation)
+        points = np.stack([columns["devices"], columns["num_bytes"]], axis=1)
+        return Grid(points, columns["latency_s"], smooth_axis=1, rising_axis=1)

@@ -1,0 +1,178 @@
+"""OpTables: measured latencies of single operations on one kind of device. Published by others, or one's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from swiftspec.artifacts.document import Document, Facts, Origin
+from swiftspec.files.archives import archive_bytes, read_archive
+from swiftspec.files.reading import parse_json, shown
+from swiftspec.files.writing import write_output
+
+__all__ = ["COLUMNS", "Columns", "OpTables", "Source"]
+
+Columns = Mapping[str, np.ndarray]
+
+_TEXT, _COUNT, _SECONDS = "text", "count", "seconds"
+# What every table holds, a row per measurement. Sizes are those of one device's shard.
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    # y[rows, n] = x[rows, k] W[n, k]^T, quantising x included
+    "gemm": {"framework": _TEXT, "dtype": _TEXT, "rows": _COUNT, "n": _COUNT, "k": _COUNT, "latency_s": _SECONDS},
+    # one new token in each of `sequences` over a cache of `context` tokens, the new one included
+    "attention": {
+        "framework": _TEXT,
+        "kv_dtype": _TEXT,
+        "head_dim": _COUNT,
+        "sequences": _COUNT,
+        "context": _COUNT,
+        "heads": _COUNT,
+        "kv_heads": _COUNT,
+        "latency_s": _SECONDS,
+    },
+    # all_reduce: the tensor that every device holds; all_gather: the whole of what is gathered
+    "collective": {
+        "op": _TEXT,
+        "implementation": _TEXT,
+        "devices": _COUNT,
+        "num_bytes": _COUNT,
+        "latency_s": _SECONDS,
+    },
+    # x[rows, k] to fp8 with a scale that is given, or found on the way, as the library's fp8 GEMMs include it
+    "quantisation": {"framework": _TEXT, "scale": _TEXT, "rows": _COUNT, "k": _COUNT, "latency_s": _SECONDS},
+}
+_KINDS = {_TEXT: "U", _COUNT: "iu", _SECONDS: "f"}
+_NAMES = {"about", *(f"{table}.{name}" for table, kinds in COLUMNS.items() for name in kinds)}
+
+
+class Source(Facts):
+    """Who measured what: a library, its version, and the tables that rest on it."""
+
+    library: str
+    version: str
+    tables: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTables:
+    """Tables of one kind of device.
+
+    Parameters
+    ----------
+    origin : Origin
+        Of the file.
+    device : str
+        A name of `swiftspec.registry.DEVICES`.
+    sources : tuple of Source
+    licence, attribution : str
+        Of the measurements.
+    tables : mapping
+        The columns of every name in `COLUMNS`, all as long as each other. A table may be empty, and none is missing.
+    """
+
+    origin: Origin
+    device: str
+    sources: tuple[Source, ...]
+    licence: str
+    attribution: str
+    tables: Mapping[str, Columns]
+
+    def __post_init__(self) -> None:
+        for name, kinds in COLUMNS.items():
+            if name not in self.tables:
+                raise ValueError(f"{name} is missing")
+            _check(name, self.tables[name], kinds)
+        if not len(self.tables["gemm"]["rows"]):
+            raise ValueError("gemm is empty; a forward cannot be composed without it")
+
+    @property
+    def num_measurements(self) -> int:
+        return sum(len(columns["latency_s"]) for columns in self.tables.values())
+
+    def rows(self, table: str, **wanted: str) -> dict[str, np.ndarray]:
+        """The columns of a table where its text columns say this."""
+        columns = self.tables[table]
+        chosen = np.ones(len(columns["latency_s"]), bool)
+        for name, value in wanted.items():
+            chosen &= columns[name] == value
+        return {name: column[chosen] for name, column in columns.items()}
+
+    def values(self, table: str, column: str) -> list[str]:
+        """What a text column says anywhere, sorted."""
+        return [str(value) for value in np.unique(self.tables[table][column])]
+
+    def save(self, path: Path) -> None:
+        """An .npz archive, written whole or not at all."""
+        about = _About(
+            origin=self.origin,
+            device=self.device,
+            sources=self.sources,
+            licence=self.licence,
+            attribution=self.attribution,
+        )
+        arrays: dict[str, Any] = {
+            f"{table}.{name}": column for table, columns in self.tables.items() for name, column in columns.items()
+        }
+        write_output(path, archive_bytes({"about": np.array(about.to_json())} | arrays))
+
+    @classmethod
+    def load(cls, path: Path) -> "OpTables":
+        """ValueError, one sentence naming file, field and value, for anything that is not such a file."""
+        arrays = read_archive(path, kind="a file of op tables")
+        if unknown := arrays.keys() - _NAMES:
+            raise ValueError(f"{path}: {shown(min(unknown))} is an array that a file of op tables does not have")
+        try:
+            content = parse_json(str(arrays["about"]))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path}: about is missing or not a JSON document") from error
+        about = _About.parse(content, source=str(path))
+        try:
+            return cls(
+                origin=about.origin,
+                device=about.device,
+                sources=about.sources,
+                licence=about.licence,
+                attribution=about.attribution,
+                tables={
+                    table: {name: _column(arrays, f"{table}.{name}") for name in kinds}
+                    for table, kinds in COLUMNS.items()
+                },
+            )
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+class _About(Document):
+    """What the file says beside its arrays."""
+
+    schema_name: ClassVar[str] = "swiftspec.op-tables"
+    schema_version: ClassVar[int] = 1
+
+    device: str
+    sources: tuple[Source, ...]
+    licence: str
+    attribution: str
+
+
+def _column(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in arrays:
+        raise ValueError(f"{name} is missing")
+    return arrays[name]
+
+
+def _check(table: str, columns: Columns, kinds: Mapping[str, str]) -> None:
+    for name, kind in kinds.items():
+        if name not in columns:
+            raise ValueError(f"{table}.{name} is missing")
+        column, length = columns[name], len(columns["latency_s"])
+        if column.dtype.kind not in _KINDS[kind] or column.shape != (length,):
+            raise ValueError(
+                f"{table}.{name} is {column.dtype} of shape {column.shape}; expected {kind} of shape ({length},)"
+            )
+        if kind == _COUNT and (column < 1).any():
+            raise ValueError(f"{table}.{name} holds {column.min()}; expected 1 or more")
+        if kind == _SECONDS and not (np.isfinite(column).all() and (column > 0).all()):
+            worst = column[~(np.isfinite(column) & (column > 0))][0]
+            raise ValueError(f"{table}.{name} holds {worst}; expected seconds above 0")

@@ -1,0 +1,258 @@
+"""The channel between two roles: token ids only, over ZeroMQ. Messages are length-checked and parsed without pickle.
+
+Nothing that comes out of a socket raises, and nothing that goes into one waits: what cannot be sent is dropped, what
+makes no sense ends its conversation (see `conversation`), and the programs recover from either.
+"""
+
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import zmq
+
+from swiftspec.engine.channel.curve import Curve, secure
+from swiftspec.engine.channel.sequencing import Conversation, Stamp
+from swiftspec.policies.effects import Hello, Knock, Message, PeerError, Stop, Subtree, Text, Verdict
+
+__all__ = ["Channel", "decode", "encode"]
+
+# Little-endian: request, attempt, sequence number, kind; int32s.
+_HEAD = struct.Struct("<IIIB")
+_VERDICT, _STOP, _SUBTREE, _KNOCK, _HELLO, _TEXT = range(6)
+_BARE: dict[int, type[Stop] | type[Knock]] = {_STOP: Stop, _KNOCK: Knock}
+_MAX_TOKENS = 4096
+_MAX_BYTES = _HEAD.size + 4 * (2 * _MAX_TOKENS + 1)
+_MAX_QUEUED = 1024  # messages, in either direction: more than any policy has under way
+_MAX_REFUSED = 1024  # messages that one look goes through
+_IDLE_POLL_MS = 50
+_FIRST_CONTACT_MS = 500  # once in a process's life
+_FOUND_AGAIN_MS = 100  # several times _RECONNECT_MS
+_RECONNECT_MS = 10  # the end that binds may be there a little later
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
+
+
+def encode(message: Message, stamp: Stamp) -> bytes:
+    """The bytes on the wire."""
+    body: tuple[int, ...] = ()
+    match message:
+        case Verdict(tokens):
+            kind, body = _VERDICT, tokens
+        case Subtree(position, tokens, parents):
+            kind, body = _SUBTREE, (position, *tokens, *parents)
+        case Hello(num_known):
+            kind, body = _HELLO, (num_known,)
+        case Text(position, tokens, start):
+            kind, body = _TEXT, (position, int(start), *tokens)
+        case Stop():
+            kind = _STOP
+        case Knock():
+            kind = _KNOCK
+    return _HEAD.pack(*stamp, kind) + struct.pack(f"<{len(body)}i", *body)
+
+
+def decode(frame: bytes) -> tuple[Message, Stamp]:
+    """The message and its numbers. PeerError for anything that `encode` does not write."""
+    count, rest = divmod(len(frame) - _HEAD.size, 4)
+    if count < 0 or rest or len(frame) > _MAX_BYTES:
+        raise PeerError(f"a message has {len(frame)} bytes; not a length that occurs")
+    *numbers, kind = _HEAD.unpack_from(frame)
+    body: tuple[int, ...] = struct.unpack_from(f"<{count}i", frame, _HEAD.size)
+    message = _message(kind, body)
+    if message is None:
+        raise PeerError(f"a message of kind {kind} with {count} numbers makes no sense")
+    return message, Stamp(*numbers)
+
+
+def _message(kind: int, body: tuple[int, ...]) -> Message | None:
+    """None for what makes no sense."""
+    if kind == _SUBTREE:
+        return _subtree(body)
+    if min(body, default=0) < 0:
+        return None
+    if kind == _VERDICT:
+        return Verdict(body)
+    if kind == _HELLO and len(body) == 1:
+        return Hello(*body)
+    if kind == _TEXT and len(body) >= 2 and body[1] <= 1:
+        return Text(body[0], body[2:], bool(body[1]))
+    return _BARE[kind]() if kind in _BARE and not body else None
+
+
+def _subtree(body: tuple[int, ...]) -> Subtree | None:
+    half = 1 + len(body) // 2
+    if len(body) % 2 == 0 or min(body[:half]) < 0:
+        return None
+    parents = body[half:]
+    if not all((parent < 0) == (index == 0) and -1 <= parent < index for index, parent in enumerate(parents)):
+        return None
+    return Subtree(body[0], body[1:half], parents)
+
+
+def _tokens(message: Message) -> Iterable[int]:
+    return message.tokens if isinstance(message, Subtree | Verdict | Text) else ()
+
+
+class Channel:
+    """One end: a ZeroMQ DEALER socket, since a PAIR keeps a new peer out until all that a dead one sent is read.
+
+    Parameters
+    ----------
+    address : str
+        `ipc://path` or `tcp://host:port`.
+    bind : bool
+        Exactly one end binds.
+    leads : bool
+        Exactly one end, the target's, opens conversations.
+    vocab_size : int
+        A message with any other token makes no sense.
+    interrupted : callable
+        Asked now and then while waiting for the peer; when true, the wait ends with InterruptedError.
+    curve : Curve, optional
+        Keeps out who does not know the secret; for addresses that others can reach.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        bind: bool,
+        leads: bool,
+        vocab_size: int,
+        interrupted: Callable[[], bool],
+        curve: Curve | None = None,
+    ) -> None:
+        self._address, self._binds, self._curve = address, bind, curve
+        self._open()
+        self._conversation = Conversation(leads=leads)
+        self._vocab_size = vocab_size
+        self._interrupted = interrupted
+        self._has_met_peer = False
+
+    def _open(self) -> None:
+        self._context = zmq.Context(io_threads=1)
+        self._socket = _socket(self._context)
+        if self._curve:
+            secure(self._socket, self._curve, server=self._binds)
+        try:
+            (self._socket.bind if self._binds else self._socket.connect)(self._address)
+        except zmq.ZMQError as error:
+            self._close()
+            why = zmq.strerror(error.errno or 0)
+            raise ValueError(f"{self._address}: cannot be {'bound' if self._binds else 'connected'} ({why})") from error
+
+    def _close(self) -> None:
+        """Returns when the address is free."""
+        self._socket.close()
+        self._context.term()
+
+    def _open_again_if_lost(self) -> None:
+        """Make the socket's file anew where it has been removed, by a cleaner of /tmp, say: no new peer would find it.
+
+        Nothing is lost by it where no peer is connected, which is when this is called.
+        """
+        path = Path(self._address.removeprefix("ipc://"))
+        if not self._binds or not self._address.startswith("ipc:") or path.exists():
+            return
+        self._close()
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700)  # if the folder has gone, too
+        try:
+            self._open()
+        except ValueError:  # not now: nobody can connect until it is tried again
+            self._context = zmq.Context(io_threads=1)
+            self._socket = _socket(self._context)
+            return
+        self._socket.poll(_FOUND_AGAIN_MS, zmq.POLLOUT)
+
+    def __enter__(self) -> "Channel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    @property
+    def num_refused(self) -> int:
+        """Messages that were not delivered, in all: nonsense, and those of conversations that something broke."""
+        return self._conversation.num_refused
+
+    def begin(self, request: int) -> None:
+        """What comes is about this request from now on, or dropped."""
+        if not self._socket.poll(0, zmq.POLLOUT):  # no peer
+            self._open_again_if_lost()
+        self._conversation.begin(request)
+
+    def send(self, message: Message) -> None:
+        """Dropped where no peer is there or its queue is full; the very first one may wait a moment for the peer."""
+        if isinstance(message, Knock):  # the peer has been silent
+            self._open_again_if_lost()
+        frame = encode(message, self._conversation.stamp(message))
+        if not self._has_met_peer:
+            self._socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)
+            self._has_met_peer = True
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run, now.
+        os.sched_yield()
+
+    def poll(self) -> Message | None:
+        """The next message of this conversation, if it is there."""
+        os.sched_yield()
+        for _ in range(_MAX_REFUSED):
+            try:
+                frame = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            message = self._admitted(frame)
+            if message is not None:
+                return message
+        return None
+
+    def receive(self, within_s: float | None = None) -> Message | None:
+        """Wait for the next message of this conversation; None if none comes within the bound.
+
+        InterruptedError when told to stop meanwhile.
+        """
+        message = self.poll()
+        if message is not None:
+            return message
+        until_s = None if within_s is None else time.perf_counter() + within_s
+        while message is None:
+            left_ms = _IDLE_POLL_MS if until_s is None else (until_s - time.perf_counter()) * 1e3
+            if left_ms <= 0:
+                return None
+            if not self._socket.poll(max(1, min(_IDLE_POLL_MS, round(left_ms))), zmq.POLLIN) and self._interrupted():
+                raise InterruptedError("told to stop while waiting for the peer")
+            message = self.poll()
+        return message
+
+    def _admitted(self, frame: bytes) -> Message | None:
+        try:
+            message, stamp = decode(frame)
+        except PeerError:
+            self._conversation.break_off()
+            return None
+        if max(_tokens(message), default=0) >= self._vocab_size:
+            self._conversation.break_off()
+            return None
+        return message if self._conversation.admits(stamp, message) else None
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """A socket that gives up a peer which is silent for seconds, so that another may take its place."""
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_BYTES)
+    socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
+    socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
+    socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+    return socket

@@ -1,0 +1,134 @@
+"""What node 0 may ask of another node: processes for that node's own plan, within its own folder and address."""
+
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.devices.local import TREE_SLOTS, Device
+from swiftspec.engine.cluster.rendezvous import PORTS, NodeFacts
+from swiftspec.engine.process.protocol import Setup
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.policies.effects import Role
+
+__all__ = ["Admission"]
+
+_MOST_RANKS = 1024
+_MOST_CHANNELS = 64
+_CHANNEL_FILE = re.compile(r"channel-\d{1,4}")
+_TEAM = re.compile(r"team-[a-z]{1,20}-\d{1,4}-\d{1,9}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The bounds of one node.
+
+    Parameters
+    ----------
+    own, first : NodeFacts
+        This node and node 0.
+    models : sequence of ModelRef
+        Those of this node's own plan.
+    device : "cpu" or "cuda"
+        What the plan computes on.
+    shares_machine : bool
+        Other nodes are processes of this machine, as under torchrun: their folders may be named, too.
+    """
+
+    own: NodeFacts
+    first: NodeFacts
+    models: Sequence[ModelRef]
+    device: Device
+    shares_machine: bool = False
+
+    @property
+    def most_workers(self) -> int:
+        """Processes at a time: both roles on every device."""
+        return 2 * self.own.num_devices
+
+    def check(self, setup: Setup) -> None:
+        """ValueError, which names the field, unless this node may start such a process."""
+        for field, is_allowed, expected in self._rules(setup):
+            if not is_allowed:
+                value = repr(getattr(setup, field))
+                shown = value if len(value) < 200 else f"{value[:200]}.."
+                raise ValueError(f"node 0 asks for a process whose {field} is {shown}; expected {expected}")
+
+    def _rules(self, setup: Setup) -> Iterator[tuple[str, bool, str]]:
+        """Of every field: its name, whether it may be as it is, and what it may be."""
+        devices, num_devices = setup.devices, self.own.num_devices
+        most_context = self._most_context()
+        yield "role", setup.role in setup.models, "one of the models' roles"
+        yield "models", {*setup.models.values()} <= {*self.models}, f"of the plan, {', '.join(map(str, self.models))}"
+        yield "device", setup.device == self.device, self.device
+        yield "size", 1 <= setup.size <= _MOST_RANKS, f"1 to {_MOST_RANKS}"
+        yield "rank", 0 <= setup.rank < setup.size, f"0 to {setup.size - 1}"
+        yield "group", 0 <= setup.group < _MOST_RANKS, f"0 to {_MOST_RANKS - 1}"
+        is_own = bool(devices) and len({*devices}) == len(devices) and {*devices} <= {*range(num_devices)}
+        yield "devices", is_own, f"each once, of 0 to {num_devices - 1}"
+        yield (
+            "max_context",
+            1 <= setup.max_context <= most_context,
+            f"1 to {most_context}, which the plan's models know",
+        )
+        yield "tree_slots", 1 <= setup.tree_slots <= TREE_SLOTS[self.device], f"1 to {TREE_SLOTS[self.device]}"
+        is_team = self._is_team(setup.team) if setup.size > 1 else not setup.team
+        yield "team", is_team, f"a file of {self.own.folder}, or a port of node 0, for a team of several"
+        reach = self._may_bind if setup.role is Role.TARGET else self._may_connect
+        are_channels = len(setup.channels) <= _MOST_CHANNELS and all(map(reach, setup.channels))
+        yield "channels", are_channels, f"sockets of {self.own.folder}, or ports that this node offered"
+        # What only a launcher of this machine asks for, to measure.
+        yield "silent", not setup.silent, "False"
+        yield "is_thread", not setup.is_thread, "False"
+
+    def _most_context(self) -> int:
+        return max(ModelSpec.from_directory(model_directory(model.model)).max_position for model in self.models)
+
+    def _is_team(self, team: str) -> bool:
+        scheme, _, place = team.partition("://")
+        if scheme == "file":
+            return self._is_file(place, _TEAM)
+        return _is_port(team, self.first.address, PORTS) and bool(_TEAM.fullmatch(urlsplit(team).path[1:]))
+
+    def _may_bind(self, channel: str) -> bool:
+        return self._is_socket(channel) or _is_port(channel, self.own.address, self.own.ports, path="")
+
+    def _may_connect(self, channel: str) -> bool:
+        """Over a network to anywhere: who does not have the secret cannot answer."""
+        return self._is_socket(channel) or _is_port(channel, None, PORTS, path="")
+
+    def _is_socket(self, channel: str) -> bool:
+        scheme, _, place = channel.partition("://")
+        return scheme == "ipc" and self._is_file(place, _CHANNEL_FILE)
+
+    def _is_file(self, place: str, name: re.Pattern[str]) -> bool:
+        """Whether a path is that of a file with such a name, in a folder that this node may write to."""
+        folder, _, file = place.rpartition("/")
+        if not name.fullmatch(file):
+            return False
+        return folder == self.own.folder or (self.shares_machine and self._is_alike(folder))
+
+    def _is_alike(self, folder: str) -> bool:
+        """Whether it is such a folder as this node's own: beside it, of the same user, and closed to others."""
+        own, other = Path(self.own.folder), Path(folder)
+        if other.parent != own.parent or not other.name.startswith("swiftspec-") or folder != str(other):
+            return False
+        try:
+            found, mine = other.lstat(), own.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == mine.st_uid and not found.st_mode & 0o077
+
+
+def _is_port(address: str, host: str | None, ports: Sequence[int], *, path: str | None = None) -> bool:
+    """Whether it is `tcp://host:port`, of any host if None is given, and with that path if one is given."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        return False
+    is_plain = address == f"tcp://{parts.hostname}:{port}{parts.path}" and bool(parts.hostname)
+    return is_plain and port in ports and host in (None, parts.hostname) and path in (None, parts.path)

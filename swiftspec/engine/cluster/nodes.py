@@ -1,0 +1,375 @@
+"""Several nodes as one machine: node 0 starts processes on all of them, the others do what it says.
+
+Devices are numbered over all nodes. Node 0 holds the engine; every other node runs an agent, which starts the workers
+whose devices are its own and passes on what node 0 and they say to each other.
+"""
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.devices.local import Device
+from swiftspec.engine.channel.curve import Curve
+from swiftspec.engine.cluster.admission import Admission
+from swiftspec.engine.cluster.connection import SILENCE_S, Link
+from swiftspec.engine.cluster.rendezvous import Meeting, NodeFacts
+from swiftspec.engine.cluster.wire import Bye, Clock, Close, Frame, Halt, Message
+from swiftspec.engine.parallel.store import StoreServer
+from swiftspec.engine.process.fork_server_client import Nursery, shared_nursery
+from swiftspec.engine.process.placement import Seat
+from swiftspec.engine.process.protocol import Command, Failed, Finished, Generate, Report, Setup
+from swiftspec.engine.process.worker_handle import LocalWorker, Worker, check_report
+from swiftspec.errors import EngineError
+
+__all__ = ["NodeSite", "RemoteWorker", "free_ports", "lead", "serve", "shares"]
+
+_LOOK_EVERY_S = 0.25  # `Silence`, by which a frozen fork server is known, counts no more than this for one look
+_ANSWERS_WITHIN_S = 10.0  # an agent answers when it is done with what it was told before, such as to end a worker
+_CLOCK_SAMPLES = 8
+
+
+def shares(num_devices: int, num_nodes: int) -> list[tuple[int, ...]]:
+    """Devices of each node, as numbered over all: consecutive and equally many. ValueError if that is impossible."""
+    per_node, rest = divmod(num_devices, num_nodes)
+    if rest or not per_node:
+        raise ValueError(f"--nnodes is {num_nodes}; the plan's {num_devices} devices cannot be shared out equally")
+    return [tuple(range(rank * per_node, (rank + 1) * per_node)) for rank in range(num_nodes)]
+
+
+def free_ports(address: str, count: int) -> tuple[int, ...]:
+    """TCP ports of an interface that nobody listens on now."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server((address, 0))) for _ in range(count)]
+        return tuple(listener.getsockname()[1] for listener in listeners)
+
+
+@dataclass(slots=True)
+class Peer:
+    """Another node, as node 0 sees it."""
+
+    rank: int
+    link: Link
+    reports: dict[int, deque[Report]] = field(default_factory=dict)  # by worker
+    clocks: list[Clock] = field(default_factory=list)
+    fault: str = ""
+    num_started: int = 0
+
+    def start(self, setup: Setup) -> "RemoteWorker":
+        """Tell it to start a worker."""
+        self.num_started += 1
+        self.reports[self.num_started] = deque()
+        self.link.send(Frame(self.num_started, setup))
+        return RemoteWorker(self, self.num_started, setup)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the node is there, once all that it had said is sorted into `reports`."""
+        if self.fault:
+            return False
+        is_up = self.link.is_up
+        try:
+            for worker, message in self.link.frames():
+                if isinstance(message, Clock):
+                    self.clocks.append(message)
+                elif worker in self.reports and isinstance(message, Report):
+                    self.reports[worker].append(message)
+        except ValueError as error:
+            self._give_up(f"it sent what makes no sense, {error}")
+            return False
+        return is_up
+
+    def _give_up(self, fault: str) -> None:
+        self.fault = fault
+        self.link.close()
+
+    def ahead_s(self) -> float | None:
+        """How far its clock is ahead of this one; None if it has gone, or does not answer.
+
+        It is asked a few times. The quickest answer counts, as one that was given halfway between asking and hearing.
+        """
+        answers: list[tuple[float, float]] = []  # seconds until it came, and how far ahead it says
+        until_s = time.perf_counter() + _ANSWERS_WITHIN_S
+        for _ in range(_CLOCK_SAMPLES):
+            self.clocks.clear()
+            asked_s = time.perf_counter()
+            self.link.send(Frame(0, Clock(asked_s)))
+            while self.is_up and not self.clocks:
+                if time.perf_counter() > until_s:
+                    self._give_up(f"it did not say its time within {_ANSWERS_WITHIN_S:g} s")
+                    break
+                self.link.wait((), _LOOK_EVERY_S)
+            if not self.clocks:
+                break
+            took_s = time.perf_counter() - asked_s
+            answers.append((took_s, self.clocks[0].node_s - (asked_s + took_s / 2)))
+        return min(answers)[1] if answers else None
+
+
+class RemoteWorker:
+    """A process on another node; its times come in this node's clock."""
+
+    def __init__(self, peer: Peer, number: int, setup: Setup) -> None:
+        self.setup = setup
+        self.node = peer.rank
+        self._peer = peer
+        self._number = number
+        self._reports = peer.reports[number]
+
+    def send(self, command: Command) -> None:
+        """Tell it something; nothing happens if it is gone."""
+        self._send(command or Halt())
+
+    def poll(self) -> bool:
+        """Whether `receive` would answer, or raise, at once."""
+        return not self._peer.is_up or bool(self._reports)
+
+    def receive(self) -> Report:
+        """Its next report. ValueError or EngineError if it failed, EngineError if its node has gone."""
+        while not self.poll():
+            self._peer.link.wait((), _LOOK_EVERY_S)
+        if not self._reports:
+            raise self._lost()
+        report = check_report(self._reports.popleft())
+        if isinstance(report, Finished):
+            ahead_s = self._peer.ahead_s()
+            if ahead_s is None:  # its times are of a clock that nobody knows
+                raise self._lost()
+            spans = [s._replace(start_s=s.start_s - ahead_s, end_s=s.end_s - ahead_s) for s in report.spans]
+            return replace(report, spans=spans)
+        return report
+
+    def _lost(self) -> EngineError:
+        why = self._peer.fault or f"it ended, or was not heard of for {SILENCE_S:g} s"
+        return EngineError(f"the {self.setup.name} process was on node {self._peer.rank}, which has gone: {why}")
+
+    def hang_up(self) -> None:
+        """Let it end."""
+        if self._peer.reports.pop(self._number, None) is not None:
+            self._send(Close())
+
+    def kill(self) -> None:
+        """Let it end; its node sees to it."""
+        self.hang_up()
+
+    @property
+    def has_ended(self) -> bool:
+        """True: nothing here waits for another node's process."""
+        return True
+
+    def close(self) -> None:
+        """Let it end; its node sees to it."""
+        self.hang_up()
+
+    def _send(self, message: Message) -> None:
+        self._peer.link.send(Frame(self._number, message))
+
+
+class NodeSite:
+    """Where an engine's processes run that is spread over nodes; a `Site`.
+
+    Parameters
+    ----------
+    nodes : sequence of NodeFacts
+        By rank.
+    peers : mapping of rank to Peer
+        All but node 0.
+    owned : sequence of tuple of int
+        Devices of each node, as numbered over all.
+    curve : Curve
+        Keys of what is between nodes.
+    store : callable
+        `tcp://host:port` where teams meet that span nodes; asked only if there are any.
+    nursery : Nursery
+        Of node 0's own processes.
+
+    Raises
+    ------
+    ValueError
+        If a node has fewer devices than it should.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeFacts],
+        peers: Mapping[int, Peer],
+        owned: Sequence[tuple[int, ...]],
+        *,
+        curve: Curve,
+        store: Callable[[], str],
+        nursery: Nursery,
+    ) -> None:
+        self._nodes, self._peers, self._owned = nodes, peers, owned
+        self._curve, self._store, self._nursery = curve, store, nursery
+        # Nodes that are processes of one machine count its devices together.
+        hosts: dict[int, int] = {}
+        for node, devices in zip(nodes, owned, strict=True):
+            hosts[node.host] = min(hosts.get(node.host, devices[0]), *devices)
+        self._first = [hosts[node.host] for node in nodes]
+        for node, devices, first in zip(nodes, owned, self._first, strict=True):
+            if (needed := max(devices) - first + 1) > node.num_devices:
+                raise ValueError(f"node {node.rank} needs {needed} devices for this plan; it offers {node.num_devices}")
+
+    def num_devices(self, device: Device) -> int:  # noqa: ARG002 - every node has said how many it has of that kind
+        return max(map(max, self._owned)) + 1
+
+    def channel(self, target: Seat, draft: Seat) -> str:
+        node, other = self._node_of(target.devices), self._node_of(draft.devices)
+        if node.host == other.host:
+            return f"ipc://{node.folder}/channel-{target.group}"
+        if target.group >= len(node.ports):
+            raise ValueError(
+                f"target group {target.group} needs a port of its own on node {node.rank}; it offers {len(node.ports)}"
+            )
+        return f"tcp://{node.address}:{node.ports[target.group]}"
+
+    def team(self, name: str, setups: Sequence[Setup]) -> str:
+        nodes = [self._node_of(setup.devices) for setup in setups]
+        if all(node.host == nodes[0].host for node in nodes):
+            return f"file://{nodes[0].folder}/team-{name}"
+        return f"{self._store()}/team-{name}"
+
+    def start(self, setup: Setup) -> Worker:
+        rank = self._node_of(setup.devices).rank
+        local = replace(setup, devices=tuple(device - self._first[rank] for device in setup.devices))
+        if rank:
+            return self._peers[rank].start(local)
+        return LocalWorker.start(replace(local, curve=self._curve), self._nursery)
+
+    def _node_of(self, devices: tuple[int, ...]) -> NodeFacts:
+        for node, owned in zip(self._nodes, self._owned, strict=True):
+            if set(devices) <= set(owned):
+                return node
+        raise ValueError(f"devices {list(devices)} are of several nodes; one process needs its own on one")
+
+
+@contextmanager
+def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], curve: Curve) -> Iterator[NodeSite]:
+    """Node 0's part: every node as one site, until the end, at which all others end.
+
+    Raises
+    ------
+    ValueError
+        If the nodes do not find each other in time, do not agree, or have too few devices.
+    """
+    rendezvous = meeting.rendezvous
+    with ExitStack() as stack:
+        others = range(1, rendezvous.num_nodes)
+        links = [stack.enter_context(Link(f"tcp://{own.address}:0", bind=True, curve=curve)) for _ in others]
+        nodes = meeting.exchange(own.model_copy(update={"links": tuple(link.address for link in links)}))
+        peers = {rank: Peer(rank, link) for rank, link in zip(others, links, strict=True)}
+        for peer in peers.values():
+            peer.link.await_peer(rendezvous.timeout_s)
+            stack.callback(peer.link.send, Frame(0, Bye()))
+
+        @cache
+        def store() -> str:
+            return f"tcp://{own.address}:{stack.enter_context(StoreServer(own.address, 0, curve)).port}"
+
+        nursery = stack.enter_context(shared_nursery())
+        yield NodeSite(nodes, peers, owned, curve=curve, store=store, nursery=nursery)
+
+
+def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[ModelRef], device: Device) -> None:
+    """Another node's part: run workers for node 0, until it ends.
+
+    Parameters
+    ----------
+    meeting, own, curve
+        As of `lead`.
+    models, device
+        What node 0 may ask for: this node's own plan names them.
+
+    Raises
+    ------
+    ValueError
+        If node 0 is not found in time, does not agree, or asks for what the plan does not say.
+    EngineError
+        If it goes without a word.
+    """
+    first, own = meeting.exchange(own)
+    if own.rank > len(first.links):
+        raise ValueError(f"node 0 says of itself: links are {len(first.links)}; expected one for each other node")
+    admission = Admission(
+        own=own, first=first, models=models, device=device, shares_machine=meeting.rendezvous.is_process
+    )
+    with shared_nursery() as nursery, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
+        link.await_peer(meeting.rendezvous.timeout_s)
+        agent = _Agent(link, admission, curve, nursery)
+        try:
+            while agent.obey():
+                agent.pass_on()
+                link.wait(agent.filenos, _LOOK_EVERY_S)
+        finally:
+            agent.close()
+
+
+class _Agent:
+    """Workers of this node, by the numbers that node 0 gave them."""
+
+    def __init__(self, link: Link, admission: Admission, curve: Curve, nursery: Nursery) -> None:
+        self._link, self._admission, self._curve = link, admission, curve
+        self._nursery = nursery
+        self._workers: dict[int, LocalWorker] = {}
+
+    @property
+    def filenos(self) -> list[int]:
+        return [worker.fileno() for worker in self._workers.values()]
+
+    def obey(self) -> bool:
+        """Do what node 0 says; false when that was to end. EngineError if it has gone."""
+        is_up = self._link.is_up
+        for number, message in self._link.frames():
+            if isinstance(message, Bye):
+                return False
+            if isinstance(message, Clock):
+                self._link.send(Frame(0, Clock(message.asked_s, time.perf_counter())))
+            elif isinstance(message, Setup):
+                self._start(number, message)
+            elif number in self._workers:
+                self._tell(number, message)
+        if not is_up:
+            raise EngineError(f"node 0 has gone: it ended, or was not heard of for {SILENCE_S:g} s")
+        return True
+
+    def _start(self, number: int, setup: Setup) -> None:
+        self._admission.check(setup)
+        most = self._admission.most_workers
+        if number in self._workers or len(self._workers) >= most:
+            raise ValueError(
+                f"node 0 asks for process {number} beside {len(self._workers)}; expected a new one of {most}"
+            )
+        try:
+            self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._nursery)
+        except (ValueError, EngineError) as error:  # not node 0's fault; the other workers go on
+            self._tell_failure(number, error)
+
+    def _tell(self, number: int, message: Message) -> None:
+        if isinstance(message, Close):
+            self._workers.pop(number).close()
+        elif isinstance(message, Generate | Halt):
+            self._workers[number].send(message if isinstance(message, Generate) else None)
+
+    def pass_on(self) -> None:
+        """What the workers have said; one that has failed is forgotten, once node 0 knows why."""
+        for number, worker in list(self._workers.items()):
+            try:
+                while worker.poll():
+                    self._link.send(Frame(number, worker.receive()))
+            except (ValueError, EngineError) as error:
+                self._tell_failure(number, error)
+                self._workers.pop(number).close()
+
+    def _tell_failure(self, number: int, error: Exception) -> None:
+        self._link.send(Frame(number, Failed(str(error), isinstance(error, ValueError))))
+
+    def close(self) -> None:
+        """End every worker."""
+        with ExitStack() as stack:
+            for worker in self._workers.values():
+                stack.callback(worker.close)
+                worker.hang_up()

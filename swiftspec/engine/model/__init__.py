@@ -1,0 +1,1 @@
+"""Decoders of the Llama family on CPUs and GPUs: weights, KV caches, forwards, sampling."""

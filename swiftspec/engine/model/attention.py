@@ -1,0 +1,80 @@
+"""Attention of a few rows over a long cache, on a CPU.
+
+R rows, N slots (prefix, then tree), G key/value heads, J query heads that share one of them, D head dimension.
+The J heads of a group are stacked below each other as M = R * J rows, so that keys and values are never repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["TreeAttention", "causal_visibility", "tree_visibility"]
+
+_ADDITIVE = np.array([-np.inf, 0.0], dtype=np.float32)
+
+Visibility = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def tree_visibility(ancestors: Sequence[int], tree_length: int) -> Visibility:
+    """Which tree slot each row sees, 0 or 1, [R, tree_length + R]; the rows themselves sit behind the tree.
+
+    Bit s of `ancestors[r]` makes slot s visible to row r. Every row sees itself.
+    """
+    num_rows = len(ancestors)
+    width = tree_length + num_rows
+    num_bytes = (width + 7) // 8
+    packed = bytearray()
+    for row, bits in enumerate(ancestors):
+        if bits < 0 or bits >> width:
+            raise ValueError(f"ancestors[{row}] is {bits:#x}; expected bits below tree slot {width}")
+        packed += (bits | 1 << (tree_length + row)).to_bytes(num_bytes, "little")
+    as_bytes = np.frombuffer(packed, dtype=np.uint8).reshape(num_rows, num_bytes)
+    return np.unpackbits(as_bytes, axis=1, count=width, bitorder="little")
+
+
+def causal_visibility(num_rows: int) -> Visibility:
+    """Every row sees itself and the rows before it, [R, R]."""
+    return np.tril(np.ones((num_rows, num_rows), dtype=np.uint8))
+
+
+class TreeAttention:
+    """Attention for one number of rows: `prepare` once per forward, then one call per layer."""
+
+    def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
+        self._rows, self._group = num_rows, spec.group_size
+        self._width = spec.query_size
+        # [1, G, R * J, D]; the caller fills it through the view.
+        self._queries = torch.empty(1, spec.num_kv_heads, num_rows * spec.group_size, spec.head_dim, dtype=dtype)
+        self.queries_GRJD = self._queries.view(spec.num_kv_heads, num_rows, spec.group_size, spec.head_dim)
+        self._mask: Tensor | None = None
+
+    def prepare(self, visible: Visibility, *, prefix_length: int) -> int:
+        """Set what the rows see: all of the prefix, and of the slots behind it those in `visible`.
+
+        Answers how many of the cache's slots the keys and values of the following calls must span.
+        """
+        sees_all = self._rows == 1 and bool(visible.all())
+        self._mask = None if sees_all else self._additive_mask(visible, prefix_length)
+        return prefix_length + int(visible.shape[1])
+
+    def _additive_mask(self, visible: Visibility, prefix_length: int) -> Tensor:
+        """0 where visible, else -inf, [R * J, N]."""
+        width = visible.shape[1]
+        mask_RJN = np.zeros((self._rows, self._group, prefix_length + width), dtype=np.float32)
+        mask_RJN[:, :, prefix_length:] = _ADDITIVE[visible][:, None]
+        mask = torch.from_numpy(mask_RJN).view(self._rows * self._group, prefix_length + width)
+        return mask.to(self._queries.dtype)
+
+    def __call__(self, keys: Tensor, values: Tensor) -> Tensor:
+        """softmax(q k^T, over visible slots) v, [R, J * G * D]; keys, values [1, G, N, D]; queries come scaled."""
+        mixed = F.scaled_dot_product_attention(self._queries, keys, values, attn_mask=self._mask, scale=1.0)
+        # The kernel stores [R * J, G, D]: one row of it is a view.
+        return mixed.transpose(1, 2).reshape(self._rows, self._width)

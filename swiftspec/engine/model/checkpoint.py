@@ -1,0 +1,151 @@
+"""Reads the weights of a Hugging Face directory into a dict that keeps Hugging Face's tensor names.
+
+Every tensor the spec asks for is there with its shape, or a ValueError names file and tensor. No arithmetic here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD, cut
+from swiftspec.files.reading import brief, read_json, read_prefix, shown
+from swiftspec.models.sharding import Shard, shard_of
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["load_weights", "weight_shapes"]
+
+_SINGLE_FILE = "model.safetensors"
+_INDEX_FILE = "model.safetensors.index.json"
+_LENGTH_BYTES = 8  # at the beginning of a safetensors file, little endian: of the header that follows
+_MOST_HEADER_BYTES = 16 << 20  # the largest known ones have a hundredth of that
+_LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.")
+
+
+def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight of a model; linear weights are [out, in]."""
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.vocab_size, spec.hidden_size)}
+    for layer in range(spec.num_layers):
+        for name, shape in _layer_shapes(spec).items():
+            shapes[f"model.layers.{layer}.{name}"] = shape
+    shapes["model.norm.weight"] = (spec.hidden_size,)
+    if not spec.tie_word_embeddings:
+        shapes[HEAD] = (spec.vocab_size, spec.hidden_size)
+    return shapes
+
+
+def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    hidden, inner, query, kv = spec.hidden_size, spec.intermediate_size, spec.query_size, spec.kv_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (query, hidden),
+        "self_attn.k_proj.weight": (kv, hidden),
+        "self_attn.v_proj.weight": (kv, hidden),
+        "self_attn.o_proj.weight": (hidden, query),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    if spec.qkv_bias:
+        shapes |= {f"self_attn.{name}_proj.bias": (size,) for name, size in (("q", query), ("k", kv), ("v", kv))}
+    if spec.output_bias:
+        shapes["self_attn.o_proj.bias"] = (hidden,)
+    if spec.qk_norm:
+        shapes |= {f"self_attn.{name}_norm.weight": (spec.head_dim,) for name in "qk"}
+    return shapes
+
+
+def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = None) -> dict[str, Tensor]:
+    """All weights of the model in `directory`, in the dtype they are stored in; of a shard, only that is read.
+
+    Reads model.safetensors, or the files named by model.safetensors.index.json. ValueError names the file and the
+    tensor that is missing, unexpected or misshapen, or the file that cannot be read.
+    """
+    files = _weight_files(Path(directory))
+    _check_layers(Path(directory), files, spec)
+    shapes = weight_shapes(spec)
+    shard = shard or shard_of(spec, 1, 0)
+    weights: dict[str, Tensor] = {}
+    for path in files:
+        weights |= _read(path, shapes, shard, is_tied=spec.tie_word_embeddings)
+    missing = next((name for name in shapes if name not in weights), None)
+    if missing is not None:
+        raise ValueError(f"{directory}: tensor {missing} is missing from the checkpoint")
+    if spec.tie_word_embeddings and shard.degree > 1:
+        weights[HEAD] = cut(HEAD, weights[EMBEDDING], shard)
+    return weights
+
+
+def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> None:
+    """ValueError if config.json has more layers than the checkpoint: before names are made for a billion of them."""
+    numbers = {-1}
+    for path in files:
+        with _opened(path) as file:
+            numbers |= {int(found[1]) for name in file.keys() if (found := _LAYER_NAME.match(name))}  # noqa: SIM118 - no mapping
+    num_layers = max(numbers) + 1
+    if spec.num_layers > num_layers:
+        raise ValueError(
+            f"{directory}: config.json num_hidden_layers is {spec.num_layers}; "
+            f"model.layers.{num_layers} and what follows is missing from the checkpoint"
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file, its header found to be of a sane length."""
+    length = int.from_bytes(read_prefix(path, _LENGTH_BYTES), "little")
+    if length > _MOST_HEADER_BYTES:
+        raise ValueError(f"{path}: not a readable safetensors file: its header would have {length} bytes")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError, MemoryError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file: {brief(error)}") from None
+
+
+def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is_tied: bool) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = {}
+    with _opened(path) as file:
+        names = file.keys()
+        for name in names:
+            if _is_redundant(name, is_tied=is_tied):
+                continue
+            if name not in shapes:
+                raise ValueError(f"{path}: unexpected tensor {shown(name)[1:-1]}; config.json does not describe it")
+            stored = file.get_slice(name)
+            shape = tuple(stored.get_shape())
+            if shape != shapes[name]:
+                raise ValueError(f"{path}: tensor {name} has shape {shown(shape)}; expected {shapes[name]}")
+            weights[name] = cut(name, stored, shard)
+            if not weights[name].is_floating_point():
+                dtype = weights[name].dtype
+                raise ValueError(f"{path}: tensor {name} has dtype {dtype}; expected floating point")
+    return weights
+
+
+def _is_redundant(name: str, *, is_tied: bool) -> bool:
+    """Old exporters stored the rotary frequencies, and some store the tied head a second time."""
+    return name.endswith("rotary_emb.inv_freq") or (is_tied and name == HEAD)
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    index = directory / _INDEX_FILE
+    if (directory / _SINGLE_FILE).is_file():
+        return [directory / _SINGLE_FILE]
+    if not index.is_file():
+        raise ValueError(f"{directory}: neither {_SINGLE_FILE} nor {_INDEX_FILE} is there")
+    content = read_json(index)
+    weight_map = content.get("weight_map") if isinstance(content, Mapping) else None
+    if not isinstance(weight_map, Mapping) or not weight_map:
+        raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
+            raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file beside it")
+    return [directory / name for name in sorted(set(weight_map.values()))]

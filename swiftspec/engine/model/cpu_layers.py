@@ -1,0 +1,90 @@
+"""Turns checkpoint weights into what one step needs: fused, folded, reordered and packed. Exact in exact arithmetic.
+
+G key/value heads, J query heads per key/value head, D head dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from swiftspec.engine.model.packed_linear import Linear
+from swiftspec.engine.model.rope import interleaved
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["Layer", "build_head", "build_layer"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """One decoder layer. The inputs of `qkv` and `gate_up` are unit vectors: norm weights are folded into them.
+
+    qkv        [query + 2 kv, hidden]; rotary pairs interleaved, queries scaled by 1/sqrt(D)
+    output     [hidden, J * G * D]: attention answers the heads of a group far apart
+    gate_up    [2 * intermediate, hidden]
+    qk_norm    [query heads + kv heads, D] weights of the head norms, scales included; None without head norms
+    """
+
+    qkv: Linear
+    output: Linear
+    gate_up: Linear
+    down: Linear
+    qk_norm: Tensor | None
+
+
+def build_layer(weights: Mapping[str, Tensor], index: int, spec: ModelSpec, *, dtype: torch.dtype) -> Layer:
+    """Layer `index` of a checkpoint. Everything is computed in fp32 and rounded once."""
+
+    def get(name: str) -> Tensor:
+        return weights[f"model.layers.{index}.{name}"].float()
+
+    norm = get("input_layernorm.weight")
+    qkv_weight = torch.cat([_head_rows(get(f"self_attn.{name}_proj.weight"), name, spec) for name in "qkv"])
+    qkv_bias = None
+    if spec.qkv_bias:
+        qkv_bias = torch.cat([_head_rows(get(f"self_attn.{name}_proj.bias"), name, spec) for name in "qkv"])
+    output = get("self_attn.o_proj.weight").view(-1, spec.num_kv_heads, spec.group_size, spec.head_dim)
+    gate_up = torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")])
+    return Layer(
+        qkv=Linear(_fold_norm(qkv_weight, norm), qkv_bias, dtype=dtype),
+        output=Linear(
+            output.transpose(1, 2).reshape(spec.hidden_size, spec.query_size),
+            get("self_attn.o_proj.bias") if spec.output_bias else None,
+            dtype=dtype,
+        ),
+        gate_up=Linear(_fold_norm(gate_up, get("post_attention_layernorm.weight")), None, dtype=dtype),
+        down=Linear(get("mlp.down_proj.weight"), None, dtype=dtype),
+        qk_norm=_head_norms(get("self_attn.q_norm.weight"), get("self_attn.k_norm.weight"), spec)
+        if spec.qk_norm
+        else None,
+    )
+
+
+def build_head(weights: Mapping[str, Tensor], spec: ModelSpec, *, dtype: torch.dtype) -> Linear:
+    """The final norm and the output embedding, tied or not, as one linear layer."""
+    name = "model.embed_tokens.weight" if spec.tie_word_embeddings else "lm_head.weight"
+    return Linear(_fold_norm(weights[name].float(), weights["model.norm.weight"].float()), None, dtype=dtype)
+
+
+def _fold_norm(weight: Tensor, norm: Tensor) -> Tensor:
+    """RMSNorm(x) = norm * sqrt(size) * x / |x|: all but the division belongs to the next weight's columns."""
+    return weight * (norm * math.sqrt(norm.numel()))
+
+
+def _head_rows(weight: Tensor, name: str, spec: ModelSpec) -> Tensor:
+    if name == "v":
+        return weight
+    # With head norms the scale must come after them.
+    scale = spec.head_dim**-0.5 if name == "q" and not spec.qk_norm else 1.0
+    return interleaved(weight, spec.head_dim) * scale
+
+
+def _head_norms(query: Tensor, key: Tensor, spec: ModelSpec) -> Tensor:
+    query, key = interleaved(query, spec.head_dim), interleaved(key, spec.head_dim)
+    # sqrt(D) of the norm and 1/sqrt(D) of the attention cancel in the queries.
+    key = key * math.sqrt(spec.head_dim)
+    return torch.cat([query.expand(spec.num_heads, -1), key.expand(spec.num_kv_heads, -1)])

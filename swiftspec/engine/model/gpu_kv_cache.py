@@ -1,0 +1,80 @@
+"""A KV cache for forwards on static buffers: it never moves, and is told on the device what to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swiftspec.engine.model.cuda_graph import GraphPool, Replay
+from swiftspec.engine.model.gpu_layers import Step
+from swiftspec.engine.model.gpu_ops import Ops
+from swiftspec.engine.model.input_batch import BUCKETS, Moves, Rows
+from swiftspec.engine.model.kv_cache import KVCache
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["StaticCache"]
+
+_WORD_BITS = 32
+
+
+class StaticCache(KVCache):
+    """Keys and values of one sequence on a device, with room behind them for the rows that fill up a bucket.
+
+    The host knows the lengths and tells the device with every step. A move is not waited for: it is done before the
+    next forward of the same stream, whose latency it is part of.
+
+    Attributes
+    ----------
+    tree_slots : int
+        The most tree nodes, a multiple of 32.
+    workspace : Tensor or None
+        Of the attention, the same for all layers.
+    rows : Rows
+        What the next forward is told.
+    replays : dict
+        Forwards by kind and number of rows: a recorded graph knows the addresses of one cache.
+    candidates : dict
+        What follows them, by the number of candidates, too.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, *, capacity: int, tree_slots: int, dtype: torch.dtype, pool: GraphPool, ops: Ops
+    ) -> None:
+        limit = ops.most_tree_slots
+        if tree_slots < 1 or (limit is not None and tree_slots > limit):
+            expected = "at least one" if limit is None else f"1 to {limit}, which the kernels' masks hold"
+            raise ValueError(f"tree_slots is {tree_slots}; expected {expected}")
+        num_words = -(-tree_slots // _WORD_BITS)
+        self.tree_slots = num_words * _WORD_BITS
+        # Zeros, spare slots too: masks multiply, and what they hide must not be a NaN.
+        spare = max(self.tree_slots, BUCKETS[-1])
+        super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
+        self.workspace = ops.tree_attention_workspace(BUCKETS[-1], spec.num_heads, self.data[0, 0])
+        self.rows = Rows(num_words=num_words, device=pool.device)
+        self.replays: dict[tuple[str, int], Replay[Step]] = {}
+        self.candidates: dict[tuple[str, int, int], Replay[Tensor]] = {}
+        moves = Moves(num_slots=self.tree_slots, device=pool.device)
+        self._moves = moves
+        self._mover = Replay(
+            lambda: ops.keep_slots(self.data, moves.slots_K, moves.lengths_2, moves.num_verified), pool
+        )
+        self._move((), 0)  # recorded while there is nothing to move, since that runs it more than once
+
+    def require_tree_room(self, num_rows: int) -> None:
+        """ValueError unless `num_rows` more slots are free, and the tree may grow by as many."""
+        self.require_room(num_rows)
+        if self.tree_length + num_rows > self.tree_slots:
+            raise ValueError(
+                f"cache has {self.tree_slots} tree slots; {self.tree_length} in use and {num_rows} more do not fit"
+            )
+
+    def _move(self, slots: Sequence[int], first: int) -> None:
+        self._moves.send(
+            [*range(first), *slots],
+            prefix_length=self.prefix_length,
+            tree_length=self.tree_length,
+            num_verified=0,  # the next forward says how long the prefix is
+        )
+        self._mover()

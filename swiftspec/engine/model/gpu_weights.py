@@ -1,0 +1,156 @@
+"""A checkpoint's weights as static forwards read them: fused, not folded, in Hugging Face's order; maybe quantised.
+
+Norm weights stay apart, since the kernel that normalises multiplies anyway, and rotary pairs stay (i, i + D/2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from swiftspec.models.spec import ModelSpec
+
+__all__ = [
+    "FORMATS",
+    "Projection",
+    "Quantised",
+    "StaticLayer",
+    "Weight",
+    "WeightFormat",
+    "build_layer",
+    "build_weight",
+    "read_bytes",
+]
+
+
+class Quantised(Protocol):
+    """A weight in fewer bits than it is multiplied in, as kernels.quantised defines them."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, K)."""
+
+    def dequantise(self) -> Tensor:
+        """The numbers it stands for, [N, K]."""
+
+
+Weight = Tensor | Quantised
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightFormat:
+    """Dtype of activations, cache, embedding, head and norms, and what the layers' projections are quantised to."""
+
+    dtype: torch.dtype
+    quantised: str | None = None
+
+
+FORMATS: Mapping[str, WeightFormat] = {
+    "float32": WeightFormat(dtype=torch.float32),
+    "float16": WeightFormat(dtype=torch.float16),
+    "bfloat16": WeightFormat(dtype=torch.bfloat16),
+    "fp8": WeightFormat(dtype=torch.bfloat16, quantised="fp8"),
+    "int4": WeightFormat(dtype=torch.bfloat16, quantised="int4"),
+}
+
+
+def read_bytes(spec: ModelSpec, weight_format: WeightFormat) -> int:
+    """What a forward of few rows reads of the weights at least: every layer's matrices and the head, without scales."""
+    width = weight_format.dtype.itemsize
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    matrices = (
+        (spec.query_size + 2 * spec.kv_size, hidden),
+        (hidden, spec.query_size),
+        (2 * inner, hidden),
+        (hidden, inner),
+    )
+    layer_bits = sum(n * k * _bits(k, weight_format) for n, k in matrices)
+    return spec.num_layers * layer_bits // 8 + spec.vocab_size * hidden * width
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Projection:
+    """x W^T + b."""
+
+    weight: Weight
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StaticLayer:
+    """One decoder layer.
+
+    qkv        [(H + 2 G) D, hidden]: query, key and value heads
+    output     [hidden, H D]
+    gate_up    [2 * intermediate, hidden]: all gate rows, then all up rows
+    q_norm, k_norm  [D] weights of the head norms; None without
+    """
+
+    attention_norm: Tensor
+    qkv: Projection
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Projection
+    mlp_norm: Tensor
+    gate_up: Weight
+    down: Projection
+
+
+def build_layer(
+    weights: Mapping[str, Tensor], index: int, spec: ModelSpec, *, weight_format: WeightFormat, device: torch.device
+) -> StaticLayer:
+    """Layer `index` of a checkpoint, on `device`."""
+
+    def get(*names: str) -> Tensor:
+        parts = [weights[f"model.layers.{index}.{name}"].to(device, weight_format.dtype) for name in names]
+        return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
+
+    def projection(*names: str, has_bias: bool = False) -> Projection:
+        weight = build_weight(get(*(f"{name}.weight" for name in names)), weight_format)
+        return Projection(weight=weight, bias=get(*(f"{name}.bias" for name in names)) if has_bias else None)
+
+    qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    return StaticLayer(
+        attention_norm=get("input_layernorm.weight"),
+        qkv=projection(*qkv, has_bias=spec.qkv_bias),
+        q_norm=get("self_attn.q_norm.weight") if spec.qk_norm else None,
+        k_norm=get("self_attn.k_norm.weight") if spec.qk_norm else None,
+        output=projection("self_attn.o_proj", has_bias=spec.output_bias),
+        mlp_norm=get("post_attention_layernorm.weight"),
+        gate_up=projection("mlp.gate_proj", "mlp.up_proj").weight,
+        down=projection("mlp.down_proj"),
+    )
+
+
+def build_weight(weight_NK: Tensor, weight_format: WeightFormat) -> Weight:
+    """The weight, quantised as `weight_format` says; itself where it says nothing, or where int4 cannot be packed.
+
+    int4 is packed in blocks of inputs. A narrow model, or a rank's narrow shard, may have weights whose inputs are no
+    whole number of blocks: those stay in 16 bits, as unpackable tensors do in llama.cpp's formats.
+    """
+    if weight_format.quantised is None or not _is_packable(weight_NK.shape[1], weight_format):
+        return weight_NK
+    from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
+
+    kinds: dict[str, type[Fp8Weight] | type[Int4Weight]] = {"fp8": Fp8Weight, "int4": Int4Weight}
+    quantised: Quantised = kinds[weight_format.quantised].quantise(weight_NK)
+    return quantised
+
+
+def _is_packable(num_inputs: int, weight_format: WeightFormat) -> bool:
+    if weight_format.quantised != "int4":
+        return True
+    from swiftspec.kernels.quantised import BLOCK
+
+    return num_inputs % BLOCK == 0
+
+
+def _bits(num_inputs: int, weight_format: WeightFormat) -> int:
+    """Of each number of a weight with so many inputs."""
+    if weight_format.quantised is None or not _is_packable(num_inputs, weight_format):
+        return 8 * weight_format.dtype.itemsize
+    return {"fp8": 8, "int4": 4}[weight_format.quantised]

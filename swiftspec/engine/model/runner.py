@@ -1,0 +1,153 @@
+"""A decoder with its one cache: what a role's process, or a recorder, drives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.devices.local import usable_device
+from swiftspec.engine.model.cpu_model import Decoder
+from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+from swiftspec.policies.effects import Row
+
+__all__ = ["DTYPES", "AnyCache", "AnyDecoder", "CachedDecoder"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class AnyCache(Protocol):
+    """A cache, as its owner sees it."""
+
+    prefix_length: int
+    tree_length: int
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+    def keep(self, slots: Sequence[int], num_verified: int) -> None:
+        """Keep tree slots in this order; the first `num_verified` join the prefix."""
+
+
+class AnyDecoder(Protocol):
+    """What `Decoder` and `StaticDecoder` have in common; each knows only caches that it made."""
+
+    spec: ModelSpec
+
+    def new_cache(self, capacity: int | None = None) -> Any:
+        """An empty cache."""
+
+    def warm_up(self, row_counts: Iterable[int], cache: Any) -> None:
+        """Forwards of these sizes, so that the next ones take as long as ever."""
+
+    def prefill(self, tokens: Sequence[int], cache: Any) -> Tensor | None:
+        """Append to the prefix; fp32 logits [V] after the last token."""
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        ancestors: Sequence[int],
+        cache: Any,
+        *,
+        fuzzy: bool = False,
+    ) -> Tensor:
+        """Append to the tree; fp32 logits [R, V]."""
+
+    def exit(self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: Any) -> Tensor:
+        """The first half of a forward."""
+
+    def finish(self, cache: Any) -> Tensor:
+        """The other half."""
+
+    def candidates(self, logits: Tensor, k: int, cache: Any) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` likeliest tokens behind each row of the last forward, whose logits these are, and their log-probs."""
+
+
+class CachedDecoder:
+    """One sequence at a time."""
+
+    def __init__(self, decoder: AnyDecoder, cache: AnyCache) -> None:
+        self._decoder = decoder
+        self._cache = cache
+
+    @classmethod
+    def load(
+        cls,
+        reference: ModelRef,
+        *,
+        max_context: int,
+        tree_slots: int,
+        device: str = "cpu",
+        team: Team | None = None,
+    ) -> CachedDecoder:
+        """A model with room for `max_context` tokens and `tree_slots` tree nodes behind them, on `cpu` or `cuda:N`.
+
+        In a team, this rank's shard of it: all ranks load, warm up and run it together. A GPU has to be the current
+        one. ValueError, in one sentence, if the model, its inflation or the device cannot be used.
+        """
+        place = usable_device(device)
+        formats = DTYPES if place.type == "cpu" else FORMATS
+        if reference.dtype not in formats:
+            raise ValueError(f"dtype is {reference.dtype!r}; expected one of {', '.join(formats)} on {place.type}")
+        directory = model_directory(reference.model)
+        inflation = Inflation.parse(reference.inflate) if reference.inflate else None
+        capacity = max_context + tree_slots
+        if place.type == "cpu":
+            decoder = Decoder.load(directory, dtype=DTYPES[reference.dtype], inflation=inflation, team=team)
+            return cls(decoder, decoder.new_cache(capacity))
+        try:
+            weight_format = FORMATS[reference.dtype]
+            static = StaticDecoder.load(
+                directory, weight_format=weight_format, device=place, inflation=inflation, team=team
+            )
+            return cls(static, static.new_cache(capacity, tree_slots=tree_slots))
+        except torch.OutOfMemoryError:
+            raise ValueError(f"{reference} with {capacity} slots does not fit into the memory of {place}") from None
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it knows."""
+        return self._decoder.spec.vocab_size
+
+    def reset(self) -> None:
+        """Forget every cached token."""
+        self._cache.reset()
+
+    def warm_up(self, max_rows: int) -> None:
+        """Run every size once: the first forward compiles its products, makes its buffers or is recorded."""
+        self._decoder.warm_up(range(1, max_rows + 1), self._cache)
+
+    def prefill(self, tokens: Sequence[int]) -> Tensor:
+        """Put tokens, at least one, into the prefix; fp32 logits (vocab,) after the last one."""
+        logits = self._decoder.prefill(tokens, self._cache)
+        assert logits is not None, "a prefill has tokens"
+        return logits
+
+    def forward(self, rows: Sequence[Row], *, fuzzy: bool = False) -> Tensor:
+        """Append rows to the tree; fp32 logits (rows, vocab), valid until the next call. `fuzzy`: layers in groups."""
+        tokens, positions, ancestors = zip(*rows, strict=True)
+        return self._decoder.forward(tokens, positions, ancestors, self._cache, fuzzy=fuzzy)
+
+    def exit(self, rows: Sequence[Row]) -> Tensor:
+        """The first half of a forward: its fp32 logits (rows, vocab)."""
+        tokens, positions, ancestors = zip(*rows, strict=True)
+        return self._decoder.exit(tokens, positions, ancestors, self._cache)
+
+    def finish(self) -> Tensor:
+        """The other half: the forward's fp32 logits (rows, vocab)."""
+        return self._decoder.finish(self._cache)
+
+    def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Likeliest tokens behind each row of the last forward, or half of one, and their natural log-probs."""
+        return self._decoder.candidates(logits, num_candidates, self._cache)
+
+    def keep(self, slots: Sequence[int], num_verified: int) -> None:
+        """Keep tree slots in this order; the first `num_verified` join the prefix."""
+        self._cache.keep(slots, num_verified)

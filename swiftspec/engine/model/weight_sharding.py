@@ -1,0 +1,113 @@
+"""Which part of each weight a rank holds: rows or columns of its heads, neurons and tokens, zeros where it has padding.
+
+Norms are the same on all ranks. So is the embedding: it is looked up and never multiplied, and were it divided, every
+forward would begin with one more sum over the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from swiftspec.models.sharding import Shard
+
+__all__ = ["EMBEDDING", "HEAD", "Sliceable", "cut", "cut_weights"]
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_ROWS, _COLUMNS = 0, 1
+_OUTPUT_BIAS = "self_attn.o_proj.bias"
+
+
+class Sliceable(Protocol):
+    """A tensor, or one in a file of which only what is asked for is read."""
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """A part of it."""
+
+
+class _Run(NamedTuple):
+    """Numbers in a row: where they begin in the whole, where in the part, and how many they are."""
+
+    source: int
+    place: int
+    length: int
+
+
+def cut(name: str, whole: Sliceable, shard: Shard) -> Tensor:
+    """This rank's part of the weight `name`, in its own shape: that of `shard.spec`, the embedding's aside."""
+    if shard.degree == 1:
+        return whole[:]
+    if name.endswith(_OUTPUT_BIAS):  # ranks are summed, and it counts once
+        return whole[:] if shard.rank == 0 else torch.zeros_like(whole[:])
+    plan = _plan(name, shard)
+    return whole[:] if plan is None else _assembled(whole, *plan)
+
+
+def cut_weights(weights: Mapping[str, Tensor], shard: Shard) -> Mapping[str, Tensor]:
+    """A whole model's weights as this rank holds them, each cut when it is asked for."""
+    return weights if shard.degree == 1 else _Cut(weights, shard)
+
+
+class _Cut(Mapping[str, Tensor]):
+    def __init__(self, weights: Mapping[str, Tensor], shard: Shard) -> None:
+        self._weights = weights
+        self._shard = shard
+
+    def __getitem__(self, name: str) -> Tensor:
+        # A tied head is the embedding, of which a rank multiplies by its own rows.
+        is_tied = name == HEAD and HEAD not in self._weights
+        return cut(name, self._weights[EMBEDDING if is_tied else name], self._shard)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**dict.fromkeys(self._weights), HEAD: None})
+
+    def __len__(self) -> int:
+        return len(self._weights.keys() | {HEAD})
+
+
+def _plan(name: str, shard: Shard) -> tuple[int, list[_Run], int] | None:
+    """Axis, what is taken along it, and the part's size there; None where a weight is not divided."""
+    spec = shard.spec
+    query = _head_runs(shard.query_heads, spec.head_dim), spec.query_size
+    kv = _head_runs(shard.kv_heads, spec.head_dim), spec.kv_size
+    neurons = [_Run(shard.neurons.start, 0, len(shard.neurons))], spec.intermediate_size
+    tokens = [_Run(shard.vocabulary.start, 0, len(shard.vocabulary))], spec.vocab_size
+    plans = {
+        "q_proj": (_ROWS, *query),
+        "k_proj": (_ROWS, *kv),
+        "v_proj": (_ROWS, *kv),
+        "o_proj": (_COLUMNS, *query),
+        "gate_proj": (_ROWS, *neurons),
+        "up_proj": (_ROWS, *neurons),
+        "down_proj": (_COLUMNS, *neurons),
+        "lm_head": (_ROWS, *tokens),
+    }
+    return plans.get(name.split(".")[-2])
+
+
+def _head_runs(heads: Sequence[int | None], head_dim: int) -> list[_Run]:
+    """Neighbouring heads in neighbouring slots are one run."""
+    held = [(slot, head) for slot, head in enumerate(heads) if head is not None]
+    runs = [list(run) for _, run in groupby(held, key=lambda pair: pair[1] - pair[0])]
+    return [_Run(run[0][1] * head_dim, run[0][0] * head_dim, len(run) * head_dim) for run in runs]
+
+
+def _assembled(whole: Sliceable, axis: int, runs: Sequence[_Run], size: int) -> Tensor:
+    def taken(start: int, length: int) -> Tensor:
+        span = slice(start, start + length)
+        return whole[span] if axis == _ROWS else whole[:, span]
+
+    # Nothing but padding has a dtype and a shape, too.
+    parts = [taken(run.source, run.length) for run in runs if run.length] or [taken(0, 1)]
+    if len(parts) == 1 and parts[0].shape[axis] == size:
+        return parts[0].contiguous()
+    shape = [*parts[0].shape]
+    shape[axis] = size
+    part = torch.zeros(shape, dtype=parts[0].dtype, device=parts[0].device)
+    for run, taken_part in zip([run for run in runs if run.length], parts, strict=False):
+        part.narrow(axis, run.place, run.length).copy_(taken_part)
+    return part

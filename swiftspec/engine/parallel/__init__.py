@@ -1,0 +1,1 @@
+"""Tensor parallelism: the ranks that compute one model together."""

@@ -1,0 +1,139 @@
+"""One program for all ranks of a team: the leader runs it and says which forwards, the followers do the same.
+
+A note names the call and the model, since co-located roles share their ranks. Bytes of numbers, no pickle.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from swiftspec.engine.driver import Model
+from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.policies.effects import Role, Row
+
+__all__ = ["Leading", "follow"]
+
+_HEAD = struct.Struct("<5i")  # call, role, numbers, number beside them, bytes of a mask
+_ROLES = tuple(Role)
+
+
+class _Call(IntEnum):
+    RESET = 0
+    PREFILL = 1
+    FORWARD = 2
+    FUZZY = 3
+    EXIT = 4
+    FINISH = 5
+    KEEP = 6
+
+
+class _Note(NamedTuple):
+    """A call, and what it is called with: tokens of a prefill, slots to keep, or rows."""
+
+    call: _Call
+    role: Role
+    numbers: Sequence[int] = ()
+    num_verified: int = 0
+    rows: Sequence[Row] = ()
+
+
+class Leading:
+    """A model whose shards are on the ranks of a team, as its leader drives it: `driver.Model`.
+
+    Parameters
+    ----------
+    model : Model
+        The leader's shard. Its logits are the whole model's.
+    role : Role
+        What the followers know the model by.
+    """
+
+    def __init__(self, model: Model, team: Team, role: Role) -> None:
+        self._model = model
+        self._team = team
+        self._role = role
+
+    def reset(self) -> None:
+        """Forget every cached token."""
+        self._tell(_Call.RESET)
+        self._model.reset()
+
+    def prefill(self, tokens: tuple[int, ...]) -> Any:
+        """Put tokens into the prefix; logits after the last one, (vocab,)."""
+        self._tell(_Call.PREFILL, numbers=tokens)
+        return self._model.prefill(tokens)
+
+    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Any:
+        """Append rows to the tree; logits (rows, vocab)."""
+        self._tell(_Call.FUZZY if fuzzy else _Call.FORWARD, rows=rows)
+        return self._model.forward(rows, fuzzy=fuzzy)
+
+    def exit(self, rows: tuple[Row, ...]) -> Any:
+        """The first half of a forward; its logits (rows, vocab)."""
+        self._tell(_Call.EXIT, rows=rows)
+        return self._model.exit(rows)
+
+    def finish(self) -> Any:
+        """The other half; the forward's logits (rows, vocab)."""
+        self._tell(_Call.FINISH)
+        return self._model.finish()
+
+    def candidates(self, logits: Any, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Likeliest tokens behind each row and their log-probs: the leader alone has logits."""
+        return self._model.candidates(logits, num_candidates)
+
+    def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
+        """Compact the cache."""
+        self._tell(_Call.KEEP, numbers=slots, num_verified=num_verified)
+        self._model.keep(slots, num_verified)
+
+    def _tell(self, call: _Call, **values: Any) -> None:
+        self._team.tell(_encoded(_Note(call, self._role, **values)))
+
+
+def follow(models: Mapping[Role, Model], team: Team) -> None:
+    """Do with this rank's shards what the leader does with its own, until dismissed or a rank is gone."""
+    try:
+        while note := team.listen():
+            _obey(_decoded(note), models)
+    except ConnectionError:
+        return  # the leader will hear of it, unless it is the one
+
+
+def _obey(note: _Note, models: Mapping[Role, Model]) -> None:
+    model, rows, numbers = models[note.role], tuple(note.rows), tuple(note.numbers)
+    calls: dict[_Call, Callable[[], Any]] = {
+        _Call.RESET: model.reset,
+        _Call.PREFILL: lambda: model.prefill(numbers),
+        _Call.FORWARD: lambda: model.forward(rows),
+        _Call.FUZZY: lambda: model.forward(rows, fuzzy=True),
+        _Call.EXIT: lambda: model.exit(rows),
+        _Call.FINISH: model.finish,
+        _Call.KEEP: lambda: model.keep(numbers, note.num_verified),
+    }
+    # No room, say: the leader's shard has refused the same, and it is the leader's to tell.
+    with suppress(ValueError):
+        calls[note.call]()
+
+
+def _encoded(note: _Note) -> bytes:
+    numbers = [*note.numbers, *(row.token for row in note.rows), *(row.position for row in note.rows)]
+    width = max(((row.ancestors.bit_length() + 7) // 8 for row in note.rows), default=0)
+    beside = len(note.rows) or note.num_verified
+    head = _HEAD.pack(note.call, _ROLES.index(note.role), len(numbers), beside, width)
+    return head + array("i", numbers).tobytes() + b"".join(row.ancestors.to_bytes(width, "little") for row in note.rows)
+
+
+def _decoded(told: bytes) -> _Note:
+    call, role, num_numbers, beside, width = _HEAD.unpack_from(told)
+    numbers = array("i", told[_HEAD.size : _HEAD.size + 4 * num_numbers])
+    if call not in (_Call.FORWARD, _Call.FUZZY, _Call.EXIT):
+        return _Note(_Call(call), _ROLES[role], numbers=numbers, num_verified=beside)
+    masks = told[_HEAD.size + 4 * num_numbers :]
+    ancestors = [int.from_bytes(masks[row * width : (row + 1) * width], "little") for row in range(beside)]
+    return _Note(_Call(call), _ROLES[role], rows=tuple(map(Row, numbers[:beside], numbers[beside:], ancestors)))

@@ -1,0 +1,280 @@
+"""A key-value store at node 0, by which nodes meet and ranks on several nodes find each other.
+
+Torch's own `TCPStore` lets anybody in who can connect, and keeps whatever they write. Here every connection is
+encrypted and authenticated by the nodes' secret (`curve`), and what is kept is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from threading import Lock, Thread
+from typing import Any
+
+import zmq
+from torch.distributed.distributed_c10d import Store
+from zmq.utils.monitor import recv_monitor_message
+
+from swiftspec.engine.channel.curve import FRAMING_BYTES, Curve, secure
+
+__all__ = ["MAX_BYTES", "MAX_KEYS", "MAX_VALUE_BYTES", "NodeStore", "StoreServer"]
+
+MAX_KEYS = 4096
+MAX_KEY_BYTES = 256
+MAX_VALUE_BYTES = 2**16
+MAX_BYTES = 2**24  # of all values together
+_HANDSHAKE_S = 5.0  # for a peer to show that it has the secret
+_FAREWELL_S = 1.0  # for the last answers to get out
+_LOOK_EVERY_S = 0.02
+_FOR_EVER = timedelta(days=365)
+_OK, _MISSING, _REFUSED = b"ok", b"missing", b"refused"
+_REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_ENDINGS = _REFUSALS | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
+_NEVER_MS = 2**30
+
+
+class StoreServer:
+    """The store itself, served by a thread until it is closed; a context manager.
+
+    Parameters
+    ----------
+    address : str
+        IPv4 address of the one interface to listen on.
+    port : int
+        0 is any free one, see `port`.
+    curve : Curve
+        Whoever does not have its keys is refused.
+
+    Raises
+    ------
+    OSError
+        If nobody can listen there.
+
+    Attributes
+    ----------
+    port : int
+    num_refused : int
+        Connections so far whose owner did not have the secret.
+    """
+
+    def __init__(self, address: str, port: int, curve: Curve) -> None:
+        self._context = zmq.Context(io_threads=1)
+        socket = self._context.socket(zmq.REP)
+        socket.setsockopt(zmq.LINGER, round(1000 * _FAREWELL_S))
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_VALUE_BYTES + FRAMING_BYTES)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, round(1000 * _HANDSHAKE_S))
+        secure(socket, curve, server=True)
+        monitor = socket.get_monitor_socket(_REFUSALS)
+        try:
+            socket.bind(f"tcp://{address}:{port}")
+        except zmq.ZMQError as error:
+            _close(socket, monitor)
+            self._context.term()
+            raise OSError(error.errno, zmq.strerror(error.errno or 0)) from error
+        self.port = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+        self.num_refused = 0
+        self._thread = Thread(target=self._serve, args=(socket, monitor), name="store", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> StoreServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Listen no more, and forget everything."""
+        self._context.term()
+        self._thread.join()
+
+    def _serve(self, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+        held = _Held()
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        try:
+            while True:
+                ready = dict(poller.poll())
+                if monitor in ready:
+                    recv_monitor_message(monitor)
+                    self.num_refused += 1
+                if socket in ready:
+                    socket.send_multipart(held.answer(socket.recv_multipart()))
+        except zmq.ContextTerminated:
+            _close(socket, monitor)
+
+
+class _Held:
+    """What is stored: values by key, within bounds."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._operations: Mapping[bytes, tuple[int, Callable[..., list[bytes]]]] = {
+            b"set": (2, self._set),
+            b"get": (1, self._get),
+            b"add": (2, self._add),
+            b"delete": (1, self._delete),
+        }
+
+    def answer(self, asked: Sequence[bytes]) -> list[bytes]:
+        """Status, and a value where there is one."""
+        name, *arguments = asked
+        if name == b"check":
+            return [_OK if all(key in self._values for key in arguments) else _MISSING]
+        num_arguments, operation = self._operations.get(name, (-1, self._get))
+        if len(arguments) != num_arguments:
+            return _refused(f"{name[:20]!r} with {len(arguments)} arguments is no operation of this store")
+        return operation(*arguments)
+
+    def _set(self, key: bytes, value: bytes) -> list[bytes]:
+        is_new = key not in self._values
+        total = sum(map(len, self._values.values())) - len(self._values.get(key, b"")) + len(value)
+        if len(key) > MAX_KEY_BYTES or (is_new and len(self._values) >= MAX_KEYS) or total > MAX_BYTES:
+            return _refused(f"{len(value)} bytes more do not fit; expected {MAX_BYTES} at most of {MAX_KEYS} keys")
+        self._values[key] = value
+        return [_OK]
+
+    def _get(self, key: bytes) -> list[bytes]:
+        return [_OK, self._values[key]] if key in self._values else [_MISSING]
+
+    def _add(self, key: bytes, amount: bytes) -> list[bytes]:
+        try:
+            value = b"%d" % (int(self._values.get(key, b"0")[:20]) + int(amount[:20]))
+        except ValueError:
+            return _refused("what is added, or added to, is not a number")
+        status, *why = self._set(key, value)
+        return [status, *(why or [value])]
+
+    def _delete(self, key: bytes) -> list[bytes]:
+        return [_MISSING if self._values.pop(key, None) is None else _OK]
+
+
+def _refused(why: str) -> list[bytes]:
+    return [_REFUSED, why.encode()]
+
+
+class NodeStore(Store):
+    """A connection to node 0's store, as torch's process groups expect one.
+
+    Parameters
+    ----------
+    address, port : str, int
+        Of the `StoreServer`, which listens already.
+    curve : Curve
+        The nodes' keys.
+    timeout_s : float, optional
+        Longest wait for an answer or for a key.
+
+    Raises
+    ------
+    PermissionError
+        By every operation, if the two ends do not have the same secret.
+    ConnectionError
+        By every operation, once the server has gone.
+    TimeoutError
+        By every operation that takes too long.
+    ValueError
+        By an operation that the server refuses.
+    """
+
+    def __init__(self, address: str, port: int, curve: Curve, *, timeout_s: float = _FOR_EVER.total_seconds()) -> None:
+        super().__init__()
+        self._where = f"{address}:{port}"
+        self._timeout_s = timeout_s
+        self._lock = Lock()
+        self._is_known = False  # to the server: it has seen that this end has the secret
+        self._lost: OSError | None = None  # why an answer did not come, after which none ever will
+        self._context = zmq.Context(io_threads=1)
+        self._socket = self._context.socket(zmq.REQ)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_VALUE_BYTES + FRAMING_BYTES)
+        secure(self._socket, curve, server=False)
+        self._monitor = self._socket.get_monitor_socket(_ENDINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._socket.connect(f"tcp://{self._where}")
+
+    def close(self) -> None:
+        """Hang up."""
+        if not self._socket.closed:
+            _close(self._socket, self._monitor)
+            self._context.term()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Keep a value."""
+        self._ask(b"set", key.encode(), value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """A value, once somebody has set it."""
+        while True:
+            self.wait([key])
+            _, *found = self._ask(b"get", key.encode())
+            if found:  # nothing is, where somebody has just deleted it
+                return found[0]
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first; the sum."""
+        return int(self._ask(b"add", key.encode(), b"%d" % amount)[1])
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all of these have values."""
+        return self._ask(b"check", *(key.encode() for key in keys))[0] == _OK
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Until all of these have values."""
+        within_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        deadline_s = time.monotonic() + within_s
+        while not self.check(keys):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{self._where}: nobody said {', '.join(keys)} within {within_s:g} s")
+            time.sleep(_LOOK_EVERY_S)
+
+    def delete_key(self, key: str) -> bool:
+        """Forget a value; whether there was one."""
+        return self._ask(b"delete", key.encode())[0] == _OK
+
+    def _ask(self, *parts: bytes) -> list[bytes]:
+        with self._lock:
+            if self._lost is not None:
+                raise type(self._lost)(*self._lost.args)
+            self._socket.send_multipart(parts)
+            try:
+                self._await_answer()
+            except OSError as lost:
+                self._lost = lost
+                raise
+            answer = self._socket.recv_multipart()
+        if answer[0] == _REFUSED:
+            raise ValueError(f"{self._where}: {answer[1].decode('utf-8', 'replace')}")
+        return answer
+
+    def _await_answer(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            ready = dict(poller.poll(max(1, min(_NEVER_MS, round(1000 * left_s)))))
+            if self._socket in ready:
+                return
+            if self._monitor in ready:
+                self._take(recv_monitor_message(self._monitor)["event"])
+            elif left_s <= 0:
+                raise TimeoutError(f"{self._where}: no answer within {self._timeout_s:g} s")
+
+    def _take(self, event: int) -> None:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._is_known = True
+        elif self._is_known:
+            raise ConnectionError(f"{self._where}: node 0 has gone")
+        else:
+            raise PermissionError(f"{self._where}: who answers there does not have the same secret")
+
+
+def _close(socket: zmq.Socket[Any], monitor: zmq.Socket[Any]) -> None:
+    with suppress(zmq.ZMQError):  # the context is terminated already
+        socket.disable_monitor()
+    monitor.close(linger=0)
+    socket.close()

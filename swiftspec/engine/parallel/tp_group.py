@@ -1,0 +1,258 @@
+"""Ranks that compute one model together, each a process with its shard: what they sum, gather and tell each other.
+
+The transport is `torch.distributed`: gloo between CPUs, NCCL between GPUs, whose ranks talk by gloo beside it.
+R rows, N numbers of each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import time
+from datetime import timedelta
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import FileStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
+
+from swiftspec.engine.channel.curve import Curve
+from swiftspec.engine.parallel.store import NodeStore
+
+__all__ = ["SilentTeam", "Team"]
+
+# Nobody waits for a dead rank, whose connections close. So a timeout would only end a rank that has nothing to do.
+_TIMEOUT = timedelta(days=365)
+# A rank that waits gives its core up again and again, which measured quicker than sleeping: the transport's threads run
+# on that core, too. One that has waited this long has no forward to hold up.
+_AWAKE_S = 0.05
+_NOTE_BYTES = 1024  # what most notes fit into: eight rows of a large tree, or a few hundred slots to keep
+_LENGTH = struct.Struct("<q")
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+class Team:
+    """The ranks of a process group, as one of them; a team of one has no group and nothing to do.
+
+    Collectives are called by all ranks in the same order, with the same shapes. ConnectionError, at once, when a rank
+    is gone: the team is then of no more use.
+
+    Attributes
+    ----------
+    rank, size : int
+        Which rank this is, of how many. Rank 0 is the leader.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self._parts: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+        self._note = torch.zeros(_LENGTH.size + _NOTE_BYTES, dtype=torch.uint8)
+        self._told: list[tuple[dist.Work, Tensor]] = []
+        self._place: _Place | None = None
+
+    @classmethod
+    def join(cls, store: str, *, rank: int, size: int, device: torch.device | str, curve: Curve | None = None) -> Team:
+        """Meet the other ranks; returns when all are there.
+
+        Parameters
+        ----------
+        store : str
+            Where they meet: `file:///path`, of a file that is not there yet, on one machine; `tcp://host:port/prefix`
+            of a running `StoreServer`, where every team has a prefix of its own, across machines.
+        device : torch.device or str
+            What this rank computes on.
+        curve : Curve, optional
+            Keys of a `StoreServer`, which lets in nobody without them.
+
+        Raises
+        ------
+        ValueError
+            If the store's address or the rank makes no sense.
+        """
+        if not 0 <= rank < size:
+            raise ValueError(f"rank is {rank}; expected 0 to {size - 1}, there being {size}")
+        team = cls()
+        if size == 1:
+            return team
+        team._place = place = _meeting_place(store, size, curve)
+        is_cuda = torch.device(device).type == "cuda"
+        # Read when the group is made; the process has one group.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", place.interface)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+            store=place.store,
+            rank=rank,
+            world_size=size,
+            timeout=_TIMEOUT,
+            device_id=torch.device(device) if is_cuda else None,
+        )
+        team.rank, team.size = rank, size
+        return team
+
+    @property
+    def is_leader(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The process group, of a team of several."""
+        group = dist.group.WORLD
+        assert group is not None, "a team of one has none"
+        return group
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """The sum of all ranks' `x`, in fp32 and in the ranks' order, so that all have the same bits.
+
+        In `x` itself on a GPU; a team of one answers `x`.
+        """
+        if self.size == 1:
+            return x
+        if x.is_cuda:
+            dist.all_reduce(x)  # NCCL, which a graph can hold; few rows have a kernel of their own, see `joined_ops`
+            return x
+        return self._all_parts(x).sum(0, dtype=torch.float32)
+
+    def gather(self, x_RN: Tensor, num_columns: int) -> Tensor:
+        """On rank 0 the ranks' columns side by side, the first `num_columns` of them; elsewhere, `x_RN` as it is."""
+        if self.size == 1:
+            return x_RN
+        x_RN = x_RN.contiguous()
+        parts = [torch.empty_like(x_RN) for _ in range(self.size)] if self.is_leader else None
+        work = dist.gather(x_RN, parts, dst=0, async_op=not x_RN.is_cuda)
+        if work is not None:
+            _wait(work)
+        return x_RN if parts is None else torch.cat(parts, -1)[:, :num_columns]
+
+    def tell(self, note: bytes) -> None:
+        """Say something to the followers; returns before they have heard it."""
+        assert note, "nothing dismisses the followers"
+        self._tell(note)
+
+    def listen(self) -> bytes:
+        """What the leader tells next; nothing when it dismisses this rank. May be waited for as long as it takes."""
+        _wait(dist.broadcast(self._note, src=0, async_op=True))
+        told = self._note.numpy().tobytes()
+        (length,) = _LENGTH.unpack_from(told)
+        if length <= _NOTE_BYTES:
+            return told[_LENGTH.size : _LENGTH.size + length]
+        long = torch.empty(length, dtype=torch.uint8)
+        _wait(dist.broadcast(long, src=0, async_op=True))
+        return long.numpy().tobytes()
+
+    def dismiss(self) -> None:
+        """The leader has nothing more to tell, for now; returns when the followers have heard that."""
+        self._tell(b"")
+        self._until_told()
+
+    def close(self) -> None:
+        """Leave, which ends the others' waiting for this rank with a ConnectionError."""
+        if self.size > 1:
+            dist.destroy_process_group()
+            self.rank, self.size = 0, 1
+
+    def _tell(self, note: bytes) -> None:
+        if self.size == 1:
+            return
+        self._until_told()
+        head = _LENGTH.pack(len(note))
+        fits = len(note) <= _NOTE_BYTES
+        parts = [head + note.ljust(_NOTE_BYTES, b"\0")] if fits else [head + bytes(_NOTE_BYTES), note]
+        for part in parts:
+            tensor = torch.frombuffer(bytearray(part), dtype=torch.uint8)
+            # Broadcasts run beside the leader's forward, and their bytes have to live as long.
+            self._told.append((_started(tensor), tensor))
+
+    def _until_told(self) -> None:
+        for work, _ in self._told:
+            _wait(work)
+        self._told.clear()
+
+    def _all_parts(self, x: Tensor) -> Tensor:
+        """Every rank's `x`, [size, ..], in a buffer that the next of its shape overwrites."""
+        parts = self._parts.get((x.shape, x.dtype))
+        if parts is None:
+            parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
+        # One hop where a sum on the way is two; and 16-bit numbers are added in 32 bits.
+        _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
+        return parts
+
+
+class SilentTeam(Team):
+    """Ranks that compute what they compute in a team, but send nothing: what they answer is wrong.
+
+    It shows what forwards take without the others. A leader's notes go by the team itself.
+    """
+
+    def __init__(self, team: Team) -> None:
+        super().__init__()
+        self.rank, self.size = team.rank, team.size
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+    def gather(self, x_RN: Tensor, num_columns: int) -> Tensor:
+        return torch.cat([x_RN] * self.size, -1)[:, :num_columns] if self.is_leader else x_RN
+
+
+def _started(tensor: Tensor) -> dist.Work:
+    try:
+        work: dist.Work | None = dist.broadcast(tensor, src=0, async_op=True)
+    except RuntimeError as error:
+        raise ConnectionError(f"a rank of this team is gone: {error}") from None
+    assert work is not None, "this rank is in the group"
+    return work
+
+
+def _wait(work: dist.Work | None) -> None:
+    """Until it is done. ConnectionError if it cannot be."""
+    assert work is not None, "this rank is in the group"
+    sleep_at = time.perf_counter() + _AWAKE_S
+    try:
+        while not work.is_completed() and time.perf_counter() < sleep_at:
+            os.sched_yield()
+        work.wait()
+    except RuntimeError as error:
+        raise ConnectionError(f"a rank of this team is gone: {error}") from None
+
+
+class _Place(NamedTuple):
+    """Where ranks meet: a store, and the network interface by which they see each other.
+
+    served: what `store` asks, if not itself. The process group holds no more than its C++ half; without the other it
+    could do nothing.
+    """
+
+    store: Store
+    interface: str
+    served: NodeStore | None = None
+
+
+def _meeting_place(store: str, size: int, curve: Curve | None) -> _Place:
+    """The meeting place at an address."""
+    address = urlsplit(store)
+    if address.scheme == "file" and address.path and not address.netloc:
+        return _Place(FileStore(address.path, size), "lo")
+    if curve and address.scheme == "tcp" and address.hostname and address.port and address.path.strip("/"):
+        served = NodeStore(address.hostname, address.port, curve)
+        return _Place(PrefixStore(address.path.strip("/"), served), _interface_towards(address.hostname), served)
+    raise ValueError(f"store is {store!r}; expected file:///path or tcp://host:port/prefix")
+
+
+def _interface_towards(host: str) -> str:
+    """The interface whose address this machine has for `host`, since its name may stand for another one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # an interface without an address
+            if socket.inet_ntoa(answer[20:24]) == own:
+                return name
+    raise ValueError(f"store is at {host}, but no network interface has {own}, from where it is reached")

@@ -1,0 +1,136 @@
+"""Fork server: imports torch once and forks every worker, so that workers and their replacements start at once.
+
+`python -m swiftspec.engine.process.fork_server FD PID` is started by a `Nursery`, never by hand: FD is the socket on which it
+is asked for workers, PID the launcher's. It computes nothing itself, so that no thread of torch exists when it forks.
+
+It ends with its launcher. The kernel kills it then, also while it imports or is stopped, and continues its workers:
+one that was stopped finds out that its launcher has gone, and ends, too.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import IntEnum
+from multiprocessing.connection import Connection
+
+from swiftspec.engine.process.parent_death import signal_on_parent_death
+
+__all__ = ["MAX_PATH_BYTES", "MAX_THREADS", "NEWS", "REQUEST", "News", "main"]
+
+REQUEST = struct.Struct("<i")  # number of the process that is asked for; the path of its folder follows
+NEWS = struct.Struct("<iii")  # kind, number of the process, value
+MAX_PATH_BYTES = 2**16
+MAX_THREADS = 8
+
+
+class News(IntEnum):
+    """What the fork server says, and what its value is."""
+
+    READY = 0  # nothing: torch is imported
+    STARTED = 1  # the process id; a pidfd of the process comes along, where the kernel has such
+    REFUSED = 2  # the error number of fork
+    ENDED = 3  # the exit code, negative for a signal
+
+
+def main() -> None:
+    """Fork a worker for every request, and say how each ended, until the launcher has gone."""
+    control, launcher = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    with suppress(OSError):  # a kernel that cannot: the end of the socket has to do
+        signal_on_parent_death(signal.SIGKILL)
+    if os.getppid() == launcher:  # or it has ended before that
+        with suppress(BrokenPipeError, ConnectionResetError):  # it ends now
+            _serve(control, pidfd_of(launcher))
+    os._exit(0)
+
+
+def pidfd_of(pid: int) -> int | None:
+    """A descriptor that is readable once the process has ended, and never stands for another; None on old kernels."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _serve(control: socket.socket, launcher: int | None) -> None:
+    import swiftspec.engine.process.worker_main  # noqa: F401 - what takes seconds, done once
+
+    woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    gc.freeze()  # or every collection of a child would copy all pages
+    numbers: dict[int, int] = {}  # of workers, by process id
+    control.send(NEWS.pack(News.READY, 0, 0))
+    sources = select.poll()  # `select.select` ends at descriptor 1023; the launcher gave `control` a number of its own
+    sources.register(control, select.POLLIN)
+    sources.register(woken, select.POLLIN)
+    while True:
+        ready = {descriptor for descriptor, _ in sources.poll()}
+        if woken in ready:
+            os.read(woken, 512)
+            _tell_ends(control, numbers)
+        if control.fileno() in ready:
+            request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size + MAX_PATH_BYTES, MAX_THREADS)
+            if not descriptors:
+                return
+            (number,) = REQUEST.unpack_from(request)
+            try:
+                pid = os.fork()
+            except OSError as error:
+                control.send(NEWS.pack(News.REFUSED, number, error.errno or 0))
+            else:
+                if pid == 0:
+                    _become_worker(descriptors, request[REQUEST.size :], launcher, (control.detach(), woken, wakes))
+                numbers[pid] = number
+                _tell_start(control, number, pid)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _tell_start(control: socket.socket, number: int, pid: int) -> None:
+    pidfd = pidfd_of(pid)  # of a child that has not been waited for, so certainly its own
+    socket.send_fds(control, [NEWS.pack(News.STARTED, number, pid)], [] if pidfd is None else [pidfd])
+    if pidfd is not None:
+        os.close(pidfd)
+
+
+def _tell_ends(control: socket.socket, numbers: dict[int, int]) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            number = numbers.pop(ended[0])
+            control.send(NEWS.pack(News.ENDED, number, os.waitstatus_to_exitcode(ended[1])))
+
+
+def _become_worker(connections: Sequence[int], folder: bytes, launcher: int | None, inherited: tuple[int, ...]) -> None:
+    """Never returns: what the fork server was at is not this process's."""
+    from swiftspec.engine.process import worker_main
+
+    code = 1
+    try:
+        with suppress(OSError):
+            # Not SIGKILL: the end of the fork server is not that of the worker. One that runs takes no notice; one
+            # that is stopped goes on, and ends if the launcher has gone.
+            signal_on_parent_death(signal.SIGCONT)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in inherited:
+            os.close(descriptor)
+        os.chdir(folder)
+        worker_main.serve(*map(Connection, connections), launcher=launcher)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""The fork server as launchers see it: asked for processes without waiting, and replaced when it dies or freezes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from threading import Lock, Thread
+
+from swiftspec.engine.interrupts import signals_held
+from swiftspec.engine.process.fork_server import NEWS, REQUEST, News
+from swiftspec.engine.process.timeouts import Silence, is_stopped
+from swiftspec.errors import EngineError
+
+__all__ = ["ForkedProcess", "Nursery", "shared_nursery"]
+
+_ANSWERS_WITHIN_S = 3.0  # a fork takes milliseconds; a fork server that takes longer is replaced
+_IMPORTS_WITHIN_S = 120.0  # torch, from a slow disk
+_ENDS_WITHIN_S = 1.0
+_LOOK_EVERY_S = 0.05
+
+
+class Nursery:
+    """Where launchers, of whatever threads, have their processes started. Nothing runs before the first `start`.
+
+    Nothing here waits for the fork server. One that has died, or does not answer, is replaced at the next `start`.
+    """
+
+    def __init__(self) -> None:
+        self._server: _Server | None = None
+        self._lock = Lock()
+
+    def start(self, connections: Sequence[int]) -> ForkedProcess:
+        """Ask for a worker, in the current folder, that holds the pipes with these descriptors.
+
+        It has a thread for each of several. Returns at once; where no worker comes of it, the pipes are closed.
+
+        Raises
+        ------
+        EngineError
+            If no fork server can be started.
+        ValueError
+            If the current folder has been removed.
+        """
+        try:
+            folder = os.fsencode(os.getcwd())
+        except FileNotFoundError as error:
+            raise ValueError("the current folder has been removed; expected one to start processes in") from error
+        with self._lock:
+            for _ in range(2):  # that it has gone may only be found out by asking
+                if self._server is None or not self._server.is_there:
+                    self._server = _Server(self._lock)
+                if process := self._server.ask(folder, connections):
+                    return process
+        raise EngineError("the fork server ended as soon as it was started")
+
+    @property
+    def pid(self) -> int | None:
+        """Of the fork server's process, if there is one."""
+        return self._server.pid if self._server and self._server.is_there else None
+
+    def close(self) -> None:
+        """End the fork server; its processes have ended before, or end with their pipes."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+
+class ForkedProcess:
+    """A process that the fork server was asked for.
+
+    Attributes
+    ----------
+    pid : int or None
+        None until the fork server has said so.
+    refusal : str
+        Why there is none, if the fork server said so.
+    """
+
+    def __init__(self, server: _Server) -> None:
+        self.pid: int | None = None
+        self.refusal = ""
+        self._code: int | None = None
+        self._pidfd: int | None = None
+        self._server = server
+
+    def __del__(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+    def attend(self) -> None:
+        """Hear what the fork server has said, and end it if it has been silent for too long."""
+        with self._server.lock:
+            self._server.attend()
+
+    @property
+    def has_started(self) -> bool:
+        return self.pid is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, or there never was one."""
+        if self._pidfd is not None:
+            return _is_readable(self._pidfd, within_s=0)
+        if self._code is None:
+            self.attend()
+        return self._code is not None or not self.has_started or not self._server.is_there
+
+    def exit_code(self, *, within_s: float) -> int | None:
+        """How it ended, negative for a signal; None if it has not, or if nobody can say."""
+        until_s = time.monotonic() + within_s
+        self.attend()
+        while self._code is None and self._server.is_there and time.monotonic() < until_s:
+            self._server.wait(max(0.0, until_s - time.monotonic()))
+            self.attend()
+        if self._code is None and self._pidfd is not None:
+            with suppress(ChildProcessError):  # it is this process's child only where that adopts orphans
+                result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+                if result is not None:
+                    self._code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        return self._code
+
+    def await_end(self, *, within_s: float) -> bool:
+        """Wait until it is over; whether it is."""
+        if self._pidfd is not None:
+            return _is_readable(self._pidfd, within_s=within_s)
+        return self.exit_code(within_s=within_s) is not None or self.has_ended
+
+    def kill(self) -> None:
+        """End it at once; nothing happens if it is over."""
+        with suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            elif self.pid is not None and not self.has_ended:  # its id is its own until the fork server has waited
+                os.kill(self.pid, signal.SIGKILL)
+
+    def hear(self, kind: News, value: int, descriptors: Sequence[int]) -> None:
+        """What the fork server says of it."""
+        if kind is News.STARTED:
+            self.pid = value
+            self._pidfd = descriptors[0] if descriptors else None
+        elif kind is News.REFUSED:
+            self.refusal = os.strerror(value)
+        elif kind is News.ENDED:
+            self._code = value
+
+
+class _Server:
+    """One fork server: its process, and the socket to it. Callers hold the lock, but for `wait` and `close`."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+        self._is_ready = self._has_gone = False
+        self._processes: dict[int, ForkedProcess] = {}
+        self._unanswered: set[int] = set()
+        self._num_asked = 0
+        self._silence = Silence()
+        started: Future[subprocess.Popen[bytes]] = Future()
+        try:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._control.setblocking(False)
+            # The kernel ends it with the thread that started it: with one that lives as long as it is wanted.
+            self._keeper = Thread(target=_keep, args=(theirs, started), name="swiftspec-fork-server", daemon=True)
+            self._keeper.start()
+            self._process = started.result()
+        except (OSError, RuntimeError) as error:  # no descriptor, thread, memory or process is left
+            why = getattr(error, "strerror", None) or error
+            raise EngineError(f"the fork server cannot be started ({why})") from error
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can start processes, as far as is known."""
+        return not self._has_gone
+
+    def ask(self, folder: bytes, connections: Sequence[int]) -> ForkedProcess | None:
+        """A process; None if the fork server has gone."""
+        self.attend()
+        if self._has_gone:
+            return None
+        self._num_asked += 1
+        request = REQUEST.pack(self._num_asked) + folder
+        try:
+            socket.send_fds(self._control, [request], connections)
+        except OSError:  # it has gone, or reads nothing
+            self._end()
+            return None
+        if not self._unanswered:
+            self._silence.broken()
+        self._unanswered.add(self._num_asked)
+        process = self._processes[self._num_asked] = ForkedProcess(self)
+        return process
+
+    def attend(self) -> None:
+        """Take what it has said. One that does not answer is ended, which closes the pipes that it was to pass on."""
+        while not self._has_gone and self._hear():
+            self._silence.broken()
+        if self._has_gone or not self._unanswered:
+            return
+        silent_s = self._silence.look()
+        is_late = silent_s > _ANSWERS_WITHIN_S and (self._is_ready or is_stopped(self.pid))
+        if is_late or silent_s > _IMPORTS_WITHIN_S:
+            self._end()
+
+    def _hear(self) -> bool:
+        """One of its words, if there is any."""
+        try:
+            news, descriptors, _, _ = socket.recv_fds(self._control, NEWS.size, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            news = b""
+        if not news:
+            self._end()
+            return False
+        kind, number, value = NEWS.unpack(news)
+        if kind == News.READY:
+            self._is_ready = True
+            return True
+        self._unanswered.discard(number)
+        self._processes[number].hear(News(kind), value, descriptors)
+        if kind != News.STARTED:
+            del self._processes[number]
+        return True
+
+    def _end(self) -> None:
+        self._has_gone = True
+        self._control.close()
+        self._process.kill()
+        self._processes.clear()
+        self._unanswered.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Until it says something, no longer than a while; without the lock."""
+        with suppress(ValueError):  # closed meanwhile
+            _is_readable(self._control.fileno(), within_s=min(seconds, _LOOK_EVERY_S))
+
+    def close(self) -> None:
+        """End it."""
+        with self.lock:
+            self._has_gone = True
+            self._control.close()
+        self._keeper.join(_ENDS_WITHIN_S)
+        self._process.kill()
+        self._keeper.join(_ENDS_WITHIN_S)
+
+
+def _keep(theirs: socket.socket, started: Future[subprocess.Popen[bytes]]) -> None:
+    """Start a fork server and wait for its end."""
+    # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
+    tuning = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    command = [sys.executable, "-m", "swiftspec.engine.process.fork_server", str(theirs.fileno()), str(os.getpid())]
+    try:
+        with theirs, signals_held():
+            process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=os.environ | tuning
+            )
+    except BaseException as error:  # noqa: BLE001 - whoever waits for the process raises it
+        started.set_exception(error)
+        return
+    started.set_result(process)
+    process.wait()
+
+
+def _is_readable(descriptor: int, *, within_s: float) -> bool:
+    """Wait until a descriptor is readable; whether it is. Any number will do, where `select.select` ends at 1023."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(1000 * within_s))
+
+
+@contextmanager
+def shared_nursery() -> Iterator[Nursery]:
+    """The nursery of this process: engines that are there together load torch once. The last to leave ends it."""
+    with _sharing:
+        nursery = _shared[-1] if _shared else Nursery()
+        _shared.append(nursery)
+    try:
+        yield nursery
+    finally:
+        with _sharing:
+            _shared.remove(nursery)
+            is_last = nursery not in _shared
+        if is_last:
+            nursery.close()
+
+
+_sharing = Lock()
+_shared: list[Nursery] = []  # once for everyone who holds one

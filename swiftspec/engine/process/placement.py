@@ -1,0 +1,138 @@
+"""Which process of the engine runs where: devices, checked, and the teams of processes that share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from swiftspec.devices.local import Device, num_devices_here
+from swiftspec.engine.process.fork_server_client import ForkedProcess, Nursery
+from swiftspec.engine.process.pipes import PipeEnd
+from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.worker_handle import LocalWorker, Worker, start_process
+from swiftspec.policies.effects import Role
+
+__all__ = ["LocalSite", "Seat", "Site", "ThreadSite", "check_groups", "cores_of", "ranks_of", "seats"]
+
+
+class Site(Protocol):
+    """Where an engine's processes run, and how they reach each other."""
+
+    def num_devices(self, device: Device) -> int:
+        """How many devices of a kind there are."""
+
+    def channel(self, target: Seat, draft: Seat) -> str:
+        """Address of the channel between the leader of a target group and that of the draft."""
+
+    def team(self, name: str, setups: Sequence[Setup]) -> str:
+        """Where a team of several ranks meets; another name, another place."""
+
+    def start(self, setup: Setup) -> Worker:
+        """Start a process, without waiting; it loads its models and reports Ready, or Failed.
+
+        EngineError or ValueError if that is impossible already.
+        """
+
+
+class LocalSite:
+    """This machine. Sockets and meeting places are files in `folder`: nothing is bound to a network."""
+
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
+        self._folder = folder
+        self._nursery = nursery
+
+    def num_devices(self, device: Device) -> int:
+        return num_devices_here(device)
+
+    def channel(self, target: Seat, draft: Seat) -> str:  # noqa: ARG002 - both are on this machine
+        return f"ipc://{self._folder / f'channel-{target.group}'}"
+
+    def team(self, name: str, setups: Sequence[Setup]) -> str:  # noqa: ARG002 - all are on this machine
+        return f"file://{self._folder / f'team-{name}'}"
+
+    def start(self, setup: Setup) -> Worker:
+        return LocalWorker.start(setup, self._nursery)
+
+
+class ThreadSite(LocalSite):
+    """This machine, for roles that share a GPU: they share a process, too, and each is a thread with its own stream.
+
+    Two processes take turns on a GPU; two streams of one process run beside each other.
+    """
+
+    def __init__(self, folder: Path, nursery: Nursery) -> None:
+        super().__init__(folder, nursery)
+        self._free: list[tuple[ForkedProcess, PipeEnd]] = []  # a thread of a process that has been started already
+
+    def start(self, setup: Setup) -> Worker:
+        if not self._free:
+            process, ends = start_process(self._nursery, num_threads=2)
+            self._free = [(process, end) for end in ends]
+        own = replace(setup, is_thread=True)
+        return LocalWorker(own, *self._free.pop())
+
+
+class Seat(NamedTuple):
+    """Devices of one process: a rank of a role's, or of a target group's, team."""
+
+    role: Role
+    group: int
+    rank: int
+    size: int
+    devices: tuple[int, ...]
+
+
+def ranks_of(
+    role: Role, devices: tuple[int, ...], ranks: Mapping[Role, int], *, target_groups: int, device: Device
+) -> int:
+    """Processes of each of a role's teams: as told; else one on a CPU, and one for each GPU."""
+    num_groups = target_groups if role is Role.TARGET else 1
+    return ranks.get(role, 1 if device == "cpu" else max(1, len(devices) // num_groups))
+
+
+def check_groups(
+    groups: Mapping[Role, tuple[int, ...]],
+    ranks: Mapping[Role, int],
+    *,
+    target_groups: int,
+    device: Device,
+    num_available: int,
+) -> None:
+    """ValueError unless every device is there, and every process gets as many as it can use."""
+    for role, devices in groups.items():
+        if not devices or max(devices) >= num_available or min(devices) < 0:
+            raise ValueError(
+                f"{role} is placed on devices {list(devices)}; this machine offers {num_available}, numbered from 0"
+            )
+        num_groups = target_groups if role is Role.TARGET else 1
+        if len(devices) % num_groups:
+            raise ValueError(f"{role} is placed on {len(devices)} devices; expected {num_groups} equal groups")
+        size = ranks_of(role, devices, ranks, target_groups=target_groups, device=device)
+        per_group = len(devices) // num_groups
+        if size < 1 or per_group % size or (device == "cuda" and per_group != size):
+            noun, expected = ("GPUs", "one for each") if device == "cuda" else ("devices", "as many for each")
+            raise ValueError(f"{role} has {size} ranks on {per_group} {noun} of a group; expected {expected}")
+
+
+def seats(
+    groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], *, target_groups: int, device: Device
+) -> list[list[Seat]]:
+    """The processes of every team, target groups first; their devices are consecutive slices of the role's."""
+    teams = []
+    for role, devices in sorted(groups.items(), key=lambda item: list(Role).index(item[0])):
+        num_groups = target_groups if role is Role.TARGET else 1
+        size = ranks_of(role, devices, ranks, target_groups=target_groups, device=device)
+        share = len(devices) // (num_groups * size)
+        slices = [devices[first : first + share] for first in range(0, len(devices), share)]
+        for group in range(num_groups):
+            teams.append([Seat(role, group, rank, size, slices[group * size + rank]) for rank in range(size)])
+    return teams
+
+
+def cores_of(setup: Setup) -> tuple[int, ...]:
+    """Of a process that may use the cores this one may: its devices, or all where a GPU computes."""
+    available = tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(available[number] for number in setup.devices) if setup.device == "cpu" else available

@@ -1,0 +1,201 @@
+"""A team of processes as the launcher sees it: its leader is told what to do, and it works while all of it lives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from swiftspec.engine.process.placement import Site
+from swiftspec.engine.process.protocol import Committed, Finished, Generate, Ready, Setup
+from swiftspec.engine.process.timeouts import RestartBudget
+from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
+from swiftspec.errors import EngineError
+from swiftspec.policies.effects import Role
+
+__all__ = ["Crew", "ProcessInfo"]
+
+_START_ATTEMPTS = 4
+_log = logging.getLogger("swiftspec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """A process of the engine, the cores it may use, and what it computes on.
+
+    group: which of several target groups. rank: in the group's team. node: where its id and its cores count.
+    """
+
+    role: Role
+    group: int
+    rank: int
+    node: int
+    pid: int
+    cores: tuple[int, ...]
+    device: str
+
+
+class Crew:
+    """The processes of one team, which may be started again.
+
+    Parameters
+    ----------
+    site : Site
+        Starts them.
+    setups : sequence of Setup
+        One for each rank, the leader first.
+    max_restarts : int
+        How often within an hour, see `reports_or_restart`.
+    """
+
+    def __init__(self, site: Site, setups: Sequence[Setup], *, max_restarts: int = 0) -> None:
+        self.role = setups[0].role
+        self.group = setups[0].group
+        self.num_starts = 0
+        self.processes: tuple[ProcessInfo, ...] = ()  # once all are ready
+        self.last_error = ""  # what ended it last
+        self._site = site
+        self._setups = setups
+        self._workers: list[Worker] = []
+        self._ending: list[Worker] = []  # killed, and not seen to have ended
+        self._ready: dict[int, ProcessInfo] = {}  # by rank
+        self._restarts = RestartBudget(max_restarts)
+        self._has_said_so = False  # that there is no restart left
+        self.asked = 0  # number of the request it was given last
+        self._done = 0  # and of the one it finished last
+
+    def start(self) -> None:
+        """Ask for every process, without waiting; `attend_start` and the reports say when they have their models.
+
+        EngineError or ValueError if that is impossible already.
+        """
+        self.num_starts += 1
+        size = len(self._setups)
+        name = f"{self.role}-{self.group}-{self.num_starts}"
+        team = self._site.team(name, self._setups) if size > 1 else ""
+        for setup in self._setups:
+            self._workers.append(self._site.start(replace(setup, team=team)))
+
+    def attend_start(self) -> None:
+        """Notice what became of a first start; where the fork server or a draft's process died, start again.
+
+        ValueError or EngineError if a process cannot load its models, or dies once too often.
+        """
+        try:
+            for _ in self.reports():
+                pass  # nothing has been asked for
+        except WorkerLostError as lost:
+            is_draft = self.role is Role.DRAFT
+            if (lost.was_started and not is_draft) or self.num_starts >= _START_ATTEMPTS:
+                raise
+            self.close()
+            self.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """All processes are there, with their models."""
+        return bool(self.processes)
+
+    @property
+    def is_idle(self) -> bool:
+        """Ready, and done with all it was asked for."""
+        return self.is_ready and self._done == self.asked
+
+    @property
+    def is_running(self) -> bool:
+        """At a request."""
+        return self.is_ready and self._done != self.asked
+
+    def generate(self, command: Generate) -> None:
+        """Give the leader a request; it leaves any other."""
+        self.asked = command.number
+        self._workers[0].send(command)
+
+    def stop(self) -> None:
+        """Tell the leader to end the request it is at."""
+        self._workers[0].send(None)
+
+    def reports(self) -> Iterator[Committed | Finished]:
+        """What it has said since. ValueError or EngineError if one of its processes failed or is gone."""
+        for worker in reversed(self._workers):  # where a follower is gone the leader fails, too, but not by itself
+            while worker.poll():
+                report = self._note(worker, worker.receive())
+                if isinstance(report, Committed | Finished):
+                    yield report
+
+    def reports_or_restart(self) -> Iterator[Committed | Finished]:
+        """As `reports`; a crew that failed is started again instead, if it may be. Never waits, never raises."""
+        try:
+            yield from self.reports()
+        except (EngineError, ValueError) as error:
+            self._fail(error)
+        if not self._workers:
+            self._restart()
+
+    def _restart(self) -> None:
+        self._ending = [worker for worker in self._ending if not worker.has_ended]
+        if self._restarts.is_spent and not self._has_said_so:
+            self._has_said_so = True
+            often = f"{self._restarts.most + 1} times" if self._restarts.most else "and max_restarts is 0"
+            _log.warning(
+                "the %s has died %s within an hour; the target decodes alone. The last time: %s",
+                self.role,
+                often,
+                self.last_error,
+            )
+        if self._ending or not self._restarts.allows_now:
+            return
+        self._restarts.take()
+        self._has_said_so = False
+        try:
+            self.start()
+        except (EngineError, ValueError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End what is left of it, without waiting."""
+        self.last_error = str(error)
+        for worker in self._workers:
+            worker.kill()
+        self._ending += self._workers
+        self._forget()
+
+    def _note(self, worker: Worker, report: object) -> object:
+        if isinstance(report, Ready):
+            setup = worker.setup
+            self._ready[setup.rank] = ProcessInfo(
+                role=setup.role,
+                group=setup.group,
+                rank=setup.rank,
+                node=worker.node,
+                pid=report.pid,
+                cores=report.cores,
+                device=report.device,
+            )
+            if len(self._ready) == len(self._setups):
+                self.processes = tuple(self._ready[rank] for rank in range(len(self._setups)))
+                self._restarts.succeeded()
+        elif isinstance(report, Finished):
+            self._done = max(self._done, report.number)
+        return report
+
+    def hang_up(self) -> None:
+        """Let every process end."""
+        for worker in self._workers:
+            worker.hang_up()
+
+    def close(self) -> None:
+        """End every process."""
+        with ExitStack() as stack:
+            for worker in (*self._ending, *self._workers):
+                stack.callback(worker.close)
+            self.hang_up()
+        self._ending.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._workers.clear()
+        self._ready.clear()
+        self.processes = ()
+        self.asked = self._done = 0

@@ -1,0 +1,157 @@
+"""A process of the engine as the launcher sees it: commands go in, reports come out, and it may be gone."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+from typing import Protocol
+
+from swiftspec.engine.process.fork_server_client import ForkedProcess, Nursery
+from swiftspec.engine.process.pipes import PipeEnd, pipe
+from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
+from swiftspec.errors import EngineError
+
+__all__ = ["LocalWorker", "Worker", "WorkerLostError", "check_report", "start_process"]
+
+_ENDS_WITHIN_S = 0.2
+_KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
+_LOOK_EVERY_S = 0.02
+
+
+class WorkerLostError(EngineError):
+    """A process of this machine has ended without a word of its own.
+
+    Attributes
+    ----------
+    was_started : bool
+        False where the fork server died, or could not fork, before there was a process.
+    """
+
+    def __init__(self, sentence: str, *, was_started: bool) -> None:
+        super().__init__(sentence)
+        self.was_started = was_started
+
+
+class Worker(Protocol):
+    """A started process.
+
+    node: the machine that it is on, of several; 0 is the launcher's.
+    """
+
+    setup: Setup
+    node: int
+
+    def send(self, command: Command) -> None:
+        """Tell it something, without waiting; nothing happens if it is gone."""
+
+    def poll(self) -> bool:
+        """Whether `receive` would answer, or raise, at once."""
+
+    def receive(self) -> Report:
+        """Its next report. ValueError with its sentence if it failed at what the user gave, else EngineError."""
+
+    def hang_up(self) -> None:
+        """Let it end."""
+
+    def kill(self) -> None:
+        """End it at once; `has_ended` says when that is done."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, as far as is known here."""
+
+    def close(self) -> None:
+        """Hang up, and end the process if that does not; waits for its end no longer than a bound."""
+
+
+def start_process(nursery: Nursery, num_threads: int) -> tuple[ForkedProcess, list[PipeEnd]]:
+    """A process that is being started, and a pipe to each of its threads. EngineError if it cannot be."""
+    try:
+        pipes = [pipe() for _ in range(num_threads)]
+    except OSError as error:
+        raise EngineError(f"a process cannot be started ({error.strerror})") from error
+    with ExitStack() as unless_started, ExitStack() as stack:
+        for ours, their_end in pipes:
+            unless_started.callback(ours.close)
+            stack.enter_context(their_end)
+        process = nursery.start([their_end.fileno() for _, their_end in pipes])
+        unless_started.pop_all()
+    return process, [ours for ours, _ in pipes]
+
+
+class LocalWorker:
+    """A process of this machine, and the pipe to it that nobody else holds."""
+
+    def __init__(self, setup: Setup, process: ForkedProcess, end: PipeEnd) -> None:
+        self.setup = setup
+        self.node = 0
+        self._process = process
+        self._pipe = end
+        end.send(setup)
+
+    @classmethod
+    def start(cls, setup: Setup, nursery: Nursery) -> LocalWorker:
+        """A process of its own."""
+        process, (end,) = start_process(nursery, 1)
+        return cls(setup, process, end)
+
+    def send(self, command: Command) -> None:
+        self._pipe.send(command)
+
+    def poll(self) -> bool:
+        if not self._process.has_started:
+            self._process.attend()
+        return self._pipe.poll()
+
+    def receive(self) -> Report:
+        while not self.poll():
+            time.sleep(_LOOK_EVERY_S)
+        try:
+            report: Report = self._pipe.take()
+        except EOFError as error:
+            raise self._lost() from error
+        return check_report(report)
+
+    def _lost(self) -> WorkerLostError:
+        code = self._process.exit_code(within_s=_ENDS_WITHIN_S)
+        if self._process.has_started:
+            return WorkerLostError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}", was_started=True)
+        why = self._process.refusal or "the fork server, which starts the engine's processes, ended"
+        return WorkerLostError(f"the {self.setup.name} process could not be started: {why}", was_started=False)
+
+    def fileno(self) -> int:
+        """Readable when `poll` is true."""
+        return self._pipe.fileno()
+
+    def hang_up(self) -> None:
+        self._pipe.close()
+
+    def kill(self) -> None:
+        self.hang_up()
+        self._process.kill()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.has_ended
+
+    def close(self) -> None:
+        self.hang_up()
+        if not self._process.await_end(within_s=_ENDS_WITHIN_S):
+            self._process.kill()
+            self._process.await_end(within_s=_KILLED_WITHIN_S)
+
+
+def check_report(report: Report) -> Report:
+    """The report, unless it is that the process failed, which is raised."""
+    if isinstance(report, Failed):
+        raise (ValueError if report.is_user_error else EngineError)(report.sentence)
+    return report
+
+
+def _fate(code: int | None) -> str:
+    if code is None:
+        return ""
+    if code == -signal.SIGKILL:
+        return ": it was killed (signal 9), by hand or for want of memory"
+    return f" ({f'signal {-code}' if code < 0 else f'exit code {code}'})"

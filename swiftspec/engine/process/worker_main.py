@@ -1,0 +1,210 @@
+"""One process of the engine, forked by the fork server for the launcher.
+
+It pins itself to its cores before torch starts its threads and loads its share of the models. The leader of a team
+then runs role programs, one request at a time; the others compute what it tells them. It ends with its launcher.
+"""
+
+import gc
+import os
+import select
+import threading
+import traceback
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.driver import Driver, Model
+from swiftspec.engine.model.runner import CachedDecoder
+from swiftspec.engine.parallel.sharded_model import Leading, follow
+from swiftspec.engine.parallel.tp_group import SilentTeam, Team
+from swiftspec.engine.process.gpu_streams import own_stream
+from swiftspec.engine.process.placement import cores_of
+from swiftspec.engine.process.protocol import Committed, Failed, Finished, Generate, Ready, Setup
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from swiftspec.policies.recovery import Recoverable, recoverable
+
+__all__ = ["serve"]
+
+_WARM_ROWS = 32  # more are rare, and merely slower the first time
+_loading = threading.Lock()  # of the threads of one process: kernels are compiled once, and memory peaks one by one
+
+
+def serve(*connections: Connection, launcher: int | None = None) -> None:
+    """Obey the launcher until it hangs up: a role, or several, each with a connection and a thread of its own.
+
+    launcher: its pidfd, where the kernel has such. A process that the launcher's program forked keeps its pipes open.
+    """
+    torch.set_num_interop_threads(1)
+    if len(connections) == 1:
+        _obey(*connections, launcher)
+        return
+    threads = [threading.Thread(target=_obey, args=(connection, launcher)) for connection in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _obey(connection: Connection, launcher: int | None) -> None:
+    try:
+        setup: Setup = connection.recv()
+    except (EOFError, ConnectionResetError):
+        return  # before it had said anything
+    _end_with_launcher(connection, launcher)
+    os.sched_setaffinity(0, cores_of(setup))
+    try:
+        _serve(connection, setup)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the launcher is gone
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
+        with suppress(BrokenPipeError, ConnectionResetError):  # it failed because the launcher is ending
+            connection.send(_failure(error, setup))
+
+
+def _failure(error: Exception, setup: Setup) -> Failed:
+    if _is_out_of_memory(error):
+        models = " and ".join(map(str, setup.models.values()))
+        return Failed(f"{models}: out of memory in the {setup.name} process, {_first_line(error)}", is_user_error=True)
+    if isinstance(error, ValueError):
+        return Failed(str(error), is_user_error=True)
+    return Failed(traceback.format_exc(), is_user_error=False)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's, a GPU's, or what torch makes of the C library's."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["allocation failed"])[0]
+
+
+def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
+    """When the launcher hangs up, or has ended, end at once, whatever the main thread is at.
+
+    Even a collective that waits forever.
+    """
+    hung_up = select.poll()
+    hung_up.register(connection.fileno(), 0)  # POLLHUP and POLLERR alone, which need not be asked for
+    if launcher is not None:
+        hung_up.register(launcher, select.POLLIN)
+
+    def wait() -> None:
+        hung_up.poll()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _serve(connection: Connection, setup: Setup) -> None:
+    torch.set_num_threads(setup.num_threads)
+    device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
+    if setup.device != "cpu":
+        torch.cuda.set_device(device)
+    with own_stream(device) if setup.is_thread else nullcontext():
+        _run(connection, setup, device)
+
+
+def _run(connection: Connection, setup: Setup, device: str) -> None:
+    team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
+    with _loading:
+        models = _loaded(setup, team, device)
+    gc.disable()  # a collection in the middle of a round would be its longest part
+    gc.freeze()
+    ready = Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device)
+    if team.is_leader:
+        leading: Mapping[Role, Model] = models
+        if team.size > 1:
+            leading = {role: Leading(model, team, role) for role, model in models.items()}
+        vocab_size = min(model.vocab_size for model in models.values())
+        _lead(connection, setup, leading, ready, vocab_size=vocab_size)
+    else:
+        connection.send(ready)
+        with torch.inference_mode():
+            follow(models, team)
+        connection.recv()  # the leader is gone; the launcher will find that out, and hang up
+
+
+def _loaded(setup: Setup, team: Team, device: str) -> Mapping[Role, CachedDecoder]:
+    """The models, having run once."""
+    room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
+    models = {
+        role: CachedDecoder.load(reference, device=device, team=SilentTeam(team) if setup.silent else team, **room)
+        for role, reference in setup.models.items()
+    }
+    for model in models.values():
+        model.warm_up(_WARM_ROWS)
+    return models
+
+
+def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], ready: Ready, *, vocab_size: int) -> None:
+    """Run role programs, one request after another."""
+    # Anything to read while a request runs means: stop (the launcher hung up, or said so).
+    readable = select.poll()
+    readable.register(connection.fileno(), select.POLLIN | select.POLLHUP)
+
+    def interrupted() -> bool:
+        return bool(readable.poll(0))
+
+    is_target = setup.role is Role.TARGET
+    with ExitStack() as stack:
+        channels = [
+            stack.enter_context(
+                Channel(
+                    address,
+                    bind=is_target,
+                    leads=is_target,
+                    vocab_size=vocab_size,
+                    interrupted=interrupted,
+                    curve=setup.curve if address.startswith("tcp:") else None,
+                )
+            )
+            for address in setup.channels
+        ]
+        connection.send(ready)
+        while True:
+            command = connection.recv()
+            if not isinstance(command, Generate):
+                continue  # a stop that came after the end
+            for channel in channels:
+                channel.begin(command.number)
+            driver = Driver(
+                role=setup.role,
+                group=setup.group,
+                models=models,
+                channels=channels,
+                commit=partial(_commit, connection, command.number),
+                interrupted=interrupted,
+                sampler=command.sampler,
+            )
+            part = _part(command, setup.role)
+            with torch.inference_mode():
+                spans = driver.run(part.run() if part else command.policy.programs(command.request)[setup.role])
+            connection.send(Finished(command.number, spans, losses=part.num_losses if part else 0))
+            gc.collect()
+
+
+def _part(command: Generate, role: Role) -> Recoverable | None:
+    """What a role does where it has a peer to lose."""
+    if command.policy.layout is not Layout.DISAGGREGATED:
+        return None
+    return recoverable(
+        command.policy,
+        command.request,
+        role,
+        fallback=command.fallback,
+        patience_s=command.patience_s,
+        alone=command.alone,
+    )
+
+
+def _commit(connection: Connection, number: int, tokens: tuple[int, ...]) -> None:
+    connection.send(Committed(number, tokens))

@@ -1,5 +1,0 @@
-"""The report of a plan as one self-contained HTML file. No torch and no simulator here."""
-
-from swiftspec.html.page import render
-
-__all__ = ["render"]

@@ -1,0 +1,29 @@
+"""Models: shapes by name or from config.json, how they are sharded, what their weights weigh."""
+
+from swiftspec.models.published import (
+    MOST_PADDING,
+    NOT_LISTED,
+    NamedModel,
+    known_model,
+    likely_vocabulary,
+    model_names,
+    registered_name,
+)
+from swiftspec.models.quantisation import QUANTISATIONS, Quantisation, weight_bytes
+from swiftspec.models.sharding import Shard, shard_of, sharded
+
+__all__ = [
+    "MOST_PADDING",
+    "NOT_LISTED",
+    "QUANTISATIONS",
+    "NamedModel",
+    "Quantisation",
+    "Shard",
+    "known_model",
+    "likely_vocabulary",
+    "model_names",
+    "registered_name",
+    "shard_of",
+    "sharded",
+    "weight_bytes",
+]

@@ -1,0 +1,89 @@
+"""Models by name: shapes as their config.json states them, for planning without the files.
+
+`published.json` holds what sizes and costs depend on (nothing of rotary embeddings or norms' eps), the repository the
+shape is that of, how many parameters that has, and the vocabulary: drafts need their target's.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from swiftspec.models.names import out_of_scope, resolve, unknown
+from swiftspec.models.spec import ModelSpec
+
+__all__ = [
+    "MOST_PADDING",
+    "NOT_LISTED",
+    "NamedModel",
+    "known_model",
+    "likely_vocabulary",
+    "model_names",
+    "registered_name",
+]
+
+NOT_LISTED = (
+    "`swiftspec models` lists those that are known by name; another llama, mistral, qwen2 or qwen3 model can be named "
+    "by a directory with its config.json"
+)
+_TABLE = Path(__file__).with_name("published.json")
+# Vocabularies whose sizes differ by no more are taken for one that is padded differently, as Qwen2's of 151,936 and
+# 152,064 tokens.
+MOST_PADDING = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model of the table. `source`: its repository on the Hugging Face hub."""
+
+    name: str
+    spec: ModelSpec
+    vocabulary: str
+    source: str
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    table: dict[str, dict[str, Any]] = json.loads(_TABLE.read_text(encoding="utf-8"))
+    return table
+
+
+def model_names() -> list[str]:
+    """Every name in the table."""
+    return list(_table())
+
+
+def registered_name(name: str, *, field: str = "model") -> str | None:
+    """The name in the table of a model as people write it, or of its repository; None if it is not there.
+
+    Raises
+    ------
+    ValueError
+        If it may be several of them, or the name tells that such models are out of scope.
+    """
+    if name not in _table() and (reason := out_of_scope(name)) is not None:
+        raise ValueError(f"{field} is {name!r}; that {reason}")
+    return resolve(field, name, {known: (entry["source"],) for known, entry in _table().items()})
+
+
+def known_model(name: str) -> NamedModel:
+    """ValueError with the closest names if there is none of this one."""
+    if name not in _table():
+        raise unknown("model", name, _table(), otherwise=NOT_LISTED)
+    entry = _table()[name]
+    spec = ModelSpec.from_config(entry["config"], source=name)
+    return NamedModel(name=name, spec=spec, vocabulary=entry["vocabulary"], source=entry["source"])
+
+
+def likely_vocabulary(spec: ModelSpec) -> str | None:
+    """The vocabulary of the table that a model of this architecture most likely has, by its size; None if none fits."""
+    return next(
+        (
+            known.vocabulary
+            for known in map(known_model, model_names())
+            if known.spec.architecture == spec.architecture
+            and abs(known.spec.vocab_size - spec.vocab_size) <= MOST_PADDING
+        ),
+        None,
+    )

@@ -1,0 +1,49 @@
+"""What weights weigh: quantisation of the layers' matrices; embeddings, head, norms and biases stay in bf16."""
+
+from dataclasses import dataclass
+
+from swiftspec.models.names import unknown
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["QUANTISATIONS", "Quantisation", "weight_bytes"]
+
+_BF16_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantisation:
+    """Bits of a weight in a layer's matrix, and those of its scales: `scale_bits` for every `group_size` weights.
+
+    A group of 0 is a whole output row, whose scale is too little to count.
+    """
+
+    name: str
+    weight_bits: int
+    group_size: int = 0
+    scale_bits: int = 0
+
+    @property
+    def bytes_per_weight(self) -> float:
+        scales = self.scale_bits / self.group_size if self.group_size else 0.0
+        return (self.weight_bits + scales) / 8
+
+
+QUANTISATIONS: dict[str, Quantisation] = {
+    quantisation.name: quantisation
+    for quantisation in (
+        Quantisation(name="bf16", weight_bits=16),
+        Quantisation(name="fp8", weight_bits=8),
+        Quantisation(name="int8", weight_bits=8),
+        # AWQ (arXiv 2306.00978): an fp16 scale and a 4-bit zero for every 128 weights.
+        Quantisation(name="int4", weight_bits=4, group_size=128, scale_bits=20),
+    )
+}
+
+
+def weight_bytes(spec: ModelSpec, quantisation: str) -> int:
+    """Memory of a model's weights. ValueError for a quantisation that is not in the table."""
+    if quantisation not in QUANTISATIONS:
+        raise unknown("quant", quantisation, QUANTISATIONS)
+    matrices = spec.num_layers * spec.layer_matrix_parameters
+    rest = spec.num_parameters - matrices
+    return round(matrices * QUANTISATIONS[quantisation].bytes_per_weight) + rest * _BF16_BYTES

@@ -1,0 +1,114 @@
+"""A device's share of a model under tensor parallelism: one definition for what it costs and for what it holds."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["Shard", "shard_of", "sharded"]
+
+_ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """What one rank holds of a model.
+
+    Attributes
+    ----------
+    spec : ModelSpec
+        Its shape, padding included: `sharded` of the model's.
+    degree, rank : int
+        Ranks that share the model, and which of them this is.
+    query_heads, kv_heads : tuple of int or None
+        The model's head in each slot of this rank; None where a slot is padding. Equally many query slots in a row
+        belong to a KV slot, as in any model.
+    neurons, vocabulary : range
+        Of the feed-forward network and of the head; padding, which comes last, not included.
+    """
+
+    spec: ModelSpec
+    degree: int
+    rank: int
+    query_heads: tuple[int | None, ...]
+    kv_heads: tuple[int | None, ...]
+    neurons: range
+    vocabulary: range
+
+
+def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
+    """The shape that one of `degree` devices computes with and holds.
+
+    Whole groups of heads go to a device, zero-padded to equal numbers. Beyond one device per KV head, groups are cut
+    into pieces of query heads, each with its own copy of the KV head, such that a device's attention has the fewest
+    weights. Neurons and vocabulary are padded to equal multiples of 16.
+
+    Raises
+    ------
+    ValueError
+        If the degree is below 1.
+    """
+    if degree < 1:
+        raise ValueError(f"degree is {degree}; expected at least 1")
+    if degree == 1:
+        return spec
+    num_pieces, piece_size = _pieces(spec, degree)
+    return dataclasses.replace(
+        spec,
+        num_heads=num_pieces * piece_size,
+        num_kv_heads=num_pieces,
+        intermediate_size=_columns(spec.intermediate_size, degree),
+        vocab_size=_columns(spec.vocab_size, degree),
+    )
+
+
+def shard_of(spec: ModelSpec, degree: int, rank: int) -> Shard:
+    """What rank `rank` of `degree` holds: all heads, neurons and tokens are with some rank, each query head with one.
+
+    Raises
+    ------
+    ValueError
+        If the degree is below 1, or there is no such rank.
+    """
+    share = sharded(spec, degree)
+    if not 0 <= rank < degree:
+        raise ValueError(f"rank is {rank}; expected 0 to {degree - 1}")
+    size = share.group_size
+    pieces = [
+        (kv_head, range(first, min(first + size, (kv_head + 1) * spec.group_size)))
+        for kv_head in range(spec.num_kv_heads)
+        for first in range(kv_head * spec.group_size, (kv_head + 1) * spec.group_size, size)
+    ]
+    held = pieces[rank * share.num_kv_heads : (rank + 1) * share.num_kv_heads]
+    query_heads = [head for _, heads in held for head in (*heads, *[None] * (size - len(heads)))]
+    return Shard(
+        spec=share,
+        degree=degree,
+        rank=rank,
+        query_heads=_filled(query_heads, share.num_heads),
+        kv_heads=_filled([kv_head for kv_head, _ in held], share.num_kv_heads),
+        neurons=_part(spec.intermediate_size, share.intermediate_size, rank),
+        vocabulary=_part(spec.vocab_size, share.vocab_size, rank),
+    )
+
+
+def _pieces(spec: ModelSpec, degree: int) -> tuple[int, int]:
+    """Pieces of a device, and the query heads of each."""
+    groups, size = spec.num_kv_heads, spec.group_size
+    # Copies of KV heads fill the cache: as long as there is a group for every device, none is made.
+    sizes = [size] if degree <= groups else range(1, size + 1)
+    choices = [(-(-groups * -(-size // piece) // degree), piece) for piece in sizes]
+    # A query head is as many weights (its rows, its columns of the output) as a KV head (rows of keys and of values).
+    return min(choices, key=lambda choice: (choice[0] * (choice[1] + 1), choice))
+
+
+def _columns(size: int, degree: int) -> int:
+    return -(-size // (degree * _ALIGNMENT)) * _ALIGNMENT
+
+
+def _part(size: int, width: int, rank: int) -> range:
+    return range(min(rank * width, size), min((rank + 1) * width, size))
+
+
+def _filled(heads: list[int | None] | list[int], size: int) -> tuple[int | None, ...]:
+    return (*heads, *[None] * (size - len(heads)))

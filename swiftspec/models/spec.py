@@ -1,0 +1,341 @@
+"""Facts about models that every stage shares: shape, size, and the shape after inflation.
+
+Standard library, numpy and pydantic only: planning must work on a machine without torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from swiftspec.files.reading import read_json, shown
+
+__all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "is_model_directory", "model_directory"]
+
+_DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+_ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
+# Transformers fills these in when a config.json leaves them out.
+_DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}
+_DEFAULT_HEAD_DIM: Final = {"qwen3": 128}
+_DEFAULT_EPS: Final = 1e-6
+_DEFAULT_ROPE_THETA: Final = 10000.0
+_MOST: Final = 2**53  # a whole number that is exact as a float, and far beyond any model
+_MOST_DIGITS: Final = 9  # of a dimension that a user asks for
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one number of `dtype` ("fp32", "bf16", "fp16" or torch's spelling)."""
+    if dtype not in _DTYPE_BYTES:
+        raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(_DTYPE_BYTES)}")
+    return _DTYPE_BYTES[dtype]
+
+
+def model_directory(name: str | Path) -> Path:
+    """The directory that `name` stands for: `demo/NAME` is a model shipped with the package, anything else a path."""
+    directory = _directory(name)
+    if not directory.is_dir():
+        raise ValueError(f"model {str(name)!r}: there is no directory {directory}")
+    return directory
+
+
+def is_model_directory(name: str | Path) -> bool:
+    """Whether there is a directory that `name` stands for."""
+    return _directory(name).is_dir()
+
+
+def _directory(name: str | Path) -> Path:
+    parts = Path(name).parts
+    bundled = len(parts) == 2 and parts[0] == "demo"
+    return Path(__file__).parents[1] / "demo" / parts[1] if bundled else Path(name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RopeScaling:
+    """Llama 3's stretching of the rotary wavelengths beyond the context of its first training."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """Shape of a Llama-family decoder, as its config.json states it."""
+
+    architecture: str
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    qk_norm: bool
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def from_directory(cls, directory: str | Path) -> ModelSpec:
+        """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
+        return _Config.read(Path(directory)).spec()
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any], *, source: str) -> ModelSpec:
+        """The shape that the values of a config.json say; `source` is what to blame in errors."""
+        return _Config(Path(source), values).spec()
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of all key heads together; the value heads are as wide."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def layer_matrix_parameters(self) -> int:
+        """Weights of one layer's projections: attention and feed-forward, without biases and norms."""
+        attention = self.hidden_size * 2 * (self.query_size + self.kv_size)
+        return attention + 3 * self.hidden_size * self.intermediate_size
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the whole model; a tied head counts once."""
+        biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.output_bias * self.hidden_size
+        norms = 2 * self.hidden_size + self.qk_norm * 2 * self.head_dim
+        layer = self.layer_matrix_parameters + biases + norms
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        return self.num_layers * layer + embeddings + self.hidden_size
+
+    def weight_bytes(self, dtype: str) -> int:
+        """Memory of the weights in `dtype`."""
+        return self.num_parameters * dtype_bytes(dtype)
+
+    def kv_bytes_per_token(self, dtype: str) -> int:
+        """Memory of one token's keys and values, all layers."""
+        return 2 * self.num_layers * self.kv_size * dtype_bytes(dtype)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inflation:
+    """Shape to which a model is expanded without changing its output; None leaves a dimension as it is.
+
+    When only `hidden` is given, heads and intermediate grow in proportion. Heads come in whole groups, so that the
+    number of query heads per key/value head stays the same. `positions` is the longest context; what the model says
+    beyond its own is no longer text.
+    """
+
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    intermediate: int | None = None
+    positions: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value < 1:
+                raise ValueError(f"inflation: {field.name} is {value}; expected a positive integer")
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return ",".join(f"{name}={value}" for name, value in given.items() if value is not None)
+
+    @classmethod
+    def parse(cls, text: str) -> Inflation:
+        """Read `layers=24,hidden=1024`. ValueError names the key and value that do not fit."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        values: dict[str, int] = {}
+        for part in text.split(","):
+            key, equals, value = (piece.strip() for piece in part.partition("="))
+            if key not in names or not equals:
+                raise ValueError(f"inflation: {shown(part.strip())} is not KEY=NUMBER with a key of {', '.join(names)}")
+            if key in values:
+                raise ValueError(f"inflation: {key} is given twice")
+            if not (value.isascii() and value.isdigit()) or len(value) > _MOST_DIGITS or int(value) < 1:
+                raise ValueError(
+                    f"inflation: {key} is {shown(value)}; expected a positive integer of at most {_MOST_DIGITS} digits"
+                )
+            values[key] = int(value)
+        return cls(**values)
+
+    def inflated(self, spec: ModelSpec) -> ModelSpec:
+        """Spec of the expanded model. ValueError if a dimension would shrink or heads do not form whole groups."""
+        hidden = self.hidden or spec.hidden_size
+        heads, intermediate = self.heads, self.intermediate
+        if heads is None:
+            groups = -(-spec.num_kv_heads * hidden // spec.hidden_size)
+            heads = groups * spec.group_size
+        if intermediate is None:
+            intermediate = -(-spec.intermediate_size * hidden // spec.hidden_size)
+        grown = {
+            "layers": (self.layers or spec.num_layers, spec.num_layers),
+            "hidden": (hidden, spec.hidden_size),
+            "heads": (heads, spec.num_heads),
+            "intermediate": (intermediate, spec.intermediate_size),
+            "positions": (self.positions or spec.max_position, spec.max_position),
+        }
+        for name, (value, original) in grown.items():
+            if value < original:
+                raise ValueError(f"inflation: {name} is {value}; expected at least the model's own {original}")
+        if heads % spec.group_size:
+            raise ValueError(f"inflation: heads is {heads}; expected a multiple of the group size {spec.group_size}")
+        return dataclasses.replace(
+            spec,
+            num_layers=grown["layers"][0],
+            hidden_size=hidden,
+            num_heads=heads,
+            num_kv_heads=heads // spec.group_size,
+            intermediate_size=intermediate,
+            max_position=grown["positions"][0],
+            # The mean square now runs over more dimensions, all of the new ones zero.
+            rms_norm_eps=spec.rms_norm_eps * spec.hidden_size / hidden,
+        )
+
+
+class _Config:
+    """A config.json with typed access; every complaint names the directory, the field and its value."""
+
+    def __init__(self, directory: Path, values: Mapping[str, Any]) -> None:
+        self.directory = directory
+        self.values = values
+
+    @classmethod
+    def read(cls, directory: Path) -> _Config:
+        path = directory / "config.json"
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}: holds {type(values).__name__}; expected an object")
+        return cls(directory, values)
+
+    def fail(self, field: str, value: object, expected: str) -> ValueError:
+        return ValueError(f"{self.directory}: config.json {field} is {shown(value)}; expected {expected}")
+
+    def integer(self, field: str, default: int | None = None) -> int:
+        value = self.values.get(field)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+            raise self.fail(field, value, "a positive integer")
+        return value
+
+    def number(self, field: str, default: float | None = None, *, source: Mapping[str, Any] | None = None) -> float:
+        value = (self.values if source is None else source).get(field)
+        value = default if value is None else value
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+            raise self.fail(field, value, "a positive number")
+        return float(value)
+
+    def flag(self, field: str, default: bool) -> bool:
+        value = self.values.get(field, default)
+        if not isinstance(value, bool):
+            raise self.fail(field, value, "true or false")
+        return value
+
+    def architecture(self) -> str:
+        model_type = self.values.get("model_type")
+        if model_type is None:
+            names = self.values.get("architectures")
+            first = names[0] if isinstance(names, list) and names else None
+            model_type = str(first).removesuffix("ForCausalLM").lower() if first else None
+        if model_type not in _ARCHITECTURES:
+            raise self.fail("model_type", model_type, f"one of {', '.join(_ARCHITECTURES)}")
+        return str(model_type)
+
+    def require_supported(self, architecture: str) -> None:
+        """Refuse what would be computed wrongly in silence."""
+        if self.values.get("hidden_act", "silu") not in ("silu", "swish"):
+            raise self.fail("hidden_act", self.values["hidden_act"], "'silu'")
+        if self.flag("mlp_bias", False):
+            raise self.fail("mlp_bias", True, "false")
+        layer_types = self.values.get("layer_types") or []
+        if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
+            raise self.fail("layer_types", layer_types, "'full_attention' in every layer")
+        default_window = 4096 if architecture == "mistral" else None
+        window = self.values.get("sliding_window", default_window)
+        if window is not None and not layer_types and self.flag("use_sliding_window", architecture == "mistral"):
+            expected = "null, since sliding-window attention is not supported"
+            if "sliding_window" in self.values:
+                raise self.fail("sliding_window", window, expected)
+            raise ValueError(
+                f"{self.directory}: config.json sliding_window is left out, which means {window} in a {architecture} "
+                f"model; expected {expected}"
+            )
+
+    def rope(self) -> tuple[float, RopeScaling | None]:
+        """Base and scaling, in the layout of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`)."""
+        field = "rope_parameters" if self.values.get("rope_parameters") is not None else "rope_scaling"
+        rope = self.values.get(field) or {}
+        if not isinstance(rope, dict):
+            raise self.fail(field, rope, "an object")
+        theta_source = rope if "rope_theta" in rope else self.values
+        theta = self.number("rope_theta", _DEFAULT_ROPE_THETA, source=theta_source)
+        if self.number("partial_rotary_factor", 1.0, source=rope) != 1.0:
+            raise self.fail("partial_rotary_factor", rope["partial_rotary_factor"], "1")
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind == "default":
+            return theta, None
+        if kind != "llama3":
+            raise self.fail(f"{field}.rope_type", kind, "'default' or 'llama3'")
+        return theta, RopeScaling(
+            factor=self.number("factor", source=rope),
+            low_freq_factor=self.number("low_freq_factor", source=rope),
+            high_freq_factor=self.number("high_freq_factor", source=rope),
+            original_max_position=int(self.number("original_max_position_embeddings", source=rope)),
+        )
+
+    def eos_token_ids(self) -> tuple[int, ...]:
+        value = self.values.get("eos_token_id")
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in ids):
+            raise self.fail("eos_token_id", value, "a token id or a list of them")
+        return tuple(ids)
+
+    def spec(self) -> ModelSpec:
+        architecture = self.architecture()
+        self.require_supported(architecture)
+        hidden, heads = self.integer("hidden_size"), self.integer("num_attention_heads")
+        kv_heads = self.integer("num_key_value_heads", heads)
+        if heads % kv_heads:
+            raise self.fail("num_key_value_heads", kv_heads, f"a divisor of the {heads} attention heads")
+        head_dim = self.integer("head_dim", _DEFAULT_HEAD_DIM.get(architecture, hidden // heads))
+        if head_dim % 2:
+            raise self.fail("head_dim", head_dim, "an even number")
+        theta, scaling = self.rope()
+        attention_bias = architecture in ("llama", "qwen3") and self.flag("attention_bias", False)
+        return ModelSpec(
+            architecture=architecture,
+            hidden_size=hidden,
+            intermediate_size=self.integer("intermediate_size"),
+            num_layers=self.integer("num_hidden_layers"),
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            vocab_size=self.integer("vocab_size"),
+            max_position=self.integer("max_position_embeddings", _DEFAULT_MAX_POSITION[architecture]),
+            rms_norm_eps=self.number("rms_norm_eps", _DEFAULT_EPS),
+            rope_theta=theta,
+            rope_scaling=scaling,
+            tie_word_embeddings=self.flag("tie_word_embeddings", False),
+            qkv_bias=architecture == "qwen2" or attention_bias,
+            output_bias=attention_bias,
+            qk_norm=architecture == "qwen3",
+            eos_token_ids=self.eos_token_ids(),
+        )

@@ -1,0 +1,102 @@
+"""Trees drafted level by level on the target's devices, anew each round: what EAGLE-2, Sequoia and EasySpec share."""
+
+from collections.abc import Callable, Sequence
+
+from swiftspec.policies.effects import Commit, KeepKV, Program, Role, Step, draft_forward, prefill, target_forward
+from swiftspec.policies.tree import Candidates, Row, Subtree
+from swiftspec.policies.verification import Request, follow
+
+__all__ = ["Layers", "layered_rounds"]
+
+
+class Layers:
+    """One round's tree: nodes by number, in the order they were added, the root (0) first.
+
+    Parameters
+    ----------
+    fresh : sequence of int
+        Verified tokens without KV at the draft, the root last. They take its first tree slots.
+    position : int
+        Of the root.
+    fuzzy : bool
+        Forward layers in groups, all but the fresh tokens; what that leaves in the cache is not kept.
+
+    Attributes
+    ----------
+    scores : list of float
+        Of every node; what they mean is the policy's business.
+    """
+
+    def __init__(self, fresh: Sequence[int], *, position: int, fuzzy: bool) -> None:
+        self._fresh = tuple(fresh)
+        self._position = position
+        self._fuzzy = fuzzy
+        self._tokens = [fresh[-1]]
+        self._parents = [-1]
+        self._rows: list[Row | None] = [None]
+        self._slots = [-1]
+        self._num_slots = 0
+        self.scores = [0.0]
+
+    def add(self, parent: int, token: int, score: float) -> int:
+        """A node's number."""
+        self._tokens.append(token)
+        self._parents.append(parent)
+        self._rows.append(None)
+        self._slots.append(-1)
+        self.scores.append(score)
+        return len(self._tokens) - 1
+
+    def start(self, num_candidates: int) -> Step[Candidates]:
+        """Forward what is fresh; the root's candidates."""
+        first = self._position - len(self._fresh) + 1
+        rows = tuple(Row(token, first + i, (1 << i) - 1) for i, token in enumerate(self._fresh))
+        self._rows[0], self._slots[0], self._num_slots = rows[-1], len(rows) - 1, len(rows)
+        answers = yield from draft_forward(rows, num_candidates)
+        return answers[-1]
+
+    def forward(self, nodes: Sequence[int], num_candidates: int) -> Step[tuple[Candidates, ...]]:
+        """Forward nodes whose parents have been; the candidates of each."""
+        rows = []
+        for node in nodes:
+            above, slot = self._rows[self._parents[node]], self._slots[self._parents[node]]
+            assert above is not None, "a parent is forwarded before its children"
+            row = Row(self._tokens[node], above.position + 1, above.ancestors | 1 << slot)
+            self._rows[node], self._slots[node] = row, self._num_slots
+            self._num_slots += 1
+            rows.append(row)
+        return (yield from draft_forward(tuple(rows), num_candidates, fuzzy=self._fuzzy))
+
+    def subtree(self, nodes: Sequence[int]) -> Subtree:
+        """The root and `nodes`, ascending: every node's parent is the root or one of them."""
+        index = {0: 0} | {node: number for number, node in enumerate(nodes, start=1)}
+        tokens = tuple(self._tokens[node] for node in index)
+        return Subtree(self._position, tokens, tuple(index.get(self._parents[node], -1) for node in index))
+
+    def kept(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        """Draft slots of what is fresh and of those nodes that have one with exact KV."""
+        slots = () if self._fuzzy else (self._slots[node] for node in nodes)
+        return (*range(len(self._fresh)), *(slot for slot in slots if slot >= 0))
+
+
+def layered_rounds(request: Request, draft: Callable[[Layers], Step[list[int]]], *, fuzzy: bool = False) -> Program:
+    """Draft a tree, verify the nodes that `draft` names (root excluded, ascending), keep the KV of accepted ones."""
+    for role in (Role.TARGET, Role.DRAFT):
+        yield from prefill(role, request.prompt[:-1])
+    fresh, position, num_generated = request.prompt[-1:], request.root_position, 0
+    while True:
+        layers = Layers(fresh, position=position, fuzzy=fuzzy)
+        nodes = yield from draft(layers)
+        subtree = layers.subtree(nodes)
+        choices = yield from target_forward(subtree.rows())
+        path, verified = follow(subtree, choices)
+        tokens, finished = request.clip(verified, num_generated=num_generated)
+        yield Commit(tokens)
+        if finished:
+            return
+        yield KeepKV(Role.TARGET, path, len(path))
+        kept = layers.kept([nodes[index - 1] for index in path[1:]])
+        yield KeepKV(Role.DRAFT, kept, len(kept))
+        fresh = tokens[len(kept) - len(fresh) :]
+        position += len(tokens)
+        num_generated += len(tokens)

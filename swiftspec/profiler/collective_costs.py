@@ -1,0 +1,249 @@
+"""What the ranks of a team on a CPU cost each other: sums, gathers and notes between the layers of a forward.
+
+A collective in a tight loop finds its ranks awake and in step, and one whose ranks have just computed does not. So a
+forward is imitated, products of a shard's sizes with the team's own collectives between them, and timed as a whole:
+with them and without, started in step and by a note. What they add is what they cost.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from swiftspec.artifacts.latency import Latency, Provenance
+from swiftspec.artifacts.steps import HostGrid
+from swiftspec.engine.model.packed_linear import Linear
+from swiftspec.engine.model.runner import DTYPES
+from swiftspec.engine.parallel.tp_group import SilentTeam, Team
+from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.models import sharded
+from swiftspec.models.spec import ModelSpec
+from swiftspec.profiler.helper_processes import answer_of_ranks
+from swiftspec.profiler.op_timer import cache_bytes, num_copies
+
+__all__ = ["Samples", "TeamCosts", "team_samples"]
+
+ROWS = (1, 2, 4, 8, 16, 32, 128)  # the last is what a prefill computes at a time
+SAMPLES = 24
+_WARM_UP = 3
+_IN_A_ROW = 50
+_BUSY_S = 2e-4  # what a leader does between two forwards, about
+_LEAST_S = 1e-9
+_NOTE = bytes(200)
+
+
+class Samples(NamedTuple):
+    """Seconds at one number of rows.
+
+    sums: of one all-reduce, the mean over a forward's; in_a_row: likewise, with nothing between them.
+    """
+
+    sums: list[float]
+    gathers: list[float]
+    notes: list[float]
+    in_a_row: list[float]
+
+
+class _Times(NamedTuple):
+    """Seconds of an imitated forward: its layers with the head, and the gather."""
+
+    layers_s: float
+    gather_s: float
+
+    @classmethod
+    def medians(cls, times: Sequence[_Times]) -> _Times:
+        return cls(*map(median, zip(*times, strict=True)))
+
+
+class _Point(NamedTuple):
+    rows: int
+    quantiles_s: tuple[float, ...]
+    provenance: Provenance = Provenance.MEASURED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamCosts:
+    """What a role's team adds to what its shards compute.
+
+    Parameters
+    ----------
+    all_reduce, gather, note : HostGrid
+        Seconds of one, by rows. A note's are what a forward takes longer that starts by one: the followers start later,
+        and their threads of the transport go on beside it.
+    in_a_row_s : mapping
+        Median seconds of an all-reduce right behind another one, by rows: to compare.
+    """
+
+    all_reduce: HostGrid
+    gather: HostGrid
+    note: HostGrid
+    in_a_row_s: Mapping[int, float]
+
+    @classmethod
+    def of(cls, samples: Sequence[Mapping[int, Samples]]) -> TeamCosts:
+        """Of several processes' samples by rows, one after another."""
+        rows = sorted(samples[0])
+
+        def together(field: str, count: int) -> list[float]:
+            return [seconds for each in samples for seconds in getattr(each[count], field)]
+
+        def grid(field: str) -> HostGrid:
+            return HostGrid([_Point(count, _quantiles_s(together(field, count))) for count in rows])
+
+        return cls(
+            all_reduce=grid("sums"),
+            gather=grid("gathers"),
+            note=grid("notes"),
+            in_a_row_s={count: median(together("in_a_row", count)) for count in rows},
+        )
+
+
+def team_samples(
+    spec: ModelSpec, dtype: str, *, devices: Sequence[int], ranks: int, rows: Sequence[int] = ROWS
+) -> Mapping[int, Samples]:
+    """Samples by rows, of processes that divide these cores and a model of this shape.
+
+    Raises
+    ------
+    RuntimeError
+        If a process fails.
+    """
+    available = sorted(os.sched_getaffinity(0))
+    share = len(devices) // ranks
+    own = [available[number] for number in devices]
+    cores = [own[first : first + share] for first in range(0, ranks * share, share)]
+    with run_folder() as folder:
+        arguments = (cores, f"file://{folder / 'team'}", spec, DTYPES[dtype], tuple(rows))
+        what = f"measuring collectives among {ranks} ranks"
+        samples: Mapping[int, Samples] = answer_of_ranks(what, _rank, arguments, num_ranks=ranks)
+    return samples
+
+
+def _rank(
+    rank: int,
+    cores: Sequence[Sequence[int]],
+    store: str,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    rows: Sequence[int],
+    answers: Any,
+) -> None:
+    os.sched_setaffinity(0, cores[rank])
+    torch.set_num_threads(len(cores[rank]))
+    team = Team.join(store, rank=rank, size=len(cores), device="cpu")
+    gc.disable()  # as in the engine's processes
+    with torch.inference_mode():
+        imitation = _Imitation(spec, team, dtype=dtype)
+        samples = {count: imitation.samples(count) for count in rows}
+    if team.is_leader:
+        answers.put(samples)
+        team.dismiss()
+    else:
+        team.listen()
+    team.close()
+
+
+class _Imitation:
+    """Products of a shard's sizes where a forward has them, on weights that are as little cached as a model's."""
+
+    def __init__(self, spec: ModelSpec, team: Team, *, dtype: torch.dtype) -> None:
+        held = sharded(spec, team.size)
+        self._spec, self._team, self._dtype = spec, team, dtype
+        sizes = (
+            (held.query_size + 2 * held.kv_size, spec.hidden_size),
+            (spec.hidden_size, held.query_size),
+            (2 * held.intermediate_size, spec.hidden_size),
+            (spec.hidden_size, held.intermediate_size),
+        )
+        num_bytes = sum(width * depth for width, depth in sizes) * dtype.itemsize
+        copies = min(spec.num_layers, num_copies(num_bytes, cache_bytes(torch.device("cpu"))))
+        self._layers = [[_Product(*size, dtype=dtype) for size in sizes] for _ in range(copies)]
+        self._head = _Product(held.vocab_size, spec.hidden_size, dtype=dtype)
+
+    def samples(self, rows: int) -> Samples:
+        """Every kind of forward in turn, so that a slow spell of the machine is in all of them."""
+        silent, team = SilentTeam(self._team), self._team
+        x = torch.zeros(rows, self._spec.hidden_size, dtype=self._dtype)
+        alone: list[_Times] = []
+        in_step: list[_Times] = []
+        told: list[_Times] = []
+        in_a_row: list[float] = []
+        for _ in range(_WARM_UP + SAMPLES):
+            alone.append(self._forward(rows, silent, self._meet))
+            in_step.append(self._forward(rows, team, self._meet))
+            told.append(self._forward(rows, team, self._tell))
+            in_a_row.append(self._all_reduce_in_a_row(x))
+        told = told[_WARM_UP:]
+        # Medians to compare with, since what is rare is in the shards' own times as well.
+        alone_s, in_step_s, told_s = map(_Times.medians, (alone[_WARM_UP:], in_step[_WARM_UP:], told))
+        note_s = _above(told_s.layers_s - in_step_s.layers_s)
+        num_sums = 2 * self._spec.num_layers
+        return Samples(
+            sums=[_above(times.layers_s - alone_s.layers_s - note_s) / num_sums for times in told],
+            gathers=[_above(times.gather_s - alone_s.gather_s) for times in told],
+            notes=[note_s],
+            in_a_row=in_a_row[_WARM_UP:],
+        )
+
+    def _forward(self, rows: int, team: Team, start: Callable[[], None]) -> _Times:
+        start()
+        start_s = time.perf_counter()
+        for qkv, output, gate_up, down in islice(cycle(self._layers), self._spec.num_layers):
+            qkv(rows)
+            team.all_reduce(output(rows))
+            gate_up(rows)
+            team.all_reduce(down(rows))
+        logits = self._head(rows)
+        computed_s = time.perf_counter()
+        team.gather(logits, self._spec.vocab_size)
+        return _Times(computed_s - start_s, time.perf_counter() - computed_s)
+
+    def _meet(self) -> None:
+        self._team.all_reduce(torch.zeros(1))
+
+    def _tell(self) -> None:
+        """As a forward starts: the leader has been busy with other things, then tells what to keep and what to run."""
+        if not self._team.is_leader:
+            self._team.listen()
+            self._team.listen()
+            return
+        busy_until_s = time.perf_counter() + _BUSY_S
+        while time.perf_counter() < busy_until_s:
+            pass
+        self._team.tell(_NOTE)
+        self._team.tell(_NOTE)
+
+    def _all_reduce_in_a_row(self, x: Tensor) -> float:
+        start_s = time.perf_counter()
+        for _ in range(_IN_A_ROW):
+            self._team.all_reduce(x)
+        return (time.perf_counter() - start_s) / _IN_A_ROW
+
+
+class _Product:
+    """A linear layer with its input, of any number of rows: what it says does not matter."""
+
+    def __init__(self, width: int, depth: int, *, dtype: torch.dtype) -> None:
+        self._linear = Linear(torch.randn(width, depth), None, dtype=dtype)
+        self._input = torch.zeros(max(ROWS), depth, dtype=dtype)
+
+    def __call__(self, rows: int) -> Tensor:
+        return self._linear(self._input[:rows])
+
+
+def _above(seconds: float) -> float:
+    """Noise makes differences below zero of costs that are next to none."""
+    return max(seconds, _LEAST_S)
+
+
+def _quantiles_s(samples_s: Sequence[float]) -> tuple[float, ...]:
+    return Latency.of_samples(samples_s, Provenance.MEASURED).quantiles_s

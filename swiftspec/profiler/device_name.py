@@ -1,0 +1,16 @@
+"""What there is to measure on."""
+
+import torch
+
+from swiftspec.artifacts.document import Origin
+from swiftspec.devices.local import num_devices_here
+
+__all__ = ["origin_on"]
+
+
+def origin_on(device: str) -> Origin:
+    """This command, here, on the processor or on the GPUs, by their own name."""
+    origin = Origin.here()
+    if device != "cuda":
+        return origin
+    return origin.model_copy(update={"device": f"{torch.cuda.get_device_name()}, {num_devices_here(device)} of them"})

@@ -1,0 +1,77 @@
+"""What passes around forwards, from timelines: thinking, sends, hops, what a message costs a busy receiver."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+
+from swiftspec.artifacts.latency import Latency, Provenance
+from swiftspec.artifacts.profile import HostPoint
+from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
+from swiftspec.policies.effects import Role
+
+__all__ = ["arrival_point", "host_points"]
+
+LEAST_SAMPLES = 8
+
+
+def host_points(timelines: Sequence[Timeline]) -> Iterator[HostPoint]:
+    """What passes around an effect: the gap before its span, and the span itself where it is no forward.
+
+    For `wait` it is the hop: from the peer's send to the message in hand, where the receiver was already waiting.
+    """
+    samples: dict[tuple[Phase, int], list[float]] = defaultdict(list)
+    for timeline in timelines:
+        for role in Role:
+            for before, span in pairwise(timeline.of(role)):
+                if span.phase in COMPUTING and span.phase is not Phase.PREFILL:
+                    samples[span.phase, span.rows].append(span.start_s - before.end_s)
+                elif span.phase in (Phase.SEND, Phase.COMPACT, Phase.COMMIT):
+                    samples[span.phase, 1].append(span.end_s - before.end_s)
+        samples[Phase.WAIT, 1] += _hops(timeline)
+    for (phase, rows), seconds in samples.items():
+        if len(seconds) >= LEAST_SAMPLES:
+            latency = Latency.of_samples(seconds, Provenance.MEASURED)
+            yield HostPoint(
+                phase=phase,
+                rows=rows,
+                quantiles_s=latency.quantiles_s,
+                num_samples=len(seconds),
+                provenance=Provenance.MEASURED,
+            )
+
+
+def _hops(timeline: Timeline) -> Iterator[float]:
+    for receiver, sender in ((Role.TARGET, Role.DRAFT), (Role.DRAFT, Role.TARGET)):
+        sends = [span for span in timeline.of(sender) if span.phase is Phase.SEND]
+        waits = [span for span in timeline.of(receiver) if span.phase is Phase.WAIT]
+        for send, wait in zip(sends, waits, strict=False):
+            if wait.start_s < send.start_s:
+                yield max(wait.end_s - send.end_s, 1e-9)
+
+
+def arrival_point(timelines: Sequence[Timeline]) -> HostPoint | None:
+    """What a message costs a target that computes when it comes, from timelines of `Interruptions`.
+
+    The median over pairs of verifications, one with few messages and one with many, of the difference that a message
+    makes; None where that is nothing. On a CPU messages are taken in by a thread of the same cores.
+    """
+    differences = []
+    for timeline in timelines:
+        sends = [span.end_s for span in timeline.of(Role.DRAFT) if span.phase is Phase.SEND]
+        verified = [
+            (span.end_s - span.start_s, sum(span.start_s <= sent_s < span.end_s for sent_s in sends))
+            for span in timeline.phase(Phase.VERIFY)
+        ]
+        for (quiet_s, few), (disturbed_s, many) in zip(verified[::2], verified[1::2], strict=False):
+            if many > few:
+                differences.append((disturbed_s - quiet_s) / (many - few))
+    if len(differences) < LEAST_SAMPLES or median(differences) <= 0:
+        return None
+    return HostPoint(
+        phase=Phase.ARRIVE,
+        rows=1,
+        quantiles_s=Latency.of_samples([median(differences)], Provenance.MEASURED).quantiles_s,
+        num_samples=len(differences),
+        provenance=Provenance.MEASURED,
+    )

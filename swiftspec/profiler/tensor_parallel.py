@@ -1,0 +1,83 @@
+"""Forwards that several ranks divide, composed: what a shard computes, and what its ranks cost each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+from swiftspec.artifacts.latency import Latency, Part, Provenance, weakest
+from swiftspec.artifacts.profile import Collective, StepPoint
+from swiftspec.artifacts.steps import PREFILL_CHUNK, prefill_rows
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies.effects import Role
+from swiftspec.profiler.collective_costs import TeamCosts
+
+__all__ = ["GLOO", "IN_A_ROW", "collective_of", "composed_steps"]
+
+USUAL_ROWS = 8  # those of a verification or expansion that all-reduces are compared at
+GLOO, IN_A_ROW = "gloo", "gloo, in a row"
+
+
+def composed_steps(shards: Iterable[StepPoint], costs: TeamCosts, spec: ModelSpec) -> Iterator[StepPoint]:
+    """Whole forwards of a role's model, from those of shards that waited for nobody.
+
+    A sum of independent parts: its distribution has all their combinations. Only the shard's part is `measured`; a
+    forward's collectives are so many times one that was measured between other products.
+    """
+    for shard in shards:
+        yield _whole(shard, costs, spec)
+
+
+def _whole(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> StepPoint:
+    added = {
+        "all_reduce": _all_reduces(shard, costs, spec),
+        "gather": costs.gather.at(1 if shard.phase is Phase.PREFILL else shard.rows),
+        "note": costs.note.at(shard.rows),
+    }
+    total = shard.latency
+    for latency in added.values():
+        total = _sum(total, latency)
+    means_s = {"shard": shard.latency.mean_s} | {name: latency.mean_s for name, latency in added.items()}
+    # Twenty quantiles of a sum have not quite the mean of the sum.
+    scale = total.mean_s / sum(means_s.values())
+    parts = tuple(
+        Part(
+            name=name,
+            seconds=mean_s * scale,
+            provenance=Provenance.MEASURED if name == "shard" else Provenance.COMPOSED,
+        )
+        for name, mean_s in means_s.items()
+    )
+    provenance = weakest(part.provenance for part in parts)
+    return shard.model_copy(update={"quantiles_s": total.quantiles_s, "provenance": provenance, "parts": parts})
+
+
+def _all_reduces(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> Latency:
+    """All of a forward's: two a layer, for every chunk of a prompt."""
+    first = spec.num_layers // 2
+    layers = {Phase.EXIT: first, Phase.FINISH: spec.num_layers - first}.get(shard.phase, spec.num_layers)
+    is_prompt = shard.phase is Phase.PREFILL
+    num_rows, chunk = (prefill_rows(shard.rows), PREFILL_CHUNK) if is_prompt else (shard.rows, shard.rows)
+    whole_chunks, rest = divmod(num_rows, chunk)
+    total = Latency((0.0,), Provenance.COMPOSED)
+    for rows, count in ((chunk, whole_chunks), (rest, 1)):
+        if rows and count:
+            one = costs.all_reduce.at(rows)
+            # A sample is the mean over a forward, so a forward's sum spreads as it does.
+            several = tuple(2 * layers * count * seconds for seconds in one.quantiles_s)
+            total = _sum(total, Latency(several, Provenance.COMPOSED))
+    return total
+
+
+def _sum(one: Latency, other: Latency) -> Latency:
+    """Of independent latencies."""
+    sums = (left + right for left, right in product(one.quantiles_s, other.quantiles_s))
+    return Latency.of_samples(sums, Provenance.COMPOSED)
+
+
+def collective_of(role: Role, degree: int, ranks: int, costs: TeamCosts) -> Collective:
+    """An all-reduce between computing ranks, and one of many in a row."""
+    rows = min(costs.in_a_row_s, key=lambda count: abs(count - USUAL_ROWS))
+    seconds = {GLOO: costs.all_reduce.at(rows).mean_s, IN_A_ROW: costs.in_a_row_s[rows]}
+    return Collective(role=role, degree=degree, ranks=ranks, implementation=GLOO, seconds=seconds)

@@ -1,0 +1,1 @@
+"""Figures, pages and text that show profiles, plans and reports to people."""

@@ -1,0 +1,27 @@
+"""Figures of profiles, traces, timelines, plans and reports.
+
+Built on matplotlib's `Figure` alone: no pyplot, no global state, no window. Every axis names its unit.
+"""
+
+from swiftspec.reports.figures.accuracy import backtest_errors, errors, predicted_vs_measured, tournament
+from swiftspec.reports.figures.plans import forward_parts, heat_map, sensitivity, speed_against_devices
+from swiftspec.reports.figures.recordings import acceptance_by_rank, step_latency, timeline_rounds
+from swiftspec.reports.figures.style import COLOURS, new_figure, render, save_figure
+
+__all__ = [
+    "COLOURS",
+    "acceptance_by_rank",
+    "backtest_errors",
+    "errors",
+    "forward_parts",
+    "heat_map",
+    "new_figure",
+    "predicted_vs_measured",
+    "render",
+    "save_figure",
+    "sensitivity",
+    "speed_against_devices",
+    "step_latency",
+    "timeline_rounds",
+    "tournament",
+]

@@ -1,0 +1,116 @@
+"""Figures that lay predictions beside what was measured or published."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.report import PolicyReport, Report
+from swiftspec.reports.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, new_figure
+
+__all__ = ["backtest_errors", "errors", "predicted_vs_measured", "tournament"]
+
+
+def predicted_vs_measured(report: Report) -> Figure:
+    """tokens/s, round duration and tokens per round of every policy, predicted beside measured."""
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    panels: Sequence[Axes] = figure.subplots(1, 3)
+    _bars(panels[0], report, "speed (tokens/s)", [_speeds(policy) for policy in report.policies])
+    _bars(panels[1], report, "round, median (ms)", [_rounds_ms(policy) for policy in report.policies])
+    _bars(panels[2], report, "tokens per round", [_tokens_per_round(policy) for policy in report.policies])
+    repeats = [(number, value) for number, policy in enumerate(report.policies) for value in policy.repeats]
+    panels[0].plot(
+        [number + 0.2 for number, _ in repeats],
+        [value for _, value in repeats],
+        linestyle="none",
+        marker="_",
+        color="black",
+        label="one repetition",
+    )
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(f"Predicted against measured, {report.num_prompts} prompts; chosen: {report.chosen}")
+    return figure
+
+
+def _bars(axes: Axes, report: Report, label: str, pairs: Sequence[tuple[float, float]]) -> None:
+    numbers = np.arange(len(pairs))
+    axes.bar(numbers - 0.2, [pair[0] for pair in pairs], 0.38, color=ORANGE, label="predicted")
+    axes.bar(numbers + 0.2, [pair[1] for pair in pairs], 0.38, color=BLUE, label="measured")
+    names = [policy.policy for policy in report.policies]
+    axes.set_xticks(numbers, names, rotation=15, ha="right")
+    axes.set_ylabel(label)
+    axes.grid(visible=True, axis="y", alpha=0.3)
+
+
+def _speeds(policy: PolicyReport) -> tuple[float, float]:
+    return policy.predicted.tokens_per_s, policy.measured.tokens_per_s
+
+
+def _rounds_ms(policy: PolicyReport) -> tuple[float, float]:
+    return policy.predicted.round_s.median * 1e3, policy.measured.round_s.median * 1e3
+
+
+def _tokens_per_round(policy: PolicyReport) -> tuple[float, float]:
+    return policy.predicted.tokens_per_round, policy.measured.tokens_per_round
+
+
+def tournament(candidates: Sequence[Candidate], report: Report | None) -> Figure:
+    """tokens/s of every policy at its best: predicted, with the interval over prompts, and measured if it was."""
+    figure = Figure(figsize=(8, 0.5 * len(candidates) + 1.5), layout="constrained")
+    axes = figure.subplots()
+    numbers = np.arange(len(candidates))
+    predictions = [candidate.prediction for candidate in candidates]
+    predicted = np.array([prediction.metrics.figures.tokens_per_s for prediction in predictions])
+    reach = [
+        predicted - [prediction.tokens_per_s_low for prediction in predictions],
+        [prediction.tokens_per_s_high for prediction in predictions] - predicted,
+    ]
+    measured = {} if report is None else {policy.policy: policy.measured.tokens_per_s for policy in report.policies}
+    height = 0.38 if measured else 0.7
+    shift = height / 2 if measured else 0.0
+    axes.barh(numbers - shift, predicted, height, xerr=reach, color=ORANGE, label="predicted, 95 % over prompts")
+    if measured:
+        speeds = [measured[candidate.policy] for candidate in candidates]
+        axes.barh(numbers + shift, speeds, height, color=BLUE, label="measured")
+    axes.set(xlabel="speed (tokens/s)", title="Every policy at its best")
+    axes.set_yticks(numbers, [f"{candidate.policy} {candidate.split}" for candidate in candidates])
+    axes.invert_yaxis()
+    axes.grid(visible=True, axis="x", alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def errors(report: Report) -> Figure:
+    """Error of tokens/s by policy, with its margin, as planned and re-timed."""
+    figure, axes = new_figure(8, 0.4 * len(report.policies) + 1.5)
+    for number, policy in enumerate(report.policies):
+        error, margin = policy.error.tokens_per_s * 100, (policy.error_margin or 0.0) * 100
+        axes.errorbar(
+            error, number, xerr=margin, fmt="o", color=BLUE, capsize=3, label="" if number else "as planned, ± margin"
+        )
+        if policy.retimed_error is not None:
+            label = "" if number else "re-timed"
+            axes.plot(policy.retimed_error * 100, number, "D", color=ORANGE, markersize=5, label=label)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(report.policies)), [policy.policy for policy in report.policies])
+    axes.invert_yaxis()
+    axes.set(xlabel="error of tokens/s, predicted over measured (%)", title=f"Errors on {report.num_prompts} prompts")
+    axes.legend()
+    return figure
+
+
+def backtest_errors(groups: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Cumulative share of rows over the size of their error, a line for each group of (published, predicted)."""
+    figure, axes = new_figure()
+    for (title, pairs), colour in zip(groups.items(), (BLUE, VERMILION, GREEN, PURPLE), strict=False):
+        errors = np.sort([abs(predicted / published - 1) * 100 for published, predicted in pairs])
+        shares = np.arange(1, len(errors) + 1) / len(errors) * 100
+        axes.step([0, *errors], [0, *shares], where="post", color=colour, label=f"{title} ({len(errors)} rows)")
+    axes.axvline(10, color=GREY, linewidth=0.8, linestyle="--")
+    axes.set(xlabel="error of the prediction (%), without its sign", ylabel="rows with at most that error (%)")
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 100)
+    axes.legend(loc="lower right")
+    return figure

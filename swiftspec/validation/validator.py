@@ -1,0 +1,152 @@
+"""(Plan, measured timelines per policy) -> Report. A pure function of its arguments: no engine, no file, no clock."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from swiftspec.artifacts.document import Origin
+from swiftspec.artifacts.plan import Candidate, Plan, Prediction
+from swiftspec.artifacts.report import Drift, PolicyReport, Report, relative_error
+from swiftspec.artifacts.timeline import Figures, Metrics, Timeline, measure
+
+__all__ = ["Measurement", "make_report", "plain_outputs"]
+
+_Z95 = statistics.NormalDist().inv_cdf(0.975)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one policy did with the prompts.
+
+    Parameters
+    ----------
+    policy : str
+    repeats : tuple of tuple of Timeline
+        Per repetition, one timeline per prompt.
+    outputs : tuple of tuple of int
+        Per prompt, the tokens of the first repetition.
+    """
+
+    policy: str
+    repeats: tuple[tuple[Timeline, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.repeats:
+            raise ValueError(f"repeats of {self.policy} is empty; at least one repetition is needed")
+        if any(len(repeat) != len(self.outputs) for repeat in self.repeats):
+            raise ValueError(f"repeats of {self.policy} do not all hold the {len(self.outputs)} prompts of outputs")
+
+
+def make_report(
+    plan: Plan,
+    *,
+    plan_sha256: str,
+    measurements: Sequence[Measurement],
+    origin: Origin,
+    retimed: Mapping[str, Figures] | None = None,
+    retraced: Mapping[str, Figures] | None = None,
+    drift: Sequence[Drift] = (),
+) -> Report:
+    """Predicted beside measured, in the plan's order.
+
+    tokens_per_s is the median over repetitions; round_s and tokens_per_round are of all repetitions together. Outputs
+    are compared with those of autoregressive decoding, or of the first policy where that was not measured. `retimed`:
+    by policy, what would have been predicted from the machine as it was meanwhile; `retraced`, from that and from the
+    texts that were measured; `drift` says how the machine was.
+
+    Raises
+    ------
+    ValueError
+        If the chosen policy was not measured, or a measured one is not in the plan.
+    """
+    by_policy = {measurement.policy: measurement for measurement in measurements}
+    unknown = by_policy.keys() - plan.candidates.keys()
+    if unknown:
+        raise ValueError(f"policy is {min(unknown)!r}; the plan has {', '.join(plan.candidates)}")
+    if plan.chosen.policy not in by_policy:
+        raise ValueError(f"measurements lack the chosen policy, {plan.chosen.policy}")
+    reference = plain_outputs(measurements)
+    policies = tuple(
+        _policy_report(
+            candidate,
+            by_policy[policy],
+            reference,
+            retimed=(retimed or {}).get(policy),
+            retraced=(retraced or {}).get(policy),
+        )
+        for policy, candidate in plan.candidates.items()
+        if policy in by_policy
+    )
+    speeds = {report.policy: report.measured.tokens_per_s for report in policies}
+    return Report(
+        origin=origin,
+        plan_sha256=plan_sha256,
+        chosen=plan.chosen.policy,
+        num_prompts=len(reference),
+        policies=policies,
+        regret=max(speeds.values()) / speeds[plan.chosen.policy] - 1,
+        drift=tuple(drift),
+    )
+
+
+def plain_outputs(measurements: Sequence[Measurement]) -> tuple[tuple[int, ...], ...]:
+    """The output of every prompt that others are compared with: of autoregressive decoding, else the first policy's."""
+    by_policy = {measurement.policy: measurement for measurement in measurements}
+    return by_policy.get("autoregressive", measurements[0]).outputs
+
+
+def _policy_report(
+    candidate: Candidate,
+    measurement: Measurement,
+    reference: tuple[tuple[int, ...], ...],
+    *,
+    retimed: Figures | None,
+    retraced: Figures | None,
+) -> PolicyReport:
+    repeats = tuple(measure(timelines).figures.tokens_per_s for timelines in measurement.repeats)
+    metrics = _over_repeats(measure([t for timelines in measurement.repeats for t in timelines]), repeats)
+    predicted = candidate.prediction.metrics.figures
+    return PolicyReport(
+        policy=candidate.policy,
+        candidate=candidate.describe(),
+        predicted=predicted,
+        measured=metrics.figures,
+        error=relative_error(predicted, metrics.figures),
+        error_margin=_error_margin(candidate.prediction, measurement.repeats),
+        measured_metrics=metrics,
+        repeats=repeats,
+        identical_output=measurement.outputs == reference,
+        retimed=retimed,
+        retraced=retraced,
+    )
+
+
+def _error_margin(prediction: Prediction, repeats: Sequence[Sequence[Timeline]]) -> float | None:
+    """What other prompts would change the relative error by, at 95 %: predicted and measured speed vary independently.
+
+    The measured speed is a ratio of sums over prompts, whose standard error is that of its residuals (Cochran, Sampling
+    Techniques, 6.4).
+    """
+    num_prompts = len(repeats[0])
+    if num_prompts < 2:
+        return None
+    of_prompt = [[repeat[index] for repeat in repeats] for index in range(num_prompts)]
+    tokens = [sum(timeline.num_tokens for timeline in timelines) for timelines in of_prompt]
+    seconds = [sum(timeline.e2e_s for timeline in timelines) for timelines in of_prompt]
+    speed = sum(tokens) / sum(seconds)
+    squares = sum((count - speed * time_s) ** 2 for count, time_s in zip(tokens, seconds, strict=True))
+    measured = _Z95 * math.sqrt(squares * num_prompts / (num_prompts - 1)) / sum(tokens)
+    width = prediction.tokens_per_s_high - prediction.tokens_per_s_low
+    predicted = width / 2 / prediction.metrics.figures.tokens_per_s
+    return math.hypot(measured, predicted)
+
+
+def _over_repeats(metrics: Metrics, tokens_per_s: Sequence[float]) -> Metrics:
+    figures = Figures(
+        tokens_per_s=statistics.median(tokens_per_s),
+        round_s=metrics.figures.round_s,
+        tokens_per_round=metrics.figures.tokens_per_round,
+    )
+    return metrics.model_copy(update={"figures": figures})

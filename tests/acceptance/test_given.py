@@ -1,0 +1,94 @@
+"""Acceptance that a user gives comes out of simulated serial chains again."""
+
+import numpy as np
+import pytest
+
+from swiftspec.acceptance import GivenAcceptance, synthesise
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.policies import make_policy
+from swiftspec.policies.effects import Role
+from swiftspec.simulator.driver import simulate
+from tests.simulator.builders import machine_profile
+
+MODEL = ModelRef(model="synthetic", dtype="float32")
+
+
+def chains(text: str, *, num_draft_tokens: int) -> np.ndarray:
+    """By position, the share of simulated serial chains that were accepted up to there, over four texts of 4096."""
+    counts = np.zeros(num_draft_tokens + 1)
+    for seed in range(4):
+        trace: AcceptanceTrace = synthesise(
+            GivenAcceptance.parse(text).difficulty(),
+            num_prompts=16,
+            prompt_length=4,
+            num_tokens=256,
+            seed=seed,
+            target=MODEL,
+            draft=MODEL,
+        )
+        timelines = simulate(
+            make_policy("serial_chain", num_draft_tokens=num_draft_tokens),
+            degrees={Role.TARGET: 1},
+            profile=machine_profile(),
+            trace=trace,
+        )
+        for timeline in timelines:
+            # The first commit is the prefill's token, the last one is cut short.
+            accepted = [span.tokens - 1 for span in timeline.commits[1:-1]]
+            counts += np.bincount(accepted, minlength=num_draft_tokens + 1)
+    reached: np.ndarray = counts[::-1].cumsum()[::-1][1:] / counts.sum()
+    return reached
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "tokens"),
+    [("0.75", 0.75, 1), ("0.44@5", 0.44, 5), ("0.75@3", 0.75, 3), ("0.1", 0.1, 1), ("0.95@4", 0.95, 4)],
+)
+def test_a_simulated_chain_has_the_rate_that_was_given(text: str, rate: float, tokens: int) -> None:
+    assert chains(text, num_draft_tokens=tokens).mean() == pytest.approx(rate, abs=0.01)
+
+
+@pytest.mark.parametrize("text", ["0.8,0.7,0.6", "0.63,0.41,0.27", "0.75,0.55,0.42,0.32,0.25"])
+def test_a_simulated_chain_has_the_rates_by_position(text: str) -> None:
+    rates = [float(rate) for rate in text.split(",")]
+    assert chains(text, num_draft_tokens=len(rates)) == pytest.approx(rates, abs=0.02)
+
+
+def test_a_rate_depends_on_the_chain_it_was_measured_with() -> None:
+    single, of_five = (GivenAcceptance.parse(text).difficulty() for text in ("0.44", "0.44@5"))
+    assert of_five.mean_logit > single.mean_logit + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("much", "--acceptance is 'much'; expected a share as 0.75, "),
+        ("", "--acceptance is ''; expected a share"),
+        ("0.5,", "--acceptance is '0.5,'; expected a share"),
+        ("0.5@x", "--acceptance is '0.5@x'; expected a share"),
+        ("0.5,0.4@2", "--acceptance is '0.5,0.4@2'; expected a share"),
+        ("75", "--acceptance has 75; expected shares from 0.01 to 0.99"),
+        ("0", "--acceptance has 0; expected shares from 0.01 to 0.99"),
+        ("-0.5", "--acceptance has -0.5; expected shares"),
+        ("nan", "--acceptance has nan; expected shares"),
+        ("inf", "--acceptance has inf; expected shares"),
+        ("0.6,0.7", "--acceptance is '0.6,0.7', which rises; expected for every position "),
+        ("0.5@0", "--acceptance is '0.5@0', of chains of 0 tokens; expected 1 to 32"),
+        ("0.5@33", "--acceptance is '0.5@33', of chains of 33 tokens; expected 1 to 32"),
+    ],
+)
+def test_what_is_no_acceptance_is_one_sentence(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match="--acceptance") as raised:
+        GivenAcceptance.parse(text, field="--acceptance")
+    assert str(raised.value).startswith(complaint)
+
+
+def test_rates_that_no_draft_model_has_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"0\.9,0\.5,0\.2; no draft model is accepted so, .* as 0\.53@3"):
+        GivenAcceptance.parse("0.9,0.5,0.2").difficulty()
+
+
+@pytest.mark.parametrize("text", ["0.01", "0.99", "0.01@32", "0.99@32"])
+def test_the_ends_of_the_range_can_be_planned_with(text: str) -> None:
+    assert abs(GivenAcceptance.parse(text).difficulty().mean_logit) < 60

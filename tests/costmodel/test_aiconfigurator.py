@@ -1,0 +1,125 @@
+"""Op tables from an installed package: its parquet files, here in the hands of a stand-in for pyarrow."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from swiftspec.costmodel import aiconfigurator
+from swiftspec.costmodel.aiconfigurator import from_package
+
+GEMM = {"gemm_dtype": "bfloat16", "n": 512, "k": 512}
+ATTENTION = {
+    "window_size": 0,
+    "head_dim": 128,
+    "batch_size": 1,
+    "num_heads": 8,
+    "num_key_value_heads": 1,
+    "kv_cache_dtype": "bfloat16",
+    "step": 255,
+    "isl": 1,
+    "latency": 0.011,
+}
+EXCHANGE = {"kernel_source": "vLLM_custom_graph", "num_gpus": 2, "version": "0.24.0"}
+TABLES: dict[str, list[dict[str, Any]]] = {
+    "gemm/vllm/0.24.0/gemm_perf": [
+        {**GEMM, "m": 1, "latency": 0.004},
+        {**GEMM, "m": 256, "latency": 0.008},
+        {**GEMM, "m": 300, "latency": 0.009},
+        {**GEMM, "m": 1, "gemm_dtype": "fp8_block", "latency": 0.055},
+    ],
+    "gemm/vllm/0.9.0/gemm_perf": [{**GEMM, "m": 1, "latency": 0.040}],
+    "attention/vllm/0.24.0/generation_attention_perf": [ATTENTION, {**ATTENTION, "window_size": 128}],
+    "comm/vllm/0.24.0/custom_allreduce_perf": [
+        {**EXCHANGE, "message_size": 128, "latency": 0.004},
+        {**EXCHANGE, "message_size": 256, "kernel_source": "vLLM_custom_eager", "latency": 0.020},
+    ],
+    "comm/sglang/0.5.6/custom_allreduce_perf": [
+        {**EXCHANGE, "version": "1.2.0rc5", "message_size": 128, "latency": 0.003},
+    ],
+    "comm/nccl/2.29.2/nccl_perf": [
+        {"op_name": "all_gather", "num_gpus": 2, "nccl_dtype": "half", "message_size": 256, "latency": 0.005},
+    ],
+}
+
+
+class _Table(NamedTuple):
+    rows: list[dict[str, Any]]
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        return self.rows
+
+
+class _Schema(NamedTuple):
+    names: list[str]
+
+
+class _Parquet:
+    """What is used of pyarrow.parquet."""
+
+    def _rows(self, path: Path) -> list[dict[str, Any]]:
+        return TABLES["/".join(path.with_suffix("").parts[-4:])]
+
+    def read_schema(self, path: Path) -> _Schema:
+        return _Schema(list(self._rows(path)[0]))
+
+    def read_table(
+        self, path: Path, *, columns: list[str], filters: Sequence[tuple[str, str, list[Any]]] | None
+    ) -> _Table:
+        kept = [row for row in self._rows(path) if all(row[name] in values for name, _, values in filters or ())]
+        return _Table([{name: row[name] for name in columns} for row in kept])
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in TABLES:
+        path = tmp_path / "h200_sxm" / f"{name}.parquet"
+        path.parent.mkdir(parents=True)
+        path.touch()
+    monkeypatch.setattr(aiconfigurator, "_data", lambda: tmp_path)
+    monkeypatch.setattr(aiconfigurator, "import_module", lambda _: _Parquet())
+    monkeypatch.setattr(aiconfigurator, "version", lambda _: "0.12.0")
+
+
+def test_gemms_of_the_newest_version_at_the_rows_that_are_kept() -> None:
+    columns = from_package(device="h200-sxm").tables["gemm"]
+    assert columns["rows"].tolist() == [1, 256]
+    assert columns["latency_s"].tolist() == pytest.approx([4e-6, 8e-6])
+
+
+def test_attention_counts_the_new_token_and_has_no_window() -> None:
+    columns = from_package(device="h200-sxm").tables["attention"]
+    assert columns["context"].tolist() == [256]
+
+
+def test_messages_are_counted_in_bytes_captured_and_not_copied() -> None:
+    columns = from_package(device="h200-sxm").tables["collective"]
+    found = zip(columns["op"].tolist(), columns["implementation"].tolist(), columns["num_bytes"].tolist(), strict=True)
+    assert sorted(found) == [("all_gather", "nccl", 512), ("all_reduce", "vllm_custom", 256)]
+
+
+def test_the_licence_comes_along() -> None:
+    tables = from_package(device="h200-sxm")
+    assert tables.licence == "Apache-2.0"
+    assert "NVIDIA" in tables.attribution
+
+
+def test_a_device_that_the_package_does_not_have_is_named() -> None:
+    with pytest.raises(ValueError, match=r"device is 'l40s'; aiconfigurator-core 0\.12\.0 has no measurements of it"):
+        from_package(device="l40s")
+
+
+def test_a_column_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TABLES, "gemm/vllm/0.24.0/gemm_perf", [{"m": 1, "n": 2, "gemm_dtype": "fp8", "latency": 1.0}])
+    with pytest.raises(ValueError, match=r"gemm_perf.parquet: column k is missing"):
+        from_package(device="h200-sxm")
+
+
+def test_without_pyarrow_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        raise ImportError
+
+    monkeypatch.setattr(aiconfigurator, "import_module", missing)
+    with pytest.raises(ValueError, match="needs pyarrow, which is not installed"):
+        from_package(device="h200-sxm")

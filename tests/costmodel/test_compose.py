@@ -1,0 +1,96 @@
+"""Profiles composed of operations."""
+
+import pytest
+
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.costmodel.compose import compose_profile
+from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
+from swiftspec.costmodel.shipped import kernels_of
+from swiftspec.devices import named_device
+from swiftspec.models import known_model
+from swiftspec.policies.effects import Role
+
+
+def _composed(
+    device: str = "h100-sxm", *, quant: str = "bf16", num_devices: int = 4, kernels: Kernels | None = None
+) -> Profile:
+    return compose_profile(
+        device=named_device(device),
+        num_devices=num_devices,
+        target=known_model("llama-3-70b"),
+        draft=known_model("llama-3.2-3b"),
+        quant=quant,
+        kernels=kernels or kernels_of(device),
+        max_context=2048,
+    )
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return _composed()
+
+
+@pytest.mark.parametrize(
+    ("role", "phase"),
+    [
+        *((Role.TARGET, phase) for phase in (Phase.PREFILL, Phase.VERIFY, Phase.EXIT, Phase.FINISH)),
+        *((Role.DRAFT, phase) for phase in (Phase.PREFILL, Phase.EXPAND, Phase.FUZZY)),
+    ],
+)
+def test_every_forward_is_known_at_every_degree(profile: Profile, role: Role, phase: Phase) -> None:
+    assert profile.degrees(phase, role=role) == [1, 2, 3, 4]
+
+
+def test_a_busy_peer_changes_nothing(profile: Profile) -> None:
+    idle, busy = (
+        profile.step(Phase.VERIFY, degree=2, peer_busy=peer_busy, rows=8, context=512) for peer_busy in (False, True)
+    )
+    assert idle == busy
+
+
+def test_two_halves_are_a_verification_and_a_second_answer(profile: Profile) -> None:
+    def mean_s(phase: Phase) -> float:
+        return profile.step(phase, degree=4, peer_busy=False, rows=8, context=64).mean_s
+
+    assert mean_s(Phase.VERIFY) < mean_s(Phase.EXIT) + mean_s(Phase.FINISH) < 1.15 * mean_s(Phase.VERIFY)
+
+
+def test_shares_say_what_a_step_rests_on(profile: Profile) -> None:
+    shares = profile.step(Phase.VERIFY, degree=4, peer_busy=False, rows=8, context=512).shares
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares[Provenance.MEASURED] > 0.3
+    assert Provenance.ROOFLINE not in shares
+
+
+def test_a_group_names_its_collective_and_the_others(profile: Profile) -> None:
+    assert [(collective.role, collective.degree) for collective in profile.collectives] == [
+        (role, degree) for role in Role for degree in (2, 3, 4)
+    ]
+    for collective in profile.collectives:
+        assert collective.implementation in ("sglang_custom", "trtllm", "vllm_custom")
+        assert {"nccl", "fused"} <= set(collective.seconds)
+
+
+def test_without_tables_a_step_is_a_roofline() -> None:
+    kernels = RooflineKernels(named_device("b200"))
+    step = _composed("b200", num_devices=2, kernels=kernels).step(
+        Phase.VERIFY, degree=2, peer_busy=False, rows=8, context=512
+    )
+    assert step.shares[Provenance.ROOFLINE] > 0.8
+
+
+def test_four_bits_read_faster_than_sixteen(profile: Profile) -> None:
+    few_bits = _composed(quant="int4").step(Phase.VERIFY, degree=2, peer_busy=False, rows=8, context=512)
+    assert few_bits.mean_s < 0.5 * profile.step(Phase.VERIFY, degree=2, peer_busy=False, rows=8, context=512).mean_s
+    assert few_bits.shares[Provenance.ROOFLINE] > 0.3
+
+
+def test_a_group_stays_within_a_node() -> None:
+    assert max(_composed(num_devices=12).degrees(Phase.VERIFY, role=Role.TARGET)) == 8
+
+
+def test_nothing_cannot_be_composed() -> None:
+    with pytest.raises(ValueError, match="num_devices is 0"):
+        _composed(num_devices=0)

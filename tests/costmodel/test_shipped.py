@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from swiftspec.artifacts.document import file_sha256
+from swiftspec.costmodel.shipped import shipped_tables, source_of
+from swiftspec.devices import DEVICES
+
+
+def test_source_names_the_tables_their_licence_and_their_sum() -> None:
+    path = shipped_tables("h800-sxm")
+    assert path is not None
+    said = source_of("h800-sxm")
+    assert said.startswith("op tables of h100-sxm, ")
+    assert "NVIDIA" in said
+    assert said.endswith(f"; Apache-2.0; h100-sxm/ops.npz, SHA-256 {file_sha256(path)}")
+
+
+def test_without_tables_the_source_is_the_datasheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swiftspec.costmodel.shipped._PROFILES", tmp_path)
+    assert source_of("l40s") == f"rooflines of l40s: {DEVICES['l40s'].source}"

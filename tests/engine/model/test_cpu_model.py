@@ -1,0 +1,269 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from swiftspec.artifacts.steps import PREFILL_SIZES
+from swiftspec.engine.model.cpu_model import Decoder
+from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_ops import reference_ops
+from swiftspec.engine.model.gpu_weights import WeightFormat
+from swiftspec.engine.model.runner import AnyCache, AnyDecoder
+from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TOLERANCE = 1e-4
+# Parent of each tree node, -1 = the prefix: two roots, branches, and a chain four deep.
+PARENTS = (-1, 0, 0, 1, 3, -1, 5, 2)
+Load = Callable[..., AnyDecoder]
+
+
+def load_packed(directory: Path, *, dtype: torch.dtype = torch.float32) -> AnyDecoder:
+    return Decoder.load(directory, dtype=dtype)
+
+
+def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> AnyDecoder:
+    """On a GPU if there is one: then forwards are graphs, and these tests ask whether they are replayed rightly."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return StaticDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())
+
+
+@pytest.fixture(scope="module", params=[load_packed, load_static], ids=["packed", "static"])
+def load(request: pytest.FixtureRequest) -> Load:
+    loader: Load = request.param
+    return loader
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="module")
+def decoder(load: Load, directory: Path) -> AnyDecoder:
+    return load(directory)
+
+
+def random_tokens(count: int, seed: int = 0) -> list[int]:
+    tokens: list[int] = np.random.default_rng(seed).integers(VOCAB_SIZE, size=count).tolist()
+    return tokens
+
+
+def causal_logits(decoder: AnyDecoder, tokens: list[int]) -> Tensor:
+    """Logits after the last of `tokens`, computed from nothing."""
+    logits = decoder.prefill(tokens, decoder.new_cache(len(tokens)))
+    assert logits is not None
+    return logits.cpu()
+
+
+def path_to(node: int) -> list[int]:
+    """Nodes from the tree's root down to `node`."""
+    path = [node]
+    while PARENTS[path[0]] >= 0:
+        path.insert(0, PARENTS[path[0]])
+    return path
+
+
+def ancestor_bits(node: int) -> int:
+    return sum(1 << ancestor for ancestor in path_to(node)[:-1])
+
+
+def forward_tree(decoder: AnyDecoder, cache: AnyCache, tokens: list[int], nodes: range) -> Tensor:
+    """One forward of the nodes `nodes` of the tree above; node n has token `tokens[n]` and takes slot n."""
+    positions = [cache.prefix_length + len(path_to(node)) - 1 for node in nodes]
+    bits = [ancestor_bits(node) for node in nodes]
+    return decoder.forward([tokens[node] for node in nodes], positions, bits, cache).cpu()
+
+
+def assert_close(actual: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
+    torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_transformers(variant: str, load: Load, tmp_path: Path) -> None:
+    tokens = random_tokens(150)
+    expected = reference_logits(write_checkpoint(tmp_path, variant), tokens)
+    decoder = load(tmp_path)
+    cache = decoder.new_cache()
+    prefilled = decoder.prefill(tokens[:140], cache)
+    assert prefilled is not None
+    assert_close(prefilled, expected[139])
+    stepped = decoder.forward(tokens[140:], range(140, 150), [(1 << row) - 1 for row in range(10)], cache)
+    assert_close(stepped, expected[140:])
+
+
+# The share is of the logits' mean size; transformers in bf16 is off by 0.06 to 0.07.
+@pytest.mark.parametrize(
+    ("load_rounded", "dtype", "share"),
+    [
+        (load_packed, torch.bfloat16, 0.05),
+        (load_static, torch.bfloat16, 0.08),
+        (load_static, torch.float16, 0.01),
+    ],
+    ids=["packed-bf16", "static-bf16", "static-fp16"],
+)
+@pytest.mark.parametrize("num_tokens", [60, 500])
+def test_rounded_logits_are_close_to_fp32(
+    load_rounded: Load, dtype: torch.dtype, share: float, num_tokens: int, directory: Path
+) -> None:
+    tokens = random_tokens(num_tokens)
+    exact = causal_logits(load_packed(directory), tokens)
+    rounded = causal_logits(load_rounded(directory, dtype=dtype), tokens)
+    assert (rounded - exact).abs().mean() < share * exact.abs().mean()
+
+
+def test_tree_forward_equals_a_causal_forward_of_each_path(decoder: AnyDecoder) -> None:
+    prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
+    cache = decoder.new_cache(64)
+    decoder.prefill(prefix, cache)
+    logits = forward_tree(decoder, cache, nodes, range(len(PARENTS)))
+    for node in range(len(PARENTS)):
+        assert_close(logits[node], causal_logits(decoder, prefix + [nodes[step] for step in path_to(node)]))
+
+
+def test_tree_grown_over_several_forwards_equals_one_forward(decoder: AnyDecoder) -> None:
+    prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
+    whole, grown = decoder.new_cache(64), decoder.new_cache(64)
+    decoder.prefill(prefix, whole)
+    decoder.prefill(prefix, grown)
+    expected = forward_tree(decoder, whole, nodes, range(len(PARENTS)))
+    parts = [forward_tree(decoder, grown, nodes, part) for part in (range(1), range(1, 4), range(4, 8))]
+    assert_close(torch.cat(parts), expected)
+
+
+def test_decoding_after_keep_equals_a_fresh_prefill(decoder: AnyDecoder) -> None:
+    prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
+    cache = decoder.new_cache(64)
+    decoder.prefill(prefix, cache)
+    forward_tree(decoder, cache, nodes, range(len(PARENTS)))
+    # Nodes 0 and 2 are verified, 7 hangs below 2.
+    cache.keep((0, 2, 7), 2)
+    assert (cache.prefix_length, cache.tree_length) == (25, 1)
+    logits = decoder.forward([11], [26], [0b1], cache)
+    assert_close(logits[0], causal_logits(decoder, [*prefix, nodes[0], nodes[2], nodes[7], 11]))
+
+
+def test_whole_greedy_decoding_over_trees_is_the_autoregressive_one(decoder: AnyDecoder) -> None:
+    prompt = random_tokens(9)
+    alone: list[int] = []
+    for _ in range(40):
+        alone.append(int(causal_logits(decoder, prompt + alone).argmax()))
+    cache = decoder.new_cache(96)
+    decoder.prefill(prompt[:-1], cache)
+    last, text = prompt[-1], list[int]()
+    while len(text) < 40:
+        # A root, one right and two wrong guesses below it.
+        right = alone[len(text)]
+        guesses = [last, (right + 1) % VOCAB_SIZE, right, (right + 2) % VOCAB_SIZE]
+        depth = cache.prefix_length
+        choices = decoder.forward(guesses, [depth, *[depth + 1] * 3], [0, 1, 1, 1], cache).argmax(-1).tolist()
+        cache.keep((0, 2), 2)
+        text += [choices[0], choices[2]]
+        last = text[-1]
+    assert text[:40] == alone
+
+
+def test_chunked_prefill_equals_one_row_at_a_time(decoder: AnyDecoder) -> None:
+    tokens = random_tokens(300)
+    cache = decoder.new_cache(300)
+    logits = torch.empty(0)
+    for position, token in enumerate(tokens):
+        logits = decoder.forward([token], [position], [0], cache)
+        cache.keep((0,), 1)
+    assert_close(causal_logits(decoder, tokens), logits[0])
+
+
+@pytest.mark.parametrize("num_tokens", [31, 32, 33, 48, 49, 65, 96, 97, 127, 128, 161])
+def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache(
+    num_tokens: int, directory: Path
+) -> None:
+    decoder, tokens = Decoder.load(directory), random_tokens(num_tokens)
+    reference = reference_logits(directory, tokens)[-1]
+    full, roomy = decoder.new_cache(num_tokens), decoder.new_cache(num_tokens + 130)
+    for cache in (full, roomy):
+        logits = decoder.prefill(tokens, cache)
+        assert logits is not None
+        assert_close(logits, reference)
+        assert cache.length == num_tokens
+    assert full.data.count_nonzero() == full.data.numel()
+    assert not roomy.data[:, :, :, num_tokens:].any()
+
+
+def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(directory: Path) -> None:
+    decoder = Decoder.load(directory)
+    cache = decoder.new_cache(256)
+    decoder.warm_up(range(1, 33), cache)
+    assert cache.length == 0
+    warm = set(decoder._workspaces)
+    assert warm == set(PREFILL_SIZES)
+    for num_tokens in range(1, 150):
+        cache.reset()
+        decoder.prefill([1] * num_tokens, cache)
+    assert set(decoder._workspaces) == warm
+
+
+def test_cache_longer_than_the_models_context_is_allowed(directory: Path, decoder: AnyDecoder) -> None:
+    cache = decoder.new_cache(1000)
+    assert cache.capacity == 1000
+    tokens = random_tokens(600)
+    assert_close(causal_logits(decoder, tokens), reference_logits(directory, tokens)[-1])
+
+
+def test_halves_of_a_forward_are_the_forward(decoder: AnyDecoder) -> None:
+    prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
+    bits = [ancestor_bits(node) for node in range(len(PARENTS))]
+    cache = decoder.new_cache(64)
+    decoder.prefill(prefix, cache)
+    positions = [len(prefix) + len(path_to(node)) - 1 for node in range(len(PARENTS))]
+    whole = decoder.forward(nodes, positions, bits, cache).cpu()
+    for _ in range(2):  # the second time, a GPU has both recorded
+        cache.keep((), 0)
+        half = decoder.exit(nodes, positions, bits, cache).cpu()
+        assert cache.tree_length == 0
+        assert (half - whole).abs().max() > 0.1
+        assert_close(decoder.finish(cache), whole)
+        assert cache.tree_length == len(PARENTS)
+
+
+def test_prefill_of_no_tokens_answers_nothing(decoder: AnyDecoder) -> None:
+    cache = decoder.new_cache(8)
+    assert decoder.prefill([], cache) is None
+    assert cache.length == 0
+
+
+def test_warm_up_leaves_the_cache_empty(decoder: AnyDecoder) -> None:
+    cache = decoder.new_cache(8)
+    decoder.warm_up((1, 8), cache)
+    assert cache.length == 0
+
+
+def test_overflow_is_refused_before_anything_is_written(decoder: AnyDecoder) -> None:
+    cache = decoder.new_cache(4)
+    decoder.prefill([1, 2, 3], cache)
+    with pytest.raises(ValueError, match="capacity is 4 slots; 3 in use and 2 more do not fit"):
+        decoder.forward([1, 2], [3, 3], [0, 0], cache)
+    assert cache.length == 3
+    with pytest.raises(ValueError, match="2 more do not fit"):
+        decoder.prefill([1, 2], cache)
+
+
+def test_prefill_onto_a_tree_is_refused(decoder: AnyDecoder) -> None:
+    cache = decoder.new_cache(4)
+    decoder.forward([1], [0], [0], cache)
+    with pytest.raises(ValueError, match="holds a tree of 1 slots"):
+        decoder.prefill([1], cache)
+
+
+@pytest.mark.parametrize(("positions", "ancestors"), [([0], [0, 0]), ([0, 1], [0])])
+def test_rows_of_unequal_length_are_refused(decoder: AnyDecoder, positions: list[int], ancestors: list[int]) -> None:
+    with pytest.raises(ValueError, match="expected one of each per row"):
+        decoder.forward([1, 2], positions, ancestors, decoder.new_cache(8))
+
+
+def test_ancestors_beyond_the_tree_are_refused(decoder: AnyDecoder) -> None:
+    with pytest.raises(ValueError, match=r"ancestors\[0\] is 0x2"):
+        decoder.forward([1], [0], [0b10], decoder.new_cache(8))

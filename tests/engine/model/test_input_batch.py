@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from swiftspec.engine.model.input_batch import BUCKETS, Moves, Rows, ancestor_words, bucket_of, packed, unpacked
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("num_rows", "bucket"), [(1, 1), (2, 2), (3, 4), (9, 16), (33, 64), (64, 64)])
+def test_a_bucket_is_the_next_power_of_two(num_rows: int, bucket: int) -> None:
+    assert bucket_of(num_rows) == bucket
+
+
+def test_words_are_little_endian_and_hold_the_rows_own_slot() -> None:
+    words = ancestor_words([0b1, 1 << 31, 1 << 32], 33, 2)
+    assert words.dtype.name == "int32"
+    assert words.tolist() == [[1, 2], [-(2**31), 4], [0, 8 | 1]]
+
+
+@pytest.mark.parametrize("bits", [-1, 1 << 5])
+def test_bits_outside_the_tree_are_refused(bits: int) -> None:
+    with pytest.raises(ValueError, match=r"ancestors\[1\] is .*; expected bits below tree slot 5"):
+        ancestor_words([0, bits], 3, 2)
+
+
+def test_rows_are_filled_up_with_copies_of_the_last() -> None:
+    rows = Rows(num_words=2, device=CPU)
+    addresses = [rows.tokens(1).data_ptr(), rows.positions(1).data_ptr(), rows.ancestors(1).data_ptr()]
+    for last in (7, 9):
+        words = ancestor_words([0, 0b1, 0b11], 0, 2)
+        rows.send([5, 6, last], [3, 4, 5], words, prefix_length=3, tree_length=0)
+        assert rows.tokens(8).tolist() == [5, 6, *[last] * 6]
+        assert rows.positions(4).tolist() == [3, 4, 5, 5]
+        assert rows.ancestors(4).tolist() == [[1, 0], [3, 0], [7, 0], [7, 0]]
+        assert rows.lengths_2.tolist() == [3, 0]
+    assert addresses == [rows.tokens(2).data_ptr(), rows.positions(2).data_ptr(), rows.ancestors(2).data_ptr()]
+
+
+def test_every_view_begins_where_a_kernel_loads_sixteen_bytes() -> None:
+    rows, moves = Rows(num_words=3, device=CPU), Moves(num_slots=33, device=CPU)
+    views = [rows.lengths_2, rows.tokens(1), rows.positions(1), rows.ancestors(1), moves.lengths_2, moves.slots_K]
+    assert [view.data_ptr() % 16 for view in views] == [0] * len(views)
+    assert rows.ancestors(BUCKETS[-1]).is_contiguous()
+
+
+def test_moves_are_padded_with_none() -> None:
+    moves = Moves(num_slots=5, device=CPU)
+    moves.send([3, 1, 2, 0], prefix_length=9, tree_length=4, num_verified=2)
+    moves.send([3, 1], prefix_length=9, tree_length=4, num_verified=2)
+    assert moves.slots_K.tolist() == [3, 1, -1, -1, -1]
+    assert moves.lengths_2.tolist() == [9, 4]
+    assert moves.num_verified.item() == 2
+    assert moves.num_verified.shape == ()
+
+
+def test_candidates_survive_the_packing() -> None:
+    logprobs, tokens = torch.tensor([[-0.5, -1.25], [-0.0, -1e-30]]), torch.tensor([[3, 1], [0, 2]], dtype=torch.int32)
+    assert unpacked(packed(logprobs, tokens)) == (tokens.tolist(), logprobs.tolist())

@@ -1,0 +1,141 @@
+"""Ranks of a team sum, gather and tell, and notice at once that one of them is gone."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from swiftspec.engine.parallel.sharded_model import _Call, _decoded, _encoded, _Note
+from swiftspec.engine.parallel.tp_group import SilentTeam, Team
+from swiftspec.policies.effects import Role, Row
+from tests.engine.ranks import Ranks, joined_ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with joined_ranks(3) as processes:
+        yield processes
+
+
+def part(rank: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(4, 33, generator=torch.Generator().manual_seed(rank)).to(dtype)
+
+
+def summed(team: Team, dtype: torch.dtype) -> Tensor:
+    return team.all_reduce(part(team.rank, dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sum_is_in_fp32_and_has_the_same_bits_everywhere(ranks: Ranks, dtype: torch.dtype) -> None:
+    first, *others = ranks.run(summed, dtype)
+    assert first.dtype == torch.float32
+    torch.testing.assert_close(first, sum((part(rank, dtype).float() for rank in range(3)), torch.zeros(())))
+    assert all(torch.equal(first, other) for other in others)
+
+
+def gathered(team: Team) -> Tensor:
+    return team.gather(part(team.rank, torch.float32), 90)
+
+
+def test_columns_are_gathered_at_rank_0(ranks: Ranks) -> None:
+    whole, *others = ranks.run(gathered)
+    parts = [part(rank, torch.float32) for rank in range(3)]
+    assert torch.equal(whole, torch.cat(parts, -1)[:, :90])
+    assert all(torch.equal(other, own) for other, own in zip(others, parts[1:], strict=True))
+
+
+def silently(team: Team) -> tuple[Tensor, Tensor]:
+    silent = SilentTeam(team)
+    own = part(team.rank, torch.float32)
+    return silent.all_reduce(own), silent.gather(own, 90)
+
+
+def test_a_silent_team_leaves_every_rank_with_its_own_in_the_shapes_of_all(ranks: Ranks) -> None:
+    for rank, (reduced, gathered) in enumerate(ranks.run(silently)):
+        own = part(rank, torch.float32)
+        assert torch.equal(reduced, own)
+        assert torch.equal(gathered, torch.cat([own] * 3, -1)[:, :90] if rank == 0 else own)
+
+
+def told(team: Team, notes: list[bytes]) -> list[bytes]:
+    if not team.is_leader:
+        return list(iter(team.listen, b""))
+    for note in notes:
+        team.tell(note)
+    team.dismiss()
+    return notes
+
+
+def test_followers_hear_all_notes_short_and_long(ranks: Ranks) -> None:
+    notes = [b"a", bytes(1024), bytes(range(256)) * 5, b"z" * 100_000, b"b"]
+    assert ranks.run(told, notes) == [notes] * 3
+
+
+def until_gone(team: Team) -> float:
+    """Seconds until a sum with a rank that ends itself is refused."""
+    if team.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start_s = time.perf_counter()
+    with pytest.raises(ConnectionError, match="gone"):
+        team.all_reduce(torch.ones(3))
+    return time.perf_counter() - start_s
+
+
+def until_leaderless(team: Team) -> float:
+    if team.is_leader:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start_s = time.perf_counter()
+    with pytest.raises(ConnectionError, match="gone"):
+        team.listen()
+    return time.perf_counter() - start_s
+
+
+def test_a_dead_rank_is_noticed_at_once() -> None:
+    with joined_ranks(3) as doomed:
+        waits = doomed.start(until_gone)
+        assert max(wait.result(timeout=20) for wait in waits[:2]) < 5
+
+
+def test_a_dead_leader_ends_the_listening() -> None:
+    with joined_ranks(2) as doomed:
+        assert doomed.start(until_leaderless)[1].result(timeout=20) < 5
+
+
+def test_a_team_of_one_sums_and_gathers_what_it_has() -> None:
+    team, x = Team.join("file:///nowhere", rank=0, size=1, device="cpu"), torch.ones(2, 3)
+    assert team.is_leader
+    assert team.all_reduce(x) is x
+    assert team.gather(x, 3) is x
+
+
+@pytest.mark.parametrize("store", ["nowhere", "file://host/path", "tcp://127.0.0.1:80", "tcp://127.0.0.1/team"])
+def test_a_store_has_an_address(store: str) -> None:
+    with pytest.raises(ValueError, match=r"store is .*; expected file:///path or tcp://host:port/prefix"):
+        Team.join(store, rank=0, size=2, device="cpu")
+
+
+def test_a_rank_is_one_of_the_team() -> None:
+    with pytest.raises(ValueError, match="rank is 2; expected 0 to 1"):
+        Team.join("file:///nowhere", rank=2, size=2, device="cpu")
+
+
+ROWS = (Row(7, 300, 1 << 511), Row(2**31 - 1, 0, 0), Row(0, 5, 0b1011))
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        _Note(_Call.RESET, Role.DRAFT),
+        _Note(_Call.PREFILL, Role.TARGET, numbers=(1, 2, 3)),
+        _Note(_Call.KEEP, Role.DRAFT, numbers=(4, 0), num_verified=1),
+        _Note(_Call.FORWARD, Role.TARGET, rows=ROWS),
+        _Note(_Call.FUZZY, Role.DRAFT, rows=ROWS[1:2]),
+    ],
+)
+def test_a_note_says_what_was_called(note: _Note) -> None:
+    said = _decoded(_encoded(note))
+    assert said._replace(numbers=tuple(said.numbers)) == note

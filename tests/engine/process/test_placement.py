@@ -1,0 +1,111 @@
+import os
+
+import pytest
+import torch
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.devices.local import Device, usable_device
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.process.placement import Seat, check_groups, cores_of, seats
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from tests.engine.setups import setup
+
+REFERENCE = ModelRef(model="nowhere", dtype="float32")
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cpu:0", "", "cuda:-1"])
+def test_an_unknown_device_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match=f"device is '{name}'; expected cpu, cuda or cuda:N"):
+        usable_device(name)
+
+
+@without_gpu
+def test_an_engine_on_a_gpu_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match="device is 'cuda', but torch finds 0 GPUs here"):
+        Launcher(
+            target=REFERENCE,
+            draft=None,
+            groups={Role.TARGET: (0,)},
+            layout=Layout.TARGET_ONLY,
+            max_context=8,
+            device="cuda",
+        )
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_gpus_are_counted_from_zero() -> None:
+    assert usable_device("cuda") == torch.device("cuda", 0)
+    assert usable_device("cuda:3") == torch.device("cuda", 3)
+    with pytest.raises(ValueError, match="device is 'cuda:4', but torch finds 4 GPUs here"):
+        usable_device("cuda:4")
+
+
+def test_a_process_on_a_gpu_may_use_every_core() -> None:
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    assert cores_of(setup(device="cuda", devices=(2,))) == cores
+    assert cores_of(setup()) == cores[:1]
+
+
+def test_what_launches_kernels_is_one_thread() -> None:
+    assert setup(devices=(0, 1, 2)).num_threads == 3
+    assert setup(devices=(1,), device="cuda").num_threads == 1
+
+
+def check_gpus(groups: dict[Role, tuple[int, ...]], *, target_groups: int = 1) -> None:
+    check_groups(groups, {}, target_groups=target_groups, device="cuda", num_available=4)
+
+
+def test_roles_may_share_a_gpu() -> None:
+    check_gpus({Role.TARGET: (1,), Role.DRAFT: (1,)})
+    check_gpus({Role.TARGET: (0, 2), Role.DRAFT: (1,)}, target_groups=2)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({Role.TARGET: (4,)}, r"target is placed on devices \[4\]; this machine offers 4"),
+        ({Role.TARGET: ()}, r"target is placed on devices \[\]"),
+    ],
+    ids=["absent", "none"],
+)
+def test_a_group_that_cannot_be_used_is_named(groups: dict[Role, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_gpus(groups)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "device", "message"),
+    [
+        (2, "cpu", "target has 2 ranks on 3 devices of a group; expected as many for each"),
+        (0, "cpu", "target has 0 ranks on 3 devices"),
+        (1, "cuda", "target has 1 ranks on 3 GPUs of a group; expected one for each"),
+    ],
+)
+def test_ranks_that_cannot_share_their_devices_are_named(num_ranks: int, device: Device, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_groups(
+            {Role.TARGET: (0, 1, 2)}, {Role.TARGET: num_ranks}, target_groups=1, device=device, num_available=4
+        )
+
+
+def test_target_groups_are_equal_slices() -> None:
+    first, second, draft = seats({Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4,)}, {}, target_groups=2, device="cpu")
+    assert first == [Seat(Role.TARGET, 0, 0, 1, (0, 1))]
+    assert second == [Seat(Role.TARGET, 1, 0, 1, (2, 3))]
+    assert draft == [Seat(Role.DRAFT, 0, 0, 1, (4,))]
+
+
+def test_ranks_are_equal_slices_of_their_group() -> None:
+    groups = {Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4, 5)}
+    target, draft = seats(groups, {Role.TARGET: 2}, target_groups=1, device="cpu")
+    assert target == [Seat(Role.TARGET, 0, 0, 2, (0, 1)), Seat(Role.TARGET, 0, 1, 2, (2, 3))]
+    assert draft == [Seat(Role.DRAFT, 0, 0, 1, (4, 5))]
+    assert [len(team) for team in seats(groups, {}, target_groups=1, device="cuda")] == [4, 2]

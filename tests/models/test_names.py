@@ -1,0 +1,98 @@
+"""Names as people write them."""
+
+import pytest
+
+from swiftspec.devices import registered_device
+from swiftspec.models import known_model, model_names, registered_name
+from swiftspec.models.names import unknown
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ("meta-llama/Llama-3.2-1B-Instruct", "llama-3.2-1b"),
+        ("meta-llama/Meta-Llama-3-70B-Instruct", "llama-3-70b"),
+        ("Llama-3-70B", "llama-3-70b"),
+        ("llama3-70b", "llama-3-70b"),
+        ("Llama-3.3-70B", "llama-3.3-70b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("Qwen/Qwen2.5-72B-Instruct", "qwen2.5-72b"),
+        ("Qwen3-0.6B", "qwen3-0.6b"),
+        ("DeepSeek-R1-Distill-Llama-70B", "r1-distill-llama-70b"),
+        ("deepseek-ai/deepseek-coder-33b-instruct", "deepseek-coder-33b"),
+    ],
+)
+def test_a_model_is_known_as_people_write_it(written: str, taken: str) -> None:
+    assert registered_name(written) == taken
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_a_models_own_name_is_its_own(name: str) -> None:
+    assert registered_name(name) == registered_name(name.upper()) == name
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [("h100", "h100-sxm"), ("H100", "h100-sxm"), ("a100", "a100-sxm"), ("H200", "h200-sxm"), ("NVIDIA L40S", "l40s")],
+)
+def test_a_device_is_known_as_people_write_it(written: str, taken: str) -> None:
+    assert registered_device(written) == taken
+
+
+@pytest.mark.parametrize("written", ["l40", "h20", "a10", "h100-pcie", "b100", "", "-"])
+def test_another_device_is_not_taken_for_one_of_the_table(written: str) -> None:
+    with pytest.raises(ValueError, match="device is "):
+        registered_device(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "choices"),
+    [
+        ("llama-70b", "llama-2-70b, llama-3-70b, llama-3.1-70b or llama-3.3-70b"),
+        ("llama-3.2", "llama-3.2-1b or llama-3.2-3b"),
+        ("Qwen/Qwen2", "qwen2-0.5b, qwen2-1.5b, qwen2-7b or qwen2-72b"),
+        ("qwen", "any of 17, such as qwen2-0.5b or qwen2-1.5b"),
+        ("qwen-32b", "qwen2.5-32b or qwen3-32b"),
+    ],
+)
+def test_an_ambiguous_name_is_refused_with_the_choices(written: str, choices: str) -> None:
+    with pytest.raises(ValueError, match="which may be ") as raised:
+        registered_name(written, field="--target")
+    assert str(raised.value) == f"--target is {written!r}, which may be {choices}; name one of them"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("deepseek-v3", "mixture of experts"),
+        ("deepseek-ai/DeepSeek-R1", "mixture of experts"),
+        ("mixtral-8x7b", "mixture of experts"),
+        ("gpt-oss-120b", "mixture of experts"),
+        ("Qwen/Qwen3-30B-A3B", "mixture of experts"),
+        ("Llama-4-Scout-17B-16E", "mixture of experts"),
+        ("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "a head that drafts from the target's own features"),
+        ("eagle3", "a head that drafts from the target's own features"),
+        ("gemma-3-27b", "an architecture that is not supported"),
+    ],
+)
+def test_a_model_out_of_scope_says_why(name: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as raised:
+        registered_name(name, field="--draft")
+    assert str(raised.value).startswith(f"--draft is {name!r}; that is ")
+
+
+@pytest.mark.parametrize(
+    "name", ["mistral-large", "Qwen/Qwen1.5-72B", "llama-3-8", "llama-405b", "codellama-70b-python", "yi-34b"]
+)
+def test_another_model_is_not_taken_for_one_of_the_table(name: str) -> None:
+    assert registered_name(name) is None
+
+
+def test_an_error_does_not_list_dozens_of_names() -> None:
+    with pytest.raises(ValueError, match="model is 'zzz'") as raised:
+        known_model("zzz")
+    assert str(raised.value) == (
+        "model is 'zzz'; `swiftspec models` lists those that are known by name; another llama, mistral, qwen2 or qwen3 "
+        "model can be named by a directory with its config.json"
+    )
+    assert str(unknown("--quant", "zzz", ("bf16", "fp8"))) == "--quant is 'zzz'; expected one of bf16, fp8"

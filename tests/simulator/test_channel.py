@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.policies.effects import (
+    Poll,
+    Prefill,
+    Program,
+    Receive,
+    Role,
+    Row,
+    Send,
+    Stop,
+    draft_forward,
+    target_forward,
+)
+from tests.simulator.builders import Scripted, chain_trace, constant_profile, machine_profile, simulate_one
+
+
+def test_message_is_visible_a_hop_after_its_send_ended() -> None:
+    seen: list[object] = []
+
+    def target() -> Program:
+        yield Send(Stop())
+
+    def draft() -> Program:
+        for _ in range(4):
+            seen.append((yield Poll()))
+            yield Prefill(Role.DRAFT, (0,))
+
+    profile = constant_profile(expand_s=1.0, verify_s=1.0, prefill_s=1.0, host_s={Phase.SEND: 0.5, Phase.WAIT: 2.0})
+    policy = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
+    timeline = simulate_one(policy, profile, chain_trace(num_tokens=1))
+    assert seen == [None, None, None, Stop()]
+    assert [(s.start_s, s.end_s) for s in timeline.phase(Phase.WAIT)] == [(3.0, 3.0)]
+
+
+def test_messages_arrive_in_the_order_sent() -> None:
+    received: list[object] = []
+
+    def target() -> Program:
+        for position in range(40):
+            yield Send(position)  # type: ignore[arg-type]  # any message will do
+
+    def draft() -> Program:
+        for _ in range(40):
+            received.append((yield Receive()))
+
+    profile = machine_profile(noise=0.5)
+    hops = tuple(np.linspace(1e-6, 1e-2, 20).tolist())
+    host = tuple(p.model_copy(update={"quantiles_s": hops}) if p.phase is Phase.WAIT else p for p in profile.host)
+    policy = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
+    simulate_one(policy, profile.model_copy(update={"host": host}), chain_trace(num_tokens=1))
+    assert received == list(range(40))
+
+
+@pytest.mark.parametrize(("idles", "delay_s"), [(True, 0.0), (False, 0.25)])
+def test_a_message_delays_a_receiver_that_computes(idles: bool, delay_s: float) -> None:
+    def target() -> Program:
+        yield Prefill(Role.TARGET, (1, 2, 3, 4))
+        if not idles:
+            yield from target_forward((Row(7, 4, 0),))
+        yield Receive()
+
+    def draft() -> Program:
+        yield Prefill(Role.DRAFT, (1, 2, 3, 4))
+        yield from draft_forward((Row(7, 4, 0),), 1)
+        yield Send(Stop())
+
+    profile = constant_profile(expand_s=1.0, verify_s=5.0, prefill_s=2.0, host_s={Phase.ARRIVE: 0.25})
+    scripted = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
+    timeline = simulate_one(scripted, profile, chain_trace(num_tokens=3))
+    (wait,) = timeline.phase(Phase.WAIT)
+    assert wait.end_s == (3.0 if idles else 7.0) + delay_s
