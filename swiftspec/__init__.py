@@ -3,12 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from swiftspec.version import __version__
+
 if TYPE_CHECKING:
     from swiftspec.engine.api import AsyncEngine, Engine
 
 __all__ = ["AsyncEngine", "Engine", "__version__"]
-
-__version__ = "0.1.0"
 
 
 def __dir__() -> list[str]:

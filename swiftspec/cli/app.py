@@ -14,12 +14,12 @@ from typing import Annotated
 
 import typer
 
-from swiftspec import __version__, console
-from swiftspec.cli import flags, more_verbs
+from swiftspec.cli import console, flags, more_verbs
 from swiftspec.cli.program import run_program
 from swiftspec.cli.usage_error import usage_sentence
-from swiftspec.engine.interrupts import ending_signals_raised, exit_code
+from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
+from swiftspec.version import __version__
 
 __all__ = ["app", "main"]
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from swiftspec import console
 from swiftspec.backtest.coverage import LEVEL, coverage
 from swiftspec.backtest.rows import Backtest, Constant, Row, mean_error, median_error
+from swiftspec.cli import console
 from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.cli.outputs import check_outputs, write_json
 

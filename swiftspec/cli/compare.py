@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftspec import console
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli import console
 from swiftspec.cli.columns import percent, signed_percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import search

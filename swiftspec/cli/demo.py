@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from swiftspec import console
 from swiftspec.artifacts.prompts import read_prompts
+from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import plan
 from swiftspec.cli.profile import profile

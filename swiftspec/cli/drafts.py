@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec import console
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
+from swiftspec.cli import console
 from swiftspec.cli.columns import speed
 from swiftspec.cli.elsewhere import Planned
 from swiftspec.cli.hardware import PlannedModel

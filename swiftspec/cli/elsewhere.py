@@ -12,9 +12,9 @@ from swiftspec.artifacts.plan import Acceptance, Basis, Goal, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.basis import make_basis
+from swiftspec.cli.console import Progress
 from swiftspec.cli.hardware import Machine, PlannedModel, planned_pair
 from swiftspec.cli.policies import check_policy
-from swiftspec.console import Progress
 from swiftspec.files.writing import locate, write_output
 from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from swiftspec import console
+from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.costmodel.importing import from_directory
 from swiftspec.costmodel.op_tables import COLUMNS, OpTables

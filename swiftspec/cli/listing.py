@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from swiftspec import console
 from swiftspec.acceptance.published import published_acceptance
+from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.models import known_model, model_names

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec import __version__, console
 from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.devices.local import num_devices_here
+from swiftspec.version import __version__
 
 if TYPE_CHECKING:
     from swiftspec.engine.channel.curve import Curve
@@ -135,7 +136,7 @@ def _ranks(candidate: Candidate, rendezvous: "Rendezvous", plan: Plan) -> list[t
 def join(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, *, source: Path) -> None:
     """Any other node's part: compute for node 0 until it ends. EngineError if it goes without a word."""
     from swiftspec.engine.cluster.nodes import serve
-    from swiftspec.engine.interrupts import interrupts_noted
+    from swiftspec.engine.process.interrupts import interrupts_noted
 
     with ExitStack() as stack:
         joined = stack.enter_context(_joined(options, rendezvous, plan, source))

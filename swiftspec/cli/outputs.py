@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from swiftspec import console
+from swiftspec.cli import console
 from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 
 __all__ = ["check_outputs", "saved", "write_json"]

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from swiftspec import console
 from swiftspec.artifacts.plan import Goal, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli import console
 from swiftspec.cli.basis import check_models, make_basis, read_profile, read_trace
 from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
 from swiftspec.cli.elsewhere import Planned, plan_elsewhere, side_files

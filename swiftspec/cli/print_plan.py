@@ -1,7 +1,7 @@
 """How a plan is printed."""
 
-from swiftspec import console
 from swiftspec.artifacts.plan import Objective, Plan, Rejection, cost_per_million
+from swiftspec.cli import console
 from swiftspec.cli.columns import (
     PREDICTION_COLUMNS,
     milliseconds,

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swiftspec import console
 from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, signed_percent
 from swiftspec.cli.models import Pair, resolve_pair
 from swiftspec.cli.outputs import check_outputs, saved, write_json

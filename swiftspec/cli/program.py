@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from swiftspec.engine.interrupts import ending_signals_raised, exit_code, was_interrupted
+from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code, was_interrupted
 from swiftspec.engine.process.parent_death import adopt_orphans
 
 __all__ = ["run_program"]

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from swiftspec import console
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile, StepTable
 from swiftspec.artifacts.report import Drift, Report
 from swiftspec.artifacts.timeline import Figures
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli import console
 from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.models.spec import ModelSpec, model_directory
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from swiftspec import console
 from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.artifacts.timeline import Metrics, Timeline, measure
+from swiftspec.cli import console
 from swiftspec.cli.basis import candidate_of, files_of
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.execution import Task, check_devices, make_tasks, open_engines, warm_up
 from swiftspec.cli.models import target_tokenizer
 from swiftspec.cli.nodes import NodeOptions, join, node_site
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.engine.interrupts import interrupts_noted
+from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.errors import EngineError
 from swiftspec.models.tokenizer import TextStream, Tokenizer
 from swiftspec.policies import Layout

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from swiftspec import console
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli import console
 from swiftspec.cli.columns import percent
 from swiftspec.cli.execution import EncodedPrompts
 from swiftspec.cli.models import resolve_pair

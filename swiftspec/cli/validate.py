@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec import console
 from swiftspec.artifacts.document import Origin, file_sha256
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
@@ -15,6 +14,7 @@ from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.timeline import Figures
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli import console
 from swiftspec.cli.basis import files_of, read_profile, read_trace
 from swiftspec.cli.columns import milliseconds, percent, signed_percent, speed
 from swiftspec.cli.execution import (

@@ -13,6 +13,7 @@ from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.devices import DeviceSpec
+from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 
@@ -170,9 +171,8 @@ class _Group:
             yield Phase.FUZZY, self._fuzzy(rows, context) if self.degree > 1 and not self.published else whole
             return
         yield Phase.VERIFY, whole
-        first = self.spec.num_layers // 2
-        for phase, layers in ((Phase.EXIT, first), (Phase.FINISH, self.spec.num_layers - first)):
-            half = dataclasses.replace(self.spec, num_layers=max(1, layers))
+        for phase, layers in zip((Phase.EXIT, Phase.FINISH), halves(range(self.spec.num_layers)), strict=True):
+            half = dataclasses.replace(self.spec, num_layers=max(1, len(layers)))
             yield phase, self._whole(half, rows, context)
 
     def _whole(self, spec: ModelSpec, rows: int, context: int) -> tuple[Part, ...]:

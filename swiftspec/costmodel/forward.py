@@ -10,6 +10,7 @@ from swiftspec.artifacts.latency import Part, Provenance
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.models import QUANTISATIONS, sharded
+from swiftspec.models.layers import layer_groups
 from swiftspec.models.names import unknown
 from swiftspec.models.spec import ModelSpec
 
@@ -18,7 +19,6 @@ __all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "fuz
 FUSED = "fused"  # residual and norm in the same kernel
 _BF16_BYTES = 2
 _Timed = tuple[str, KernelTime, float]  # name, one of them, how many
-_LAYERS_PER_GROUP = 4  # of a fuzzy forward, as EasySpec chose (arXiv 2502.02493)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,9 +213,7 @@ def fuzzy_parts(
         kv_dtype="bf16",
     )
     alone = dataclasses.replace(forward, degree=1)
-    inner = max(0, spec.num_layers - 2)
-    sizes = [1] * min(2, spec.num_layers) + [_LAYERS_PER_GROUP] * (inner // _LAYERS_PER_GROUP)
-    sizes += [inner % _LAYERS_PER_GROUP] if inner % _LAYERS_PER_GROUP else []
+    sizes = [len(group) for group in layer_groups(range(spec.num_layers))]
     return _summed(
         *chain(*(alone.attention_block(-(-size // degree)) for size in sizes)),
         *chain(*(forward.exchanges(1, times_as_large=size) for size in sizes)),

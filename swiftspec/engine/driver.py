@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.artifacts.timeline import Phase, Span
-from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.rejection_sampler import ResidualSampling
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies.effects import (
@@ -28,32 +28,20 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 
-__all__ = ["Driver", "Model"]
+__all__ = ["Channel", "Driver"]
 
 
-class Model(Protocol):
-    """A decoder with its cache, as the driver sees it. Logits are valid until the model's next call."""
+class Channel(Protocol):
+    """Messages to one peer and from it, as the driver sees them."""
 
-    def reset(self) -> None:
-        """Forget every cached token."""
+    def send(self, message: Message) -> None:
+        """Without waiting for the peer."""
 
-    def prefill(self, tokens: tuple[int, ...]) -> Any:
-        """Put tokens into the prefix; logits after the last one, (vocab,)."""
+    def receive(self, within_s: float | None) -> Message | None:
+        """The next message; None if there was none in time."""
 
-    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Any:
-        """Append rows to the tree; logits (rows, vocab)."""
-
-    def exit(self, rows: tuple[Row, ...]) -> Any:
-        """The first half of a forward; its logits (rows, vocab)."""
-
-    def finish(self) -> Any:
-        """The other half; the forward's logits (rows, vocab)."""
-
-    def candidates(self, logits: Any, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Likeliest tokens behind each row of the last forward, or half of one, and their natural log-probs."""
-
-    def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
-        """Compact the cache."""
+    def poll(self) -> Message | None:
+        """The next message, if it is there."""
 
 
 class _Done(NamedTuple):

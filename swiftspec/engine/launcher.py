@@ -11,9 +11,9 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
-from swiftspec.engine.interrupts import interrupts_noted
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_nursery
+from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.process.placement import LocalSite, Seat, Site, check_groups, seats
 from swiftspec.engine.process.protocol import Generate, Setup
 from swiftspec.engine.process.run_folder import run_folder

@@ -12,12 +12,12 @@ from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.request import Request
 from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.policies.verification import Request
 
 __all__ = ["POLICIES", "Layout", "Policy", "Request", "make_policy"]
 

@@ -32,8 +32,9 @@ from swiftspec.policies.effects import (
     receive,
     target_forward,
 )
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree, TokenTree
-from swiftspec.policies.verification import Request, follow
+from swiftspec.policies.verification import follow
 
 __all__ = ["Amusd"]
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Row, target_forward
-from swiftspec.policies.verification import Request
+from swiftspec.policies.request import Request
 
 __all__ = ["Autoregressive"]
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol, cast
 
 from swiftspec.policies.effects import Program, Role
-from swiftspec.policies.verification import Request
+from swiftspec.policies.request import Request
 
 __all__ = ["Layout", "Policy", "Shape", "Value", "check_shape", "shape_of"]
 

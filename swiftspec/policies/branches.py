@@ -18,8 +18,8 @@ from swiftspec.policies.effects import (
     prefill,
     receive_verdict,
 )
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
-from swiftspec.policies.verification import Request
 
 __all__ = ["Outcome", "Prepared", "forward_window", "prepared_rounds", "roll_out"]
 

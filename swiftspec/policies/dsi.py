@@ -34,8 +34,9 @@ from swiftspec.policies.effects import (
     receive,
     target_forward,
 )
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
-from swiftspec.policies.verification import Request, expand
+from swiftspec.policies.verification import expand
 
 __all__ = ["Dsi"]
 

@@ -15,8 +15,8 @@ from typing import ClassVar
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.level_trees import Layers, layered_rounds
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
-from swiftspec.policies.verification import Request
 
 __all__ = ["Eagle2Tree"]
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from swiftspec.policies.effects import Commit, KeepKV, Program, Role, Step, draft_forward, prefill, target_forward
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
-from swiftspec.policies.verification import Request, follow
+from swiftspec.policies.verification import follow
 
 __all__ = ["Layers", "layered_rounds"]
 

@@ -27,8 +27,9 @@ from swiftspec.policies.effects import (
     target_exit,
     target_finish,
 )
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
-from swiftspec.policies.verification import Request, verify_rounds
+from swiftspec.policies.verification import verify_rounds
 
 __all__ = ["Mirror"]
 

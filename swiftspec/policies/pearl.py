@@ -25,8 +25,9 @@ from swiftspec.policies.effects import (
     prefill,
     receive_verdict,
 )
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
-from swiftspec.policies.verification import Request, expand, verify_windows
+from swiftspec.policies.verification import expand, verify_windows
 
 __all__ = ["Pearl"]
 

@@ -11,8 +11,9 @@ from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, target_forward
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
-from swiftspec.policies.verification import Request, follow
+from swiftspec.policies.verification import follow
 
 __all__ = ["Lookup", "PromptLookup"]
 

@@ -45,7 +45,7 @@ from swiftspec.policies.effects import (
     poll,
     receive,
 )
-from swiftspec.policies.verification import Request
+from swiftspec.policies.request import Request
 
 __all__ = ["GroupMember", "Recoverable", "RecoveringDraft", "RecoveringTarget", "recoverable"]
 

@@ -18,8 +18,8 @@ from typing import ClassVar, NamedTuple
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.level_trees import Layers, layered_rounds
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates
-from swiftspec.policies.verification import Request
 
 __all__ = ["SequoiaTree", "StaticNode", "static_tree"]
 

@@ -11,8 +11,9 @@ from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Commit, KeepKV, Program, Role, prefill, target_forward
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
-from swiftspec.policies.verification import Request, expand, follow
+from swiftspec.policies.verification import expand, follow
 
 __all__ = ["SerialChain", "SerialTree"]
 

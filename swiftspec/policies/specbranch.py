@@ -29,8 +29,9 @@ from swiftspec.policies.effects import (
     prefill,
     receive_verdict,
 )
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree, TokenTree
-from swiftspec.policies.verification import Request, verify_windows
+from swiftspec.policies.verification import verify_windows
 
 __all__ = ["SpecBranch"]
 

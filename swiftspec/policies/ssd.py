@@ -18,8 +18,9 @@ from typing import ClassVar
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.branches import Outcome, Prepared, forward_window, prepared_rounds, roll_out
 from swiftspec.policies.effects import Program, Role, Step
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
-from swiftspec.policies.verification import Request, verify_rounds
+from swiftspec.policies.verification import verify_rounds
 
 __all__ = ["Ssd", "fan_out"]
 

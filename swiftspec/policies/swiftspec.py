@@ -30,8 +30,9 @@ from swiftspec.policies.effects import (
     prefill,
     receive,
 )
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
-from swiftspec.policies.verification import Request, expand, verify_rounds
+from swiftspec.policies.verification import expand, verify_rounds
 
 __all__ = ["SwiftSpec"]
 

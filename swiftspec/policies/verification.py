@@ -1,7 +1,6 @@
-"""What policies share: the request, expansion, following the target's choices, the target's half of a round."""
+"""What policies share: expansion, following the target's choices, the target's half of a round."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from swiftspec.policies.effects import (
     Commit,
@@ -19,47 +18,10 @@ from swiftspec.policies.effects import (
     receive_subtree,
     target_forward,
 )
+from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 
-__all__ = ["Request", "below", "expand", "follow", "verify_rounds", "verify_windows"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One prompt and when to stop.
-
-    Parameters
-    ----------
-    prompt : tuple of int
-        Token ids, at least one.
-    max_new_tokens : int
-        Output tokens at most, an end of sequence included.
-    eos_token_ids : frozenset of int
-        Generation ends with the first of these; it is part of the output.
-    """
-
-    prompt: tuple[int, ...]
-    max_new_tokens: int
-    eos_token_ids: frozenset[int] = frozenset()
-
-    def __post_init__(self) -> None:
-        if not self.prompt:
-            raise ValueError("prompt is empty; at least one token is needed")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected at least 1")
-
-    @property
-    def root_position(self) -> int:
-        """Position of the last prompt token, the first root."""
-        return len(self.prompt) - 1
-
-    def clip(self, tokens: Sequence[int], *, num_generated: int) -> tuple[tuple[int, ...], bool]:
-        """The part of `tokens` that belongs to the output after `num_generated` tokens, and whether it ends there."""
-        room = self.max_new_tokens - num_generated
-        for count, token in enumerate(tokens[:room], start=1):
-            if token in self.eos_token_ids:
-                return tuple(tokens[:count]), True
-        return tuple(tokens[:room]), len(tokens) >= room
+__all__ = ["below", "expand", "follow", "verify_rounds", "verify_windows"]
 
 
 def expand(tree: TokenTree, num_rows: int, num_candidates: int) -> Step[None]:

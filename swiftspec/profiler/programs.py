@@ -24,7 +24,7 @@ from swiftspec.policies.effects import (
     target_finish,
     target_forward,
 )
-from swiftspec.policies.verification import Request
+from swiftspec.policies.request import Request
 
 __all__ = ["NUM_CANDIDATES", "AlternatingSweep", "Interruptions", "OverlappedSweep", "Resumptions"]
 

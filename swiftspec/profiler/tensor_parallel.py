@@ -9,6 +9,7 @@ from swiftspec.artifacts.latency import Latency, Part, Provenance, weakest
 from swiftspec.artifacts.profile import Collective, StepPoint
 from swiftspec.artifacts.steps import PREFILL_CHUNK, prefill_rows
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.collective_costs import TeamCosts
@@ -55,8 +56,8 @@ def _whole(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> StepPoint:
 
 def _all_reduces(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> Latency:
     """All of a forward's: two a layer, for every chunk of a prompt."""
-    first = spec.num_layers // 2
-    layers = {Phase.EXIT: first, Phase.FINISH: spec.num_layers - first}.get(shard.phase, spec.num_layers)
+    everything = range(spec.num_layers)
+    layers = len(dict(zip((Phase.EXIT, Phase.FINISH), halves(everything), strict=True)).get(shard.phase, everything))
     is_prompt = shard.phase is Phase.PREFILL
     num_rows, chunk = (prefill_rows(shard.rows), PREFILL_CHUNK) if is_prompt else (shard.rows, shard.rows)
     whole_chunks, rest = divmod(num_rows, chunk)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from swiftspec import __version__
 from swiftspec.cli.app import main
+from swiftspec.version import __version__
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "validate"),

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from swiftspec import console
 from swiftspec.artifacts.document import ModelRef, file_sha256
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli import console
 from swiftspec.cli.app import main
 from swiftspec.cli.demo import demo
 from swiftspec.models.spec import ModelSpec

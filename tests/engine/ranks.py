@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.driver import Model
 from swiftspec.engine.model.cpu_model import Decoder
 from swiftspec.engine.model.gpu_model import StaticDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import AnyDecoder, CachedDecoder
-from swiftspec.engine.parallel.sharded_model import Leading, follow
+from swiftspec.engine.model.sharded_model import Leading, follow
 from swiftspec.engine.parallel.tp_group import Team
 from swiftspec.models.spec import Inflation
 from swiftspec.policies.effects import Role, Row

@@ -174,7 +174,7 @@ def test_torchrun_starts_a_process_for_each_rank(
     flags += ["--secret", plan.parent / "secret"]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
     done = subprocess.run(
-        [*map(str, command), "-m", "swiftspec.engine", *map(str, flags)],
+        [*map(str, command), "-m", "swiftspec", "run", *map(str, flags)],
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(short_folder)},  # torchrun leaves a folder there
         capture_output=True,
         text=True,

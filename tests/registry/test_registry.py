@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 import swiftspec.registry as registry
+
 from swiftspec.devices import DEVICES, ClusterSpec, named_device
 from swiftspec.models import known_model, model_names, registered_name, weight_bytes
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from swiftspec import console
+from swiftspec.cli import console
 from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.policies import POLICIES, Layout
 

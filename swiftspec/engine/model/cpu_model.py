@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,17 +21,14 @@ from swiftspec.artifacts.steps import PREFILL_CHUNK, PREFILL_SIZES, padded_rows
 from swiftspec.engine.model.attention import TreeAttention, Visibility, causal_visibility, tree_visibility
 from swiftspec.engine.model.cpu_layers import Layer, build_head, build_layer
 from swiftspec.engine.model.kv_cache import KVCache
-from swiftspec.engine.model.loader import held_spec, load_model
+from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.spec import Inflation, ModelSpec
 
-__all__ = ["Decoder", "grouped"]
-
-T = TypeVar("T")
-
-_LAYERS_PER_GROUP = 4  # EasySpec's choice (arXiv 2502.02493): with more, the layers' inputs differ too much
+__all__ = ["Decoder"]
 
 
 class _Workspace:
@@ -89,7 +85,7 @@ class Decoder:
         self.spec = spec
         self.dtype = dtype
         self._team = team or Team()
-        self._held = spec = held_spec(spec, self._team)
+        self._held = spec = local_spec(spec, rank=self._team.rank, size=self._team.size)
         self._embedding = weights["model.embed_tokens.weight"].to(dtype)
         self._layers = [build_layer(weights, index, spec, dtype=dtype) for index in range(spec.num_layers)]
         self._head = build_head(weights, spec, dtype=dtype)
@@ -98,7 +94,8 @@ class Decoder:
         self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
         self._rotations = rotations(spec, 1)
         self._workspaces: dict[int, _Workspace] = {}
-        self._groups = grouped(self._layers)
+        self._groups = layer_groups(self._layers)
+        self._first_half, self._second_half = halves(self._layers)
         self._halfway: _Step | None = None
 
     @classmethod
@@ -115,7 +112,8 @@ class Decoder:
 
         ValueError in one sentence if the directory cannot be used.
         """
-        spec, weights = load_model(directory, team or Team(), inflation=inflation, seed=seed)
+        team = team or Team()
+        spec, weights = load_model(directory, rank=team.rank, size=team.size, inflation=inflation, seed=seed)
         return cls(spec, weights, dtype=dtype, team=team)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
@@ -174,7 +172,7 @@ class Decoder:
     def exit(self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache) -> Tensor:
         """What the first half of the layers would answer to `forward`. Only its `finish` may follow."""
         step = self._begin_tree(tokens, positions, ancestors, cache)
-        self._run(step, self._layers[: len(self._layers) // 2])
+        self._run(step, self._first_half)
         self._halfway = step
         return self._logits(step)
 
@@ -183,7 +181,7 @@ class Decoder:
         """The rest of the forward that `exit` began, with its answer."""
         step, self._halfway = self._halfway, None
         assert step is not None, "an exit comes before"
-        self._run(step, self._layers[len(self._layers) // 2 :])
+        self._run(step, self._second_half)
         cache.extend_tree(step.num_rows)
         return self._logits(step)
 
@@ -312,10 +310,3 @@ class Decoder:
 
 def _padded(numbers: Sequence[int], num_padding: int) -> Sequence[int]:
     return [*numbers, *[numbers[-1]] * num_padding] if num_padding else numbers
-
-
-def grouped(layers: Sequence[T]) -> list[Sequence[T]]:
-    """The first layer alone, the others in groups; the last alone too, where that leaves two to be grouped."""
-    inner, last = (layers[1:-1], layers[-1:]) if len(layers) > 3 else (layers[1:], ())
-    groups = [inner[first : first + _LAYERS_PER_GROUP] for first in range(0, len(inner), _LAYERS_PER_GROUP)]
-    return [group for group in (layers[:1], *groups, last) if group]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.gpu_ops import Ops
 from swiftspec.engine.model.gpu_weights import Projection, Weight, WeightFormat, build_layer
-from swiftspec.engine.model.loader import held_spec
+from swiftspec.engine.model.loader import local_spec
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.parallel.tp_group import Team
 from swiftspec.models.spec import ModelSpec
@@ -53,7 +53,7 @@ class Layers:
     ) -> None:
         self._vocab_size = spec.vocab_size
         self._team = team
-        self._spec = spec = held_spec(spec, team)
+        self._spec = spec = local_spec(spec, rank=team.rank, size=team.size)
         self._device = device
         self._layers = [
             build_layer(weights, index, spec, weight_format=weight_format, device=device)

@@ -19,15 +19,15 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from swiftspec.devices.local import TREE_SLOTS
-from swiftspec.engine.model.cpu_model import grouped
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
 from swiftspec.engine.model.gpu_kv_cache import StaticCache
 from swiftspec.engine.model.gpu_layers import Groups, Layers, Step
 from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, joined_ops, ops_for
 from swiftspec.engine.model.gpu_weights import FORMATS, WeightFormat
 from swiftspec.engine.model.input_batch import ancestor_words, bucket_of, packed, unpacked
-from swiftspec.engine.model.loader import held_spec, load_model
+from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.spec import Inflation, ModelSpec
 
 __all__ = ["StaticDecoder"]
@@ -76,7 +76,7 @@ class StaticDecoder:
         self.spec = spec
         self.device = torch.device(device)
         self.dtype = weight_format.dtype
-        self._held = held_spec(spec, team)
+        self._held = local_spec(spec, rank=team.rank, size=team.size)
         self._ops = joined_ops(
             ops or ops_for(self.device), team, hidden=spec.hidden_size, dtype=self.dtype, device=self.device
         )
@@ -85,9 +85,8 @@ class StaticDecoder:
         self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device, team=team)
         one_by_one = [(index,) for index in range(spec.num_layers)]
         self._exact: Groups = one_by_one
-        self._fuzzy: Groups = grouped(range(spec.num_layers))
-        self._first_half: Groups = one_by_one[: spec.num_layers // 2]
-        self._second_half: Groups = one_by_one[spec.num_layers // 2 :]
+        self._fuzzy: Groups = layer_groups(range(spec.num_layers))
+        self._first_half, self._second_half = halves(one_by_one)
         self._pool = GraphPool(self.device)
         self._halfway: _Halfway | None = None
         self._answer: _Answer | None = None
@@ -108,7 +107,10 @@ class StaticDecoder:
 
         ValueError in one sentence if the directory cannot be used.
         """
-        spec, weights = load_model(directory, team or Team(), inflation=inflation, seed=seed, device=device)
+        team = team or Team()
+        spec, weights = load_model(
+            directory, rank=team.rank, size=team.size, inflation=inflation, seed=seed, device=device
+        )
         return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, team=team)
 
     def new_cache(self, capacity: int | None = None, *, tree_slots: int = TREE_SLOTS["cuda"]) -> StaticCache:

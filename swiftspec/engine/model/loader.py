@@ -13,38 +13,38 @@ from swiftspec.engine.model.checkpoint import load_weights
 from swiftspec.engine.model.inflate import inflate_weights
 from swiftspec.engine.model.memory import require_memory
 from swiftspec.engine.model.weight_sharding import cut_weights
-from swiftspec.engine.parallel.tp_group import Team
 from swiftspec.models.sharding import shard_of
 from swiftspec.models.spec import Inflation, ModelSpec
 
-__all__ = ["held_spec", "load_model"]
+__all__ = ["load_model", "local_spec"]
 
 
 def load_model(
     directory: str | Path,
-    team: Team,
     *,
+    rank: int,
+    size: int,
     inflation: Inflation | None,
     seed: int,
     device: torch.device | str = "cpu",
 ) -> tuple[ModelSpec, Mapping[str, Tensor]]:
-    """The whole model's spec, and what this rank holds of its weights.
+    """The whole model's spec, and what rank `rank` of `size` holds of its weights.
 
     ValueError in one sentence if the directory cannot be used.
     """
     spec = ModelSpec.from_directory(directory)
     if inflation is None:
-        return spec, load_weights(directory, spec, shard_of(spec, team.size, team.rank))
+        return spec, load_weights(directory, spec, shard_of(spec, size, rank))
     inflated = inflation.inflated(spec)
     if torch.device(device).type == "cpu":
         # In 16 bits, the fewest that a CPU computes with.
-        require_memory(2 * inflated.num_parameters // team.size, f"{directory}: the model inflated to {inflation}")
+        require_memory(2 * inflated.num_parameters // size, f"{directory}: the model inflated to {inflation}")
     weights = inflate_weights(load_weights(directory, spec), spec, inflation, seed=seed, device=device)
-    return inflated, cut_weights(weights, shard_of(inflated, team.size, team.rank))
+    return inflated, cut_weights(weights, shard_of(inflated, size, rank))
 
 
-def held_spec(spec: ModelSpec, team: Team) -> ModelSpec:
+def local_spec(spec: ModelSpec, *, rank: int, size: int) -> ModelSpec:
     """The shape that this rank computes with; its head, of a part of the vocabulary, is not the embedding."""
-    if team.size == 1:
+    if size == 1:
         return spec
-    return dataclasses.replace(shard_of(spec, team.size, team.rank).spec, tie_word_embeddings=False)
+    return dataclasses.replace(shard_of(spec, size, rank).spec, tie_word_embeddings=False)

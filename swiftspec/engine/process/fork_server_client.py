@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from threading import Lock, Thread
 
-from swiftspec.engine.interrupts import signals_held
 from swiftspec.engine.process.fork_server import NEWS, REQUEST, News
+from swiftspec.engine.process.interrupts import signals_held
 from swiftspec.engine.process.timeouts import Silence, is_stopped
 from swiftspec.errors import EngineError
 

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
-from swiftspec.engine.driver import Driver, Model
+from swiftspec.engine.driver import Driver
+from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import CachedDecoder
-from swiftspec.engine.parallel.sharded_model import Leading, follow
+from swiftspec.engine.model.sharded_model import Leading, follow
 from swiftspec.engine.parallel.tp_group import SilentTeam, Team
 from swiftspec.engine.process.gpu_streams import own_stream
 from swiftspec.engine.process.placement import cores_of

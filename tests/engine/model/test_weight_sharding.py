@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from swiftspec.engine.model.checkpoint import load_weights, weight_shapes
-from swiftspec.engine.model.loader import held_spec
+from swiftspec.engine.model.loader import local_spec
 from swiftspec.engine.model.weight_sharding import cut
 from swiftspec.engine.parallel.tp_group import Team
 from swiftspec.models import shard_of
@@ -28,7 +28,7 @@ def test_parts_have_the_shapes_of_the_shard(tmp_path: Path, variant: str, degree
     spec = ModelSpec.from_directory(directory)
     for rank in range(degree):
         weights = load_weights(directory, spec, shard_of(spec, degree, rank))
-        expected = weight_shapes(held_spec(spec, team_of(degree, rank)))
+        expected = weight_shapes(local_spec(spec, rank=rank, size=degree))
         expected["model.embed_tokens.weight"] = (spec.vocab_size, spec.hidden_size)
         assert {name: tuple(weight.shape) for name, weight in weights.items()} == expected
 

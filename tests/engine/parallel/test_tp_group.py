@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.parallel.sharded_model import _Call, _decoded, _encoded, _Note
+from swiftspec.engine.model.sharded_model import _Call, _decoded, _encoded, _Note
 from swiftspec.engine.parallel.tp_group import SilentTeam, Team
 from swiftspec.policies.effects import Role, Row
 from tests.engine.ranks import Ranks, joined_ranks

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from swiftspec.engine.interrupts import ending_signals_raised, exit_code, interrupts_noted, signals_held
+from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code, interrupts_noted, signals_held
 
 
 def send(number: signal.Signals) -> None:

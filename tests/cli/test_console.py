@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from swiftspec import console
+from swiftspec.cli import console
 
 
 class Terminal(io.StringIO):
@@ -136,7 +136,7 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_the_encoding_of_stdout_does_not_have_is_spelt_out() -> None:
-    program = r"from swiftspec import console; console.begin(); console.stream('na\xefve \u6771 \U0001f680\n')"
+    program = r"from swiftspec.cli import console; console.begin(); console.stream('na\xefve \u6771 \U0001f680\n')"
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
     shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
     assert shown == b"na\xefve \\u6771 \\U0001f680\n"

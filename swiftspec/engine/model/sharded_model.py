@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from swiftspec.engine.driver import Model
+from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.parallel.tp_group import Team
 from swiftspec.policies.effects import Role, Row
 
@@ -43,7 +43,7 @@ class _Note(NamedTuple):
 
 
 class Leading:
-    """A model whose shards are on the ranks of a team, as its leader drives it: `driver.Model`.
+    """A model whose shards are on the ranks of a team, as its leader drives it: `protocol.Model`.
 
     Parameters
     ----------

@@ -1,0 +1,44 @@
+"""Request: one prompt, and when its output ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt and when to stop.
+
+    Parameters
+    ----------
+    prompt : tuple of int
+        Token ids, at least one.
+    max_new_tokens : int
+        Output tokens at most, an end of sequence included.
+    eos_token_ids : frozenset of int
+        Generation ends with the first of these; it is part of the output.
+    """
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    eos_token_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("prompt is empty; at least one token is needed")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected at least 1")
+
+    @property
+    def root_position(self) -> int:
+        """Position of the last prompt token, the first root."""
+        return len(self.prompt) - 1
+
+    def clip(self, tokens: Sequence[int], *, num_generated: int) -> tuple[tuple[int, ...], bool]:
+        """The part of `tokens` that belongs to the output after `num_generated` tokens, and whether it ends there."""
+        room = self.max_new_tokens - num_generated
+        for count, token in enumerate(tokens[:room], start=1):
+            if token in self.eos_token_ids:
+                return tuple(tokens[:count]), True
+        return tuple(tokens[:room]), len(tokens) >= room
