@@ -178,7 +178,7 @@ trap 'rm -rf "$work" "$bare"' EXIT
 ln -s "$out/records.jsonl" "$work/records.jsonl"
 : >"$work/steps.tsv" >"$out/log.txt" >"$out/records.jsonl"
 
-export PYTHONPATH="$PWD:$bare/site${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD:$bare/executor${PYTHONPATH:+:$PYTHONPATH}"
 export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$bare/triton"
 mkdir -p "$TRITON_CACHE_DIR"
 SWIFTSPEC_COMMIT=$(git describe --always --dirty 2>/dev/null || cat "$carried/commit" 2>/dev/null) \
@@ -189,7 +189,7 @@ if [[ -f $carried/kernels.tar.gz ]]; then
         >>"$out/log.txt" 2>&1
 fi
 if compgen -G "$carried/wheels/*.whl" >/dev/null; then
-    "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$bare/site" "$carried"/wheels/*.whl \
+    "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$bare/executor" "$carried"/wheels/*.whl \
         >>"$out/log.txt" 2>&1
 fi
 if ! measure packages 90 packages; then

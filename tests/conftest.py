@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.engine.process.fork_server_client import shared_nursery
+from swiftspec.engine.process.fork_server_client import shared_fork_server
 
 if not torch.cuda.is_available():
     # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
@@ -14,9 +14,9 @@ if not torch.cuda.is_available():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nursery() -> Iterator[None]:
+def fork_server() -> Iterator[None]:
     """Engines of this process, one after another, are forked off one: a thousand seconds of loading torch."""
-    with shared_nursery():
+    with shared_fork_server():
         yield
 
 

@@ -9,47 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.rooms import NEVERS, ROOMS
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "swiftspec"
 LINKS = ("simulator", "kernels", "profiles")
 MAX_LINES = 400
 
-CONTRACTS = frozenset(
-    {
-        *("specs", "registry", "latency", "steps", "profile", "acceptance", "goal", "plan", "timeline", "report"),
-        *("tree", "policies", "documents", "errors", "difficulty"),
-    }
-)
-# Layer -> what its modules may import beside the standard library: other layers and third-party packages.
-# A layer is a first-level module or folder of swiftspec; the contracts are one layer, swiftspec/__init__.py is "root".
-ALLOWED: Mapping[str, frozenset[str]] = {
-    "root": frozenset({"contracts", "session"}),
-    "files": frozenset({"files", "numpy"}),
-    "contracts": frozenset({"contracts", "files", "numpy", "scipy", "pydantic", "pydantic_core"}),
-    "kernels": frozenset({"kernels", "files", "torch", "triton"}),
-    "simulator": frozenset({"simulator", "contracts", "simpy", "numpy", "scipy"}),
-    "engine": frozenset(
-        {"engine", "contracts", "files", "kernels", "torch", "zmq", "safetensors", "tokenizers", "numpy", "pydantic"}
-    ),
-    "profiler": frozenset({"profiler", "engine", "kernels", "ops", "contracts", "files", "torch", "numpy"}),
-    "ops": frozenset({"ops", "contracts", "files", "numpy", "scipy", "pyarrow"}),
-    "planner": frozenset({"planner", "simulator", "contracts", "joblib", "distributed", "ray", "numpy", "scipy"}),
-    "backtest": frozenset({"backtest", "ops", "simulator", "contracts", "files", "joblib", "numpy", "scipy"}),
-    "validator": frozenset({"contracts"}),
-    "session": frozenset({"session", "engine", "contracts", "tokenizer"}),
-    "prompts": frozenset({"prompts", "files"}),
-    "tokenizer": frozenset({"tokenizer", "files", "tokenizers"}),
-    "perfetto": frozenset({"contracts", "files"}),
-    "wording": frozenset({"contracts"}),
-    "html": frozenset({"html", "wording", "contracts"}),
-    "plotting": frozenset({"plotting", "contracts", "files", "matplotlib", "numpy"}),
-    "demo": frozenset(
-        {"demo", "profiler", "engine", "contracts", "files", "torch", "transformers", "tokenizers", "rich"}
-    ),
-}
-# Parsing and printing: these may use every layer, but nothing heavy may be loaded when they are imported.
-FRONT = ("cli", "commands", "console", "__main__")
-FRONT_ALLOWED = frozenset(ALLOWED) | {"commands", "console", "typer", "rich", "numpy"}
 HEAVY = frozenset({"torch", "transformers", "triton", "simpy", "matplotlib"})
 
 # What turns a replayable role program into one that is not.
@@ -57,7 +23,7 @@ IMPURE = (
     *("torch", "simpy", "zmq", "time", "datetime", "random", "secrets", "numpy.random"),
     *("socket", "asyncio", "threading", "multiprocessing", "subprocess"),
 )
-PURE = ("swiftspec.policies", "swiftspec.tree")
+PURE = ("swiftspec.policies",)
 BANNED_ROOTS = ("simulator", "kernels")
 BANNED_NAMES = frozenset({"p", "q", "gamma"})  # papers swap them
 
@@ -144,29 +110,35 @@ def within(target: str, *packages: str) -> bool:
     return any(target == package or target.startswith(f"{package}.") for package in packages)
 
 
-def layer_of(target: str) -> str:
-    """The layer of a swiftspec name, or the top-level name of a package that is not ours."""
+def room_of(target: str) -> str:
+    """The room of a swiftspec name, or the top-level name of a package that is not ours."""
     root, *rest = target.split(".")
     if root != PACKAGE:
         return root
-    first = rest[0] if rest else "root"
-    if rest[-1:] == ["__main__"]:  # of any package: what `python -m` starts is the command line
-        return "__main__"
-    if first in CONTRACTS:
-        return "contracts"
-    return first if first in ALLOWED or first in FRONT else "root"
+    for depth in (2, 1):
+        if (room := ".".join(rest[:depth])) in ROOMS:
+            return room
+    return "root"
 
 
 def layering_violations(module: Module) -> Iterator[str]:
-    layer = layer_of(module.name)
-    if layer == "root" and module.name != PACKAGE:
-        yield f"{module.name}: in no layer; add it to the table on purpose"
-    allowed = FRONT_ALLOWED if layer in FRONT else ALLOWED[layer]
+    """Imports of a room that this one may not know."""
+    room = room_of(module.name)
+    if room == "root" and module.name != PACKAGE:
+        yield f"{module.name}: in no room; add it to the table on purpose"
+    allowed = ROOMS[room] | {room} | (ROOMS.keys() - {"root", "__main__"} if room == "cli" else frozenset())
     for found in module.imports:
-        wanted = layer_of(found.target)
-        starts_cli = layer == "__main__" and wanted == "cli"
-        if wanted not in allowed and wanted not in sys.stdlib_module_names and not starts_cli:
-            yield f"{module.name}:{found.line}: {layer} may not import {found.target}"
+        wanted = room_of(found.target)
+        if wanted not in allowed and wanted not in sys.stdlib_module_names:
+            yield f"{module.name}:{found.line}: {room} may not import {found.target}"
+
+
+def never_violations(module: Module) -> Iterator[str]:
+    """Imports that the rooms would allow, and that a module never needs."""
+    for prefix, never in NEVERS:
+        for found in module.imports:
+            if module.name.startswith(prefix) and found.target.startswith(never):
+                yield f"{module.name}:{found.line}: never imports {found.target}"
 
 
 def banned_root_violations(module: Module) -> Iterator[str]:
@@ -187,7 +159,7 @@ def purity_violations(module: Module) -> Iterator[str]:
 
 
 def print_violations(module: Module) -> Iterator[str]:
-    if module.name == f"{PACKAGE}.console":
+    if module.name == f"{PACKAGE}.cli.console":
         return
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
@@ -225,7 +197,8 @@ SHIPPED = (
         "swiftspec.backtest.systems",
         "swiftspec.costmodel.published",
         "swiftspec.costmodel.constants",
-        "swiftspec.registry",
+        "swiftspec.models.published",
+        "swiftspec.acceptance.published",
     ),
     *("swiftspec.acceptance.proxy_pairs", *GPU_RUNS),
 )
@@ -267,7 +240,7 @@ def loaded_at_import(start: str, modules: Mapping[str, Module]) -> dict[str, str
 
 def heavy_start_violations(modules: Mapping[str, Module]) -> Iterator[str]:
     for name in sorted(modules):
-        if name == PACKAGE or layer_of(name) in FRONT:
+        if room_of(name) in ("root", "cli", "__main__"):
             for package, culprit in loaded_at_import(name, modules).items():
                 if package in HEAVY:
                     yield f"{name}: importing it loads {package}, through {culprit}"
@@ -290,6 +263,7 @@ TESTS = modules_under("tests")
 Check = Callable[[Module], Iterator[str]]
 LIBRARY_CHECKS: tuple[Check, ...] = (
     layering_violations,
+    never_violations,
     banned_root_violations,
     purity_violations,
     print_violations,
@@ -318,42 +292,68 @@ def test_command_line_loads_nothing_heavy_when_imported() -> None:
     [
         (layering_violations, "swiftspec.engine.driver", "def run():\n    from swiftspec.simulator import driver"),
         (layering_violations, "swiftspec.engine.driver", "import transformers"),
-        (layering_violations, "swiftspec.engine.driver", "from ..planner import search"),
-        (layering_violations, "swiftspec.engine.driver", "importlib.import_module('swiftspec.profiler')"),
+        (layering_violations, "swiftspec.engine.launcher", "from ..planner import search"),
+        (layering_violations, "swiftspec.engine.launcher", "importlib.import_module('swiftspec.profiler')"),
+        (layering_violations, "swiftspec.engine.model.cpu_model", "from swiftspec.engine.process import placement"),
+        (layering_violations, "swiftspec.engine.model.cpu_model", "from swiftspec.engine.channel.curve import Curve"),
+        (layering_violations, "swiftspec.engine.process.worker_main", "from swiftspec.engine.launcher import Launcher"),
+        (layering_violations, "swiftspec.policies.ssd", "from swiftspec.artifacts.plan import Plan"),
+        (layering_violations, "swiftspec.planner.search", "from swiftspec.engine.api import Engine"),
+        (layering_violations, "swiftspec.profiler.steps", "from swiftspec.cli import console"),
         (layering_violations, "swiftspec.simulator.driver", "import torch.nn"),
-        (layering_violations, "swiftspec.plan", "from swiftspec.engine.model.cpu_model import Decoder"),
-        (layering_violations, "swiftspec.cli.run", "from swiftspec.cli.app import app"),
+        (layering_violations, "swiftspec.artifacts.plan", "from swiftspec.engine.model.cpu_model import CpuDecoder"),
         (layering_violations, "swiftspec.utils", ""),
+        (never_violations, "swiftspec.engine.driver", "from swiftspec.engine.channel.zmq_channel import Channel"),
+        (never_violations, "swiftspec.engine.model.gpu_layers", "from swiftspec.engine.model.cpu_layers import Layer"),
+        (never_violations, "swiftspec.engine.model.loader", "from swiftspec.engine.parallel import tp_group"),
         (banned_root_violations, "swiftspec.engine.model.cpu_model", "import kernels.attention"),
         (banned_root_violations, "tests.test_x", "def test():\n    from simulator import driver"),
         (purity_violations, "swiftspec.policies.swiftspec", "import time"),
-        (purity_violations, "swiftspec.tree", "from numpy import random"),
-        (purity_violations, "swiftspec.tree", "import numpy as np\nrng = np.random.default_rng(0)"),
+        (purity_violations, "swiftspec.policies.tree", "from numpy import random"),
+        (purity_violations, "swiftspec.policies.tree", "import numpy as np\nrng = np.random.default_rng(0)"),
         (print_violations, "swiftspec.engine.driver", "def run():\n    print('here')"),
-        (signature_violations, "swiftspec.tree", "class Tree:\n    def grow(self, *, gamma): ..."),
-        (signature_violations, "swiftspec.tree", "class Node:\n    q: float"),
-        (signature_violations, "swiftspec.tree", "def accept(p, /): ..."),
-        (size_violations, "swiftspec.tree", "\n" * (MAX_LINES + 1)),
-        (own_file_violations, "swiftspec.tree", "path.write_text('x')"),
-        (own_file_violations, "swiftspec.tree", "with path.open('wb') as file: ..."),
-        (own_file_violations, "swiftspec.tree", "json.loads(path.read_text())"),
+        (signature_violations, "swiftspec.policies.tree", "class Tree:\n    def grow(self, *, gamma): ..."),
+        (signature_violations, "swiftspec.policies.tree", "class Node:\n    q: float"),
+        (signature_violations, "swiftspec.policies.tree", "def accept(p, /): ..."),
+        (size_violations, "swiftspec.policies.tree", "\n" * (MAX_LINES + 1)),
+        (own_file_violations, "swiftspec.policies.tree", "path.write_text('x')"),
+        (own_file_violations, "swiftspec.policies.tree", "with path.open('wb') as file: ..."),
+        (own_file_violations, "swiftspec.policies.tree", "json.loads(path.read_text())"),
     ],
 )
 def test_checks_find_what_they_look_for(check: Check, name: str, text: str) -> None:
     assert len(list(check(Module(name=name, text=text)))) == 1
 
 
+def test_rooms_know_lower_rooms_only() -> None:
+    order = list(ROOMS)
+    assert [
+        (room, other)
+        for room, allowed in ROOMS.items()
+        for other in allowed & ROOMS.keys()
+        if order.index(other) >= order.index(room)
+    ] == []
+
+
+def test_no_room_is_allowed_what_it_has_no_use_for() -> None:
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for module in LIBRARY.values():
+        used[room_of(module.name)] |= {room_of(found.target) for found in module.imports}
+    assert {room: allowed - used[room] for room, allowed in ROOMS.items() if allowed - used[room]} == {}
+
+
 def test_heavy_start_is_found_through_other_modules() -> None:
     texts = {
         "swiftspec": "",
-        "swiftspec.cli": "def main():\n    import torch\nfrom swiftspec.cli import plan",
         "swiftspec.cli": "",
+        "swiftspec.cli.app": "def main():\n    import torch\nfrom swiftspec.cli import plan",
         "swiftspec.cli.plan": "from swiftspec.planner import search",
         "swiftspec.planner": "import simpy",
     }
-    modules = {name: Module(name=name, text=text, is_package=name == "swiftspec") for name, text in texts.items()}
+    packages = ("swiftspec", "swiftspec.cli")
+    modules = {name: Module(name=name, text=text, is_package=name in packages) for name, text in texts.items()}
     assert list(heavy_start_violations(modules)) == [
-        "swiftspec.cli: importing it loads simpy, through swiftspec.planner",
+        "swiftspec.cli.app: importing it loads simpy, through swiftspec.planner",
         "swiftspec.cli.plan: importing it loads simpy, through swiftspec.planner",
     ]
 

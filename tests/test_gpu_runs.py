@@ -109,7 +109,7 @@ def test_a_process_that_outlives_its_step_is_not_waited_for(straggling_python: P
 
 def test_packages_that_a_machine_lacks_are_all_named_at_once(tmp_path: Path) -> None:
     """PYTHONPATH is kept, too: the broken packages come from there."""
-    shadow = tmp_path / "site"
+    shadow = tmp_path / "executor"
     shadow.mkdir()
     for name in ("simpy", "zmq"):
         (shadow / f"{name}.py").write_text(f"raise ImportError('no {name} on this machine')")

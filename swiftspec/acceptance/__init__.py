@@ -1,16 +1,16 @@
 """Acceptance of pairs that cannot be run: how sure a draft is along a text, fitted to published figures."""
 
-from swiftspec.acceptance.fitting import Chain, Fit, Length, Observation, Ranks, fit_difficulty
+from swiftspec.acceptance.fitting import Chain, Fit, Length, Observation, Ranks, fit_acceptance_model
 from swiftspec.acceptance.given import GivenAcceptance
-from swiftspec.acceptance.model import PRIOR, Difficulty, rank_acceptance, tree_acceptance
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 from swiftspec.acceptance.proxy_pairs import Acceptance, acceptance_for, dataset_names
 from swiftspec.acceptance.synthesis import synthesise
 
 __all__ = [
     "PRIOR",
     "Acceptance",
+    "AcceptanceModel",
     "Chain",
-    "Difficulty",
     "Fit",
     "GivenAcceptance",
     "Length",
@@ -18,7 +18,7 @@ __all__ = [
     "Ranks",
     "acceptance_for",
     "dataset_names",
-    "fit_difficulty",
+    "fit_acceptance_model",
     "rank_acceptance",
     "synthesise",
     "tree_acceptance",

@@ -1,4 +1,4 @@
-"""A difficulty from published figures: least squares over what they identify, the prior for the rest."""
+"""An acceptance model from published figures: least squares over what they identify, the prior for the rest."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from swiftspec.acceptance.model import PRIOR, Difficulty, rank_acceptance, tree_acceptance
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 
-__all__ = ["Chain", "Fit", "Length", "Observation", "Ranks", "fit_difficulty"]
+__all__ = ["Chain", "Fit", "Length", "Observation", "Ranks", "fit_acceptance_model"]
 
 _BOUNDS = {
     "mean_logit": (-4.0, 12.0),
@@ -32,9 +32,9 @@ class Chain:
     def identifies(self) -> tuple[str, ...]:
         return ("mean_logit", "persistence") if len(self.values) > 1 else ("mean_logit",)
 
-    def errors(self, difficulty: Difficulty) -> list[float]:
+    def errors(self, acceptance_model: AcceptanceModel) -> list[float]:
         """Predicted minus published."""
-        predicted = tree_acceptance(difficulty, (1,) * len(self.values))
+        predicted = tree_acceptance(acceptance_model, (1,) * len(self.values))
         return [mine - theirs for mine, theirs in zip(predicted, self.values, strict=True)]
 
 
@@ -49,27 +49,27 @@ class Ranks:
     def identifies(self) -> tuple[str, ...]:
         return ("mean_logit", "runner_up") if len(self.values) > 1 else ("mean_logit",)
 
-    def errors(self, difficulty: Difficulty) -> list[float]:
+    def errors(self, acceptance_model: AcceptanceModel) -> list[float]:
         """Predicted minus published, marginal."""
         published = np.diff(self.values, prepend=0.0) if self.cumulative else np.array(self.values)
-        errors: list[float] = (rank_acceptance(difficulty, len(published)) - published).tolist()
+        errors: list[float] = (rank_acceptance(acceptance_model, len(published)) - published).tolist()
         return errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """A mean acceptance length, and what a difficulty's is in the same shape."""
+    """A mean acceptance length, and what an acceptance model's is in the same shape."""
 
     value: float
-    of: Callable[[Difficulty], float]
+    of: Callable[[AcceptanceModel], float]
 
     @property
     def identifies(self) -> tuple[str, ...]:
         return ("mean_logit",)
 
-    def errors(self, difficulty: Difficulty) -> list[float]:
+    def errors(self, acceptance_model: AcceptanceModel) -> list[float]:
         """Predicted over published, minus 1."""
-        return [self.of(difficulty) / self.value - 1]
+        return [self.of(acceptance_model) / self.value - 1]
 
 
 Observation = Chain | Ranks | Length
@@ -77,23 +77,23 @@ Observation = Chain | Ranks | Length
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The difficulty, which of its fields the figures decided, and the root mean square of what they still miss."""
+    """The acceptance model, which of its fields the figures decided, and the root mean square of what they still miss."""
 
-    difficulty: Difficulty
+    acceptance_model: AcceptanceModel
     fields: tuple[str, ...]
     residual: float
 
 
-def fit_difficulty(
-    observations: Sequence[Observation], *, prior: Difficulty = PRIOR, fields: Sequence[str] | None = None
+def fit_acceptance_model(
+    observations: Sequence[Observation], *, prior: AcceptanceModel = PRIOR, fields: Sequence[str] | None = None
 ) -> Fit:
-    """The difficulty that published figures of a pair call for.
+    """The acceptance model that published figures of a pair call for.
 
-    Deterministic: every difficulty is judged on the same texts.
+    Deterministic: every acceptance model is judged on the same texts.
 
     Parameters
     ----------
-    prior : Difficulty
+    prior : AcceptanceModel
         Where the search begins, and what holds for the other fields.
     fields : sequence of str, optional
         Which to fit; by default those that the observations identify.
@@ -110,14 +110,14 @@ def fit_difficulty(
         raise ValueError(f"fields has {min(strange)!r}; expected some of {', '.join(_BOUNDS)}")
     names = [name for name in _BOUNDS if name in wanted]
 
-    def difficulty(values: npt.NDArray[np.float64]) -> Difficulty:
+    def acceptance_model(values: npt.NDArray[np.float64]) -> AcceptanceModel:
         return prior.model_copy(update=dict(zip(names, values.tolist(), strict=True)))
 
     def errors(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.concatenate([observation.errors(difficulty(values)) for observation in observations])
+        return np.concatenate([observation.errors(acceptance_model(values)) for observation in observations])
 
     lowest, highest = np.array([_BOUNDS[name] for name in names]).T
     start = np.clip([getattr(prior, name) for name in names], lowest + 1e-3, highest - 1e-3)
     found = least_squares(errors, start, bounds=(lowest, highest), diff_step=_STEP, xtol=1e-4, ftol=1e-6)
     residual = float(np.sqrt(np.mean(found.fun**2)))
-    return Fit(difficulty=difficulty(found.x), fields=tuple(names), residual=residual)
+    return Fit(acceptance_model=acceptance_model(found.x), fields=tuple(names), residual=residual)

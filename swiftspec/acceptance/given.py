@@ -1,4 +1,4 @@
-"""Acceptance as a user gives it: a rate, or the rates by position that a server logs; and the difficulty it calls for.
+"""Acceptance as a user gives it: a rate, or the rates by position that a server logs; and the acceptance model it calls for.
 
 A server that drafts chains of k tokens counts how many it drafted and how many were accepted. vLLM logs the share of
 all drafted tokens that were accepted (`Avg Draft acceptance rate`), and for every position the share of chains that
@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from scipy.optimize import brentq
 
-from swiftspec.acceptance.fitting import Chain, fit_difficulty
-from swiftspec.acceptance.model import PRIOR, Difficulty, tree_acceptance
+from swiftspec.acceptance.fitting import Chain, fit_acceptance_model
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel, tree_acceptance
 
 __all__ = ["GivenAcceptance"]
 
@@ -64,8 +64,8 @@ class GivenAcceptance:
             raise ValueError(f"{field} is {text!r}, of chains of {length} tokens; expected 1 to {_LONGEST}")
         return cls(rates=rates, num_draft_tokens=length)
 
-    def difficulty(self, *, field: str = "acceptance") -> Difficulty:
-        """The difficulty under which serial chains of this length are accepted so; the prior's in all else.
+    def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
+        """The acceptance model under which serial chains of this length are accepted so; the prior's in all else.
 
         Raises
         ------
@@ -74,15 +74,15 @@ class GivenAcceptance:
         """
         if len(self.rates) == 1:
             return _at_rate(self.rates[0], self.num_draft_tokens)
-        fit = fit_difficulty([Chain(values=self.rates)])
+        fit = fit_acceptance_model([Chain(values=self.rates)])
         if fit.residual > _MOST_MISSED:
             mean = sum(self.rates) / len(self.rates)
-            nearest = ", ".join(f"{rate:.2f}" for rate in tree_acceptance(fit.difficulty, (1,) * len(self.rates)))
+            nearest = ", ".join(f"{rate:.2f}" for rate in tree_acceptance(fit.acceptance_model, (1,) * len(self.rates)))
             raise ValueError(
                 f"{field} is {self}; no draft model is accepted so, the most alike would be {nearest}: give the mean "
                 f"alone, as {mean:.2f}@{len(self.rates)}"
             )
-        return fit.difficulty
+        return fit.acceptance_model
 
     def describe(self) -> str:
         """A sentence without its full stop, for a plan."""
@@ -97,12 +97,12 @@ class GivenAcceptance:
         return ",".join(f"{rate:g}" for rate in self.rates)
 
 
-def _at_rate(rate: float, num_draft_tokens: int) -> Difficulty:
+def _at_rate(rate: float, num_draft_tokens: int) -> AcceptanceModel:
     """That at which this share of all tokens drafted in chains is accepted."""
 
     def missed(mean_logit: float) -> float:
-        difficulty = PRIOR.model_copy(update={"mean_logit": mean_logit})
-        return sum(tree_acceptance(difficulty, (1,) * num_draft_tokens)) / num_draft_tokens - rate
+        acceptance_model = PRIOR.model_copy(update={"mean_logit": mean_logit})
+        return sum(tree_acceptance(acceptance_model, (1,) * num_draft_tokens)) / num_draft_tokens - rate
 
     mean_logit = brentq(missed, -_FARTHEST, _FARTHEST, xtol=1e-4)
     return PRIOR.model_copy(update={"mean_logit": float(mean_logit)})

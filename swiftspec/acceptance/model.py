@@ -21,7 +21,7 @@ from scipy.special import expit, ndtri
 
 from swiftspec.artifacts.document import Facts
 
-__all__ = ["PRIOR", "Difficulty", "candidate_shares", "logits", "rank_acceptance", "tree_acceptance"]
+__all__ = ["PRIOR", "AcceptanceModel", "candidate_shares", "logits", "rank_acceptance", "tree_acceptance"]
 
 _Floats = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ _NUM_TEXTS, _NUM_TOKENS, _SEED = 256, 192, 0
 _LEAST_SHARE = 1e-12  # log-probs are finite
 
 
-class Difficulty(Facts):
+class AcceptanceModel(Facts):
     """A draft beside its target, on one kind of text.
 
     Parameters
@@ -61,16 +61,16 @@ class Difficulty(Facts):
 
 # What a pair's published figures do not tell. Spread and correlation length are the bundled pair's, the one whose
 # log-probs are on record; persistence and runner_up are means over it and the published pairs that identify them
-# (tests/difficulty/test_prior.py computes all four again).
-PRIOR = Difficulty(mean_logit=2.5, spread=3.5, persistence=0.3, correlation_length=100.0, runner_up=0.7)
+# (tests/acceptance/test_prior.py computes all four again).
+PRIOR = AcceptanceModel(mean_logit=2.5, spread=3.5, persistence=0.3, correlation_length=100.0, runner_up=0.7)
 
 
-def logits(difficulty: Difficulty, *, num_texts: int, num_tokens: int, seed: int) -> _Floats:
-    """Logits of the first candidate's probability, array (N, T). The same noise for every difficulty of a seed."""
-    shared, own = _noise(difficulty.correlation_length, num_texts, num_tokens, seed)
-    persistence = difficulty.persistence
+def logits(acceptance_model: AcceptanceModel, *, num_texts: int, num_tokens: int, seed: int) -> _Floats:
+    """Logits of the first candidate's probability, array (N, T). The same noise for every acceptance model of a seed."""
+    shared, own = _noise(acceptance_model.correlation_length, num_texts, num_tokens, seed)
+    persistence = acceptance_model.persistence
     noise: _Floats = np.sqrt(persistence) * shared + np.sqrt(1 - persistence) * own
-    return difficulty.mean_logit + difficulty.spread * noise
+    return acceptance_model.mean_logit + acceptance_model.spread * noise
 
 
 def candidate_shares(first: _Floats, runner_up: float, num_candidates: int) -> _Floats:
@@ -84,14 +84,14 @@ def candidate_shares(first: _Floats, runner_up: float, num_candidates: int) -> _
     return np.maximum(shares, _LEAST_SHARE)
 
 
-def rank_acceptance(difficulty: Difficulty, num_ranks: int) -> list[float]:
+def rank_acceptance(acceptance_model: AcceptanceModel, num_ranks: int) -> list[float]:
     """Share of positions whose token is the draft's first candidate, second, ..., up to `num_ranks`."""
-    first = expit(_reference_logits(difficulty))
-    means: list[float] = candidate_shares(first, difficulty.runner_up, num_ranks).mean(axis=(0, 1)).tolist()
+    first = expit(_reference_logits(acceptance_model))
+    means: list[float] = candidate_shares(first, acceptance_model.runner_up, num_ranks).mean(axis=(0, 1)).tolist()
     return means
 
 
-def tree_acceptance(difficulty: Difficulty, widths: Sequence[int]) -> list[float]:
+def tree_acceptance(acceptance_model: AcceptanceModel, widths: Sequence[int]) -> list[float]:
     """Share of rounds in which the first j + 1 draft tokens are accepted, for j below the tree's depth.
 
     Parameters
@@ -112,7 +112,7 @@ def tree_acceptance(difficulty: Difficulty, widths: Sequence[int]) -> list[float
     state = np.zeros((depth + 1, _NUM_TEXTS))
     state[0] = 1.0
     weights = np.empty((_NUM_TOKENS, depth + 1))
-    for position, hit in enumerate(_hits(difficulty, widths)):
+    for position, hit in enumerate(_hits(acceptance_model, widths)):
         weights[position] = state.sum(axis=1)
         onward = state[:-1] * hit
         begins = state.sum(axis=0) - onward.sum(axis=0)
@@ -123,24 +123,24 @@ def tree_acceptance(difficulty: Difficulty, widths: Sequence[int]) -> list[float
     return [count / accepted[0] for count in accepted[1:]]
 
 
-def _hits(difficulty: Difficulty, widths: Sequence[int]) -> _Floats:
+def _hits(acceptance_model: AcceptanceModel, widths: Sequence[int]) -> _Floats:
     """Whether a level holds the token: probability by position, level and text, array (T, levels, N)."""
-    by_position = _reference_logits(difficulty).T[:, None, :]
+    by_position = _reference_logits(acceptance_model).T[:, None, :]
     hits = np.empty((by_position.shape[0], len(widths), by_position.shape[2]))
     first: _Floats
-    if difficulty.depth_loss:
-        first = expit(by_position - difficulty.depth_loss * np.arange(len(widths))[:, None])
+    if acceptance_model.depth_loss:
+        first = expit(by_position - acceptance_model.depth_loss * np.arange(len(widths))[:, None])
     else:
         first = np.broadcast_to(expit(by_position), hits.shape)
     if max(widths) == 1:
         return first
     for level, width in enumerate(widths):
-        hits[:, level] = candidate_shares(first[:, level], difficulty.runner_up, width).sum(axis=-1)
+        hits[:, level] = candidate_shares(first[:, level], acceptance_model.runner_up, width).sum(axis=-1)
     return hits
 
 
-def _reference_logits(difficulty: Difficulty) -> _Floats:
-    return logits(difficulty, num_texts=_NUM_TEXTS, num_tokens=_NUM_TOKENS, seed=_SEED)
+def _reference_logits(acceptance_model: AcceptanceModel) -> _Floats:
+    return logits(acceptance_model, num_texts=_NUM_TEXTS, num_tokens=_NUM_TOKENS, seed=_SEED)
 
 
 @lru_cache(maxsize=8)  # a fit asks for the same noise again and again

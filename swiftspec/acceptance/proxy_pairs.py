@@ -1,4 +1,4 @@
-"""What difficulty to plan a pair with: fitted to its own published figures, or to those of a pair that stands in.
+"""What acceptance model to plan a pair with: fitted to its own published figures, or to those of a pair that stands in.
 
 A comparison of drafts must not be decided by which of them happens to have been published. So a target has one
 reference: its own published pairs or, where it has none, those of the target most like it, on one mix of data sets. The
@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from swiftspec.acceptance.model import Difficulty
+from swiftspec.acceptance.model import AcceptanceModel
 from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.models import known_model, likely_vocabulary
@@ -54,7 +54,7 @@ class Model(Protocol):
 
 
 class FittedPair(Facts):
-    """One line of fitted.json: a difficulty fitted to a pair's published figures on one data set.
+    """One line of fitted.json: an acceptance model fitted to a pair's published figures on one data set.
 
     Parameters
     ----------
@@ -69,19 +69,19 @@ class FittedPair(Facts):
     target: str
     draft: str
     dataset: str
-    difficulty: Difficulty
+    acceptance_model: AcceptanceModel
     fitted: tuple[str, ...]
     to: str
     residual: float
 
 
 class Acceptance(NamedTuple):
-    """A difficulty, one sentence about what it rests on, and how well that is known.
+    """An acceptance model, one sentence about what it rests on, and how well that is known.
 
     `warning`: that it is known on one narrow kind of text only; empty if it is not, or if that text was asked for.
     """
 
-    difficulty: Difficulty
+    acceptance_model: AcceptanceModel
     basis: str
     provenance: Provenance
     warning: str = ""
@@ -99,7 +99,7 @@ def dataset_names() -> list[str]:
 
 
 def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None = None) -> Acceptance:
-    """The difficulty of a pair on a data set, or on the mean of those that its target's reference has figures for.
+    """The acceptance model of a pair on a data set, or on the mean of those that its target's reference has figures for.
 
     `published` if the pair is part of that reference, else `assumed`.
 
@@ -132,7 +132,7 @@ def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None 
     published = [fit.dataset for fit in fitted_pairs() if (fit.target, fit.draft) == (theirs.name, ours.name)]
     if published:
         where += f" on {', '.join(reference.datasets)} (but on {', '.join(published)})"
-    basis = f"no acceptance of {theirs.name} with {ours.name} is published{where}; {reference.standing_in(ours.spec)}"
+    basis = f"no acceptance of {theirs.name} with {ours.name} is published{where}; {reference.ranked_in(ours.spec)}"
     return Acceptance(reference.at_size(ours.spec.num_parameters), basis, Provenance.ASSUMED, warning)
 
 
@@ -161,12 +161,12 @@ class _Reference:
         drafts = [draft for draft, names in by_draft.items() if set(shared) <= set(names)]
         return cls(target=nearest, drafts=tuple(sorted(drafts, key=_num_parameters)), datasets=tuple(shared))
 
-    def fitted(self, draft: str) -> Difficulty:
+    def fitted(self, draft: str) -> AcceptanceModel:
         """On all of the data sets together, equally many positions of each."""
-        fits = [fit.difficulty for fit in self._fits if fit.draft == draft]
-        return Difficulty(**{name: sum(getattr(fit, name) for fit in fits) / len(fits) for name in _FIELDS})
+        fits = [fit.acceptance_model for fit in self._fits if fit.draft == draft]
+        return AcceptanceModel(**{name: sum(getattr(fit, name) for fit in fits) / len(fits) for name in _FIELDS})
 
-    def at_size(self, num_parameters: int) -> Difficulty:
+    def at_size(self, num_parameters: int) -> AcceptanceModel:
         """Of a draft so large: between two of the reference linear in the logarithm of size; beyond, by its worth."""
         sizes = [log(_num_parameters(draft)) for draft in self.drafts]
         fits = [self.fitted(draft) for draft in self.drafts]
@@ -176,14 +176,14 @@ class _Reference:
         # Should figures say that a larger draft is worse, the curve still does not fall.
         logits = np.maximum.accumulate([fit.mean_logit for fit in fits])
         values["mean_logit"] = float(np.interp(size, sizes, logits)) + LOGIT_PER_SIZE * beyond
-        return Difficulty(**values)
+        return AcceptanceModel(**values)
 
     @property
     def described(self) -> str:
         """The figures, and on which data sets."""
         return f"{' and '.join(dict.fromkeys(fit.to for fit in self._fits))} on {', '.join(self.datasets)}"
 
-    def standing_in(self, draft: ModelSpec) -> str:
+    def ranked_in(self, draft: ModelSpec) -> str:
         """Which pair stands in for one with another draft, and what its size changes."""
         nearest = min(self.drafts, key=lambda name: abs(log(_num_parameters(name) / draft.num_parameters)))
         moved = self.at_size(draft.num_parameters).mean_logit - self.fitted(nearest).mean_logit
@@ -209,7 +209,7 @@ class _Reference:
         ]
 
 
-_FIELDS = tuple(Difficulty.model_fields)
+_FIELDS = tuple(AcceptanceModel.model_fields)
 
 
 def _unlikeness(name: str, target: Model) -> tuple[bool, bool, float]:

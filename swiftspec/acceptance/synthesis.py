@@ -1,11 +1,11 @@
-"""A trace from a difficulty: what `swiftspec trace` would record, had the pair been run."""
+"""A trace from an acceptance model: what `swiftspec trace` would record, had the pair been run."""
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from swiftspec.acceptance.model import Difficulty, candidate_shares, logits
+from swiftspec.acceptance.model import AcceptanceModel, candidate_shares, logits
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 
@@ -16,7 +16,7 @@ _Floats = npt.NDArray[np.float64]
 # No figures are published for these guessers, so they are worth what they are for the bundled pair, in whose trace the
 # first guess is right at 82.6 % of the positions for the draft, 79.8 % for the fuzzy draft and 40.4 % for the exit.
 # The exit's logit there rises by 0.3 of the draft's; the fuzzy draft errs where the draft is unsure, too.
-# tests/difficulty/test_prior.py computes all of it again.
+# tests/acceptance/test_prior.py computes all of it again.
 FUZZY_SHARE = 0.798 / 0.826
 EXIT_ACCEPTANCE = 0.404
 EXIT_SLOPE = 0.3
@@ -26,7 +26,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 def synthesise(
-    difficulty: Difficulty,
+    acceptance_model: AcceptanceModel,
     *,
     num_prompts: int,
     prompt_length: int,
@@ -36,7 +36,7 @@ def synthesise(
     draft: ModelRef,
     num_candidates: int = 16,
 ) -> AcceptanceTrace:
-    """Prompts whose outputs have this difficulty, with guesses of the draft, the fuzzy draft and the exit.
+    """Prompts whose outputs have this acceptance model, with guesses of the draft, the fuzzy draft and the exit.
 
     Candidates' log-probs are those by which the target's ranks are drawn: a draft at its fitted temperature.
 
@@ -50,17 +50,17 @@ def synthesise(
     Raises
     ------
     ValueError
-        If a count is below 1, or the difficulty falls with depth, which a trace does not know.
+        If a count is below 1, or the acceptance model falls with depth, which a trace does not know.
     """
     counts = {"num_prompts": num_prompts, "prompt_length": prompt_length, "num_tokens": num_tokens}
     for name, value in (counts | {"num_candidates": num_candidates}).items():
         if value < 1:
             raise ValueError(f"{name} is {value}; expected at least 1")
-    if difficulty.depth_loss:
+    if acceptance_model.depth_loss:
         raise ValueError(
-            f"depth_loss is {difficulty.depth_loss}; a trace knows no depth, so that only 0 can be synthesised"
+            f"depth_loss is {acceptance_model.depth_loss}; a trace knows no depth, so that only 0 can be synthesised"
         )
-    of_draft = logits(difficulty, num_texts=num_prompts, num_tokens=num_tokens, seed=seed)
+    of_draft = logits(acceptance_model, num_texts=num_prompts, num_tokens=num_tokens, seed=seed)
     rng = np.random.default_rng([seed, 1])
     tokens = rng.integers(_FIRST_TOKEN, _LAST_TOKEN, of_draft.shape, dtype=np.int32)
     luck, luck_of_exit = _luck(of_draft, rng), _luck(of_draft, rng)
@@ -71,7 +71,7 @@ def synthesise(
         Guesser.EXIT: (_of_mean(EXIT_SLOPE * of_draft, EXIT_ACCEPTANCE), luck_of_exit),
     }
     guessed = {
-        guesser: _guesses(candidate_shares(first, difficulty.runner_up, num_candidates), tokens, drawn)
+        guesser: _guesses(candidate_shares(first, acceptance_model.runner_up, num_candidates), tokens, drawn)
         for guesser, (first, drawn) in confidences.items()
     }
     ranks = guessed[Guesser.DRAFT][0]

@@ -216,14 +216,16 @@ class Profile(Document):
             host.setdefault(point.phase, []).append(point)
         return Latencies(
             steps={
-                table: StepGrid(points, in_buckets=self._in_buckets(table), in_chunks=self._in_chunks(table))
+                table: StepGrid(
+                    points, in_capture_sizes=self._in_capture_sizes(table), in_chunks=self._in_chunks(table)
+                )
                 for table, points in steps.items()
             },
             host={phase: HostGrid(points) for phase, points in host.items()},
             peers_interfere=self.peers_interfere,
         )
 
-    def _in_buckets(self, table: StepTable) -> bool:
+    def _in_capture_sizes(self, table: StepTable) -> bool:
         """Whether its forwards were measured on a GPU of this machine, which replays graphs of fixed rows."""
         return self.device == "cuda" and table.phase is not Phase.PREFILL
 

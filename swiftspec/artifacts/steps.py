@@ -91,8 +91,8 @@ class StepGrid:
     in_chunks: rows are those of a prompt that a CPU computes, see `prefill_rows`.
     """
 
-    def __init__(self, points: Iterable[_Step], *, in_buckets: bool = False, in_chunks: bool = False) -> None:
-        self._in_buckets = in_buckets
+    def __init__(self, points: Iterable[_Step], *, in_capture_sizes: bool = False, in_chunks: bool = False) -> None:
+        self._in_capture_sizes = in_capture_sizes
         self._in_chunks = in_chunks
         by_rows: dict[int, list[_Step]] = {}
         for point in sorted(points, key=lambda point: (point.rows, point.context)):
@@ -126,8 +126,8 @@ class StepGrid:
 
     def at(self, rows: int, context: int) -> Latency:
         """Latency of a step."""
-        if self._in_buckets:
-            rows = next((bucket for bucket in self._rows if bucket >= rows), rows)
+        if self._in_capture_sizes:
+            rows = next((capture_size for capture_size in self._rows if capture_size >= rows), rows)
         if self._in_chunks:
             rows = prefill_rows(rows)
         values = self._at(rows, context)

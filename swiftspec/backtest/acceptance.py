@@ -6,13 +6,13 @@
   four data sets than chains of that acceptance are, by more than anything here explains.
 - Sequoia's trees from SpecInfer's for the same pair.
 
-No difficulty is fitted to a row that it predicts, so that errors are as if that row were left out. Of the prior, spread
+No acceptance model is fitted to a row that it predicts, so that errors are as if that row were left out. Of the prior, spread
 and correlation length are the bundled pair's; the other two are means over several pairs, the row's own among them.
 """
 
 from collections.abc import Iterator
 
-from swiftspec.acceptance import PRIOR, Chain, fit_difficulty, tree_acceptance
+from swiftspec.acceptance import PRIOR, Chain, fit_acceptance_model, tree_acceptance
 from swiftspec.acceptance.published import Quantity, published_acceptance
 from swiftspec.backtest.fitting import chains_of
 from swiftspec.backtest.rows import Constant, Row
@@ -53,12 +53,12 @@ def _chains() -> Iterator[Row]:
         known = next(chain for chain in chains if len(chain.values) == _KNOWN_CHAIN)
         # A head that drafts from its own features loses them with depth; for it, that is what the chain tells.
         fields = ("mean_logit", "depth_loss") if "/" in draft else None
-        difficulty = fit_difficulty([known], fields=fields).difficulty
+        acceptance_model = fit_acceptance_model([known], fields=fields).acceptance_model
         for chain in chains:
             if chain is not known:
                 length = len(chain.values)
                 name = f"{target} + {draft}, {dataset}, chain of {length} from that of {_KNOWN_CHAIN}"
-                predicted = 1 + sum(tree_acceptance(difficulty, (1,) * length))
+                predicted = 1 + sum(tree_acceptance(acceptance_model, (1,) * length))
                 yield _row(name, _QUANTITY, _tokens_per_round(chain), predicted, vectors[0].source)
 
 
@@ -78,7 +78,7 @@ def _static_trees() -> Iterator[Row]:
     for tree in FORKED:
         shape = f"static tree of {tree.num_nodes} nodes from {tree.width} chains"
         name = f"{tree.target} + {tree.draft}, {tree.dataset}, {shape}"
-        predicted = sequoia_length(forked_fit(tree).difficulty, num_nodes=tree.num_nodes, depth=tree.depth)
+        predicted = sequoia_length(forked_fit(tree).acceptance_model, num_nodes=tree.num_nodes, depth=tree.depth)
         yield _row(name, _QUANTITY, tree.published()[1], predicted, "Sequoia, arXiv 2402.12374")
 
 
@@ -86,10 +86,10 @@ def _constants() -> list[Constant]:
     reading, forwards = Reading(), "draft forwards"
     demo, vllm, ranks = "the bundled demo trace", "vLLM's chains of three pairs", "SpecInfer's ranks on five data sets"
     facts = (
-        ("difficulty.spread", PRIOR.spread, "nats", demo),
-        ("difficulty.correlation_length", PRIOR.correlation_length, "tokens", demo),
-        ("difficulty.persistence", PRIOR.persistence, "1", f"mean of {demo} and of {vllm}"),
-        ("difficulty.runner_up", PRIOR.runner_up, "1", f"mean of {demo} and of {ranks}"),
+        ("acceptance model.spread", PRIOR.spread, "nats", demo),
+        ("acceptance model.correlation_length", PRIOR.correlation_length, "tokens", demo),
+        ("acceptance model.persistence", PRIOR.persistence, "1", f"mean of {demo} and of {vllm}"),
+        ("acceptance model.runner_up", PRIOR.runner_up, "1", f"mean of {demo} and of {ranks}"),
         ("table 7: expansions per round", reading.expansions, forwards, "the serial arm's time and the paper's rules"),
         ("table 7: forwards after a miss", reading.miss_expansions, forwards, "the paper's Algorithm 1"),
         (

@@ -1,6 +1,6 @@
 """Fits every published pair of models again. A test compares what is stored with what this finds.
 
-`python -m swiftspec.backtest.fitting` writes swiftspec/difficulty/fitted.json.
+`python -m swiftspec.backtest.fitting` writes swiftspec/acceptance/fitted.json.
 """
 
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import swiftspec.acceptance
-from swiftspec.acceptance import Chain, Difficulty, Fit, fit_difficulty
+from swiftspec.acceptance import AcceptanceModel, Chain, Fit, fit_acceptance_model
 from swiftspec.acceptance.proxy_pairs import FittedPair
 from swiftspec.acceptance.published import Quantity, acceptance_of
 from swiftspec.backtest.static_trees import FORKED, forked_fit
@@ -41,7 +41,7 @@ def fitted_again() -> Iterator[FittedPair]:
             chains = chains_of(target, draft, dataset)
             longest = len(chains[-1].values)
             to = f"acceptance by position of chains of up to {longest} tokens (tomasruizt/vllm-scripts)"
-            yield _fitted(target, draft, dataset, fit_difficulty(chains), to)
+            yield _fitted(target, draft, dataset, fit_acceptance_model(chains), to)
     for tree in FORKED:
         to = f"length of {tree.width} chains of {tree.length} tokens (Sequoia)"
         yield _fitted(tree.target, tree.draft, tree.dataset, forked_fit(tree), to)
@@ -51,12 +51,12 @@ def fitted_again() -> Iterator[FittedPair]:
 
 
 def _fitted(target: str, draft: str, dataset: str, fit: Fit, to: str) -> FittedPair:
-    rounded = Difficulty(**{name: round(value, 3) for name, value in fit.difficulty.model_dump().items()})
+    rounded = AcceptanceModel(**{name: round(value, 3) for name, value in fit.acceptance_model.model_dump().items()})
     return FittedPair(
         target=target,
         draft=draft,
         dataset=dataset,
-        difficulty=rounded,
+        acceptance_model=rounded,
         fitted=fit.fields,
         to=to,
         residual=round(fit.residual, 4),

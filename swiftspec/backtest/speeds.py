@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from swiftspec.acceptance import Difficulty, synthesise
+from swiftspec.acceptance import AcceptanceModel, synthesise
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import HostPoint, Profile
 from swiftspec.artifacts.timeline import Metrics, Phase, measure
@@ -108,11 +108,11 @@ def _with_host(profile: Profile, seconds: float) -> Profile:
 
 @cache
 def _decoded(
-    deployment: Deployment, difficulty: Difficulty, policy: Policy, degrees: tuple[tuple[Role, int], ...]
+    deployment: Deployment, acceptance_model: AcceptanceModel, policy: Policy, degrees: tuple[tuple[Role, int], ...]
 ) -> Metrics:
     model = ModelRef(model="synthetic", dtype=deployment.quant)
     trace = synthesise(
-        difficulty,
+        acceptance_model,
         num_prompts=_NUM_PROMPTS,
         prompt_length=_PROMPT_LENGTH,
         num_tokens=_NUM_TOKENS,
@@ -124,7 +124,9 @@ def _decoded(
     return measure(simulation.timelines)
 
 
-def decoding(deployment: Deployment, difficulty: Difficulty, policy: Policy, degrees: Mapping[Role, int]) -> Metrics:
+def decoding(
+    deployment: Deployment, acceptance_model: AcceptanceModel, policy: Policy, degrees: Mapping[Role, int]
+) -> Metrics:
     """Metrics of a policy on synthesised prompts; `decoding_tokens_per_s` leaves out the prefill."""
     key = tuple(sorted(degrees.items()))
-    return _decoded(deployment, difficulty, policy, key)
+    return _decoded(deployment, acceptance_model, policy, key)

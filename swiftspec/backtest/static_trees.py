@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from swiftspec.acceptance import (
-    Difficulty,
+    AcceptanceModel,
     Fit,
     Length,
     Ranks,
-    fit_difficulty,
+    fit_acceptance_model,
     rank_acceptance,
     synthesise,
     tree_acceptance,
@@ -87,27 +87,32 @@ def specinfer_records() -> Iterator[tuple[PublishedAcceptance, PublishedAcceptan
 
 def specinfer_lengths(ranks: PublishedAcceptance, wide_level: int) -> list[float]:
     """Tokens per round of trees that are 1, 2, ... nodes wide from a level on, fitted to rank acceptance."""
-    fit = fit_difficulty([Ranks(values=ranks.values, cumulative=True)])
+    fit = fit_acceptance_model([Ranks(values=ranks.values, cumulative=True)])
     narrow = [1] * _SPECINFER_DEPTH
     shapes = [[*narrow[:wide_level], width, *narrow[wide_level + 1 :]] for width in range(1, _WIDEST + 1)]
-    return [1 + sum(tree_acceptance(fit.difficulty, widths)) for widths in shapes]
+    return [1 + sum(tree_acceptance(fit.acceptance_model, widths)) for widths in shapes]
 
 
 def forked_fit(tree: ForkedTree) -> Fit:
-    """The difficulty that gives the chains from the root their published length."""
+    """The acceptance model that gives the chains from the root their published length."""
     widths = (tree.width, *[1] * (tree.length - 1))
-    return fit_difficulty(
-        [Length(value=tree.published()[0], of=lambda difficulty: 1 + sum(tree_acceptance(difficulty, widths)))]
+    return fit_acceptance_model(
+        [
+            Length(
+                value=tree.published()[0],
+                of=lambda acceptance_model: 1 + sum(tree_acceptance(acceptance_model, widths)),
+            )
+        ]
     )
 
 
-def sequoia_length(difficulty: Difficulty, *, num_nodes: int, depth: int) -> float:
-    """Tokens per round of the static tree that is best for this difficulty's rank acceptance."""
-    shares = tuple(np.minimum.accumulate(rank_acceptance(difficulty, _NUM_RANKS)).tolist())
+def sequoia_length(acceptance_model: AcceptanceModel, *, num_nodes: int, depth: int) -> float:
+    """Tokens per round of the static tree that is best for this acceptance model's rank acceptance."""
+    shares = tuple(np.minimum.accumulate(rank_acceptance(acceptance_model, _NUM_RANKS)).tolist())
     nodes = static_tree(shares, num_nodes, depth)
     child = {(node.parent, node.rank): number for number, node in enumerate(nodes)}
     trace = synthesise(
-        difficulty,
+        acceptance_model,
         num_prompts=_NUM_PROMPTS,
         prompt_length=1,
         num_tokens=_NUM_TOKENS,

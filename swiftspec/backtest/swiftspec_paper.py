@@ -112,17 +112,17 @@ def split_speeds(family: Mapping[str, Any]) -> dict[tuple[int, int], float]:
 
 def _parallel(family: Mapping[str, Any], stack: str, split: Sequence[int]) -> float:
     degrees = dict(zip(Role, split, strict=True))
-    difficulty = acceptance_for(family["target"], family["draft"]).difficulty
-    return decoding(_deployment(family, stack), difficulty, Reading().parallel, degrees).decoding_tokens_per_s
+    acceptance_model = acceptance_for(family["target"], family["draft"]).acceptance_model
+    return decoding(_deployment(family, stack), acceptance_model, Reading().parallel, degrees).decoding_tokens_per_s
 
 
 def _serial(family: Mapping[str, Any], stack: str, expansions: Sequence[int]) -> float:
     """Of the best of some numbers of expansions."""
-    difficulty = acceptance_for(family["target"], family["draft"]).difficulty
+    acceptance_model = acceptance_for(family["target"], family["draft"]).acceptance_model
     deployment = _deployment(family, stack)
     policies = [Reading(expansions=count).serial for count in expansions]
     groups = {Role.TARGET: deployment.num_devices}
-    return max(decoding(deployment, difficulty, policy, groups).decoding_tokens_per_s for policy in policies)
+    return max(decoding(deployment, acceptance_model, policy, groups).decoding_tokens_per_s for policy in policies)
 
 
 def _deployment(family: Mapping[str, Any], stack: str) -> Deployment:

@@ -44,8 +44,8 @@ def ssd_rows() -> Iterator[Row]:
     deployment = Deployment.of(facts)
     target, name = facts["target_devices"], f"{facts['target']} + {facts['draft']}, 4+1 H100"
     groups = {Role.TARGET: target}
-    difficulty = acceptance_for(facts["target"], facts["draft"]).difficulty
-    alone = decoding(deployment, difficulty, make_policy("autoregressive"), groups).decoding_tokens_per_s
+    acceptance_model = acceptance_for(facts["target"], facts["draft"]).acceptance_model
+    alone = decoding(deployment, acceptance_model, make_policy("autoregressive"), groups).decoding_tokens_per_s
     yield _row(f"{name}, autoregressive", _SPEED, facts["autoregressive"], alone, facts["source"])
     slower = deployment.with_host(1 / facts["autoregressive"] - 1 / alone)
     chain = make_policy("serial_chain", num_draft_tokens=facts["serial"]["num_draft_tokens"])
@@ -55,7 +55,7 @@ def ssd_rows() -> Iterator[Row]:
         ("ssd", make_policy("ssd", **branches), groups | {Role.DRAFT: facts["num_devices"] - target}),
     ]
     for arm, policy, degrees in arms:
-        speed = decoding(slower, difficulty, policy, degrees).decoding_tokens_per_s
+        speed = decoding(slower, acceptance_model, policy, degrees).decoding_tokens_per_s
         yield _row(f"{name}, {policy.name}", _SPEED, facts[arm]["tokens_per_s"], speed, facts["source"])
 
 
@@ -63,10 +63,10 @@ def _nvidia_rows() -> Iterator[Row]:
     """The length of the chain is not printed with the result, so the best one is taken."""
     facts = published_systems()["nvidia"]
     deployment = Deployment.of(facts)
-    difficulty = acceptance_for(facts["target"], facts["draft"]).difficulty
+    acceptance_model = acceptance_for(facts["target"], facts["draft"]).acceptance_model
 
     def speed(policy: Policy) -> float:
-        return decoding(deployment, difficulty, policy, {Role.TARGET: 1}).decoding_tokens_per_s
+        return decoding(deployment, acceptance_model, policy, {Role.TARGET: 1}).decoding_tokens_per_s
 
     name = f"{facts['target']} {facts['quant']}, one H200"
     alone = speed(make_policy("autoregressive"))
@@ -102,10 +102,10 @@ def _vllm_speeds() -> Iterator[Row]:
     for speed in facts["speeds"]:
         machine, draft, length = facts["machines"][speed["machine"]], speed["draft"], speed["num_draft_tokens"]
         deployment = _on(machine, draft)
-        difficulty = acceptance_for(machine["target"], draft, speed["dataset"]).difficulty
+        acceptance_model = acceptance_for(machine["target"], draft, speed["dataset"]).acceptance_model
         metrics = decoding(
             deployment,
-            difficulty,
+            acceptance_model,
             make_policy("serial_chain", num_draft_tokens=length),
             {Role.TARGET: machine["degree"]},
         )

@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
-from swiftspec.acceptance import PRIOR, Difficulty, Fit, Length, fit_difficulty, synthesise
+from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, Length, fit_acceptance_model, synthesise
 from swiftspec.acceptance.published import acceptance_of
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.latency import NUM_QUANTILES, Provenance
@@ -72,9 +72,9 @@ class Reading:
             verify_rows=_ROWS, expand_rows=_ROWS, num_candidates=_ROWS, miss_expansions=self.miss_expansions
         )
 
-    def length(self, policy: SerialTree | SwiftSpec, difficulty: Difficulty) -> float:
+    def length(self, policy: SerialTree | SwiftSpec, acceptance_model: AcceptanceModel) -> float:
         """As the paper would print it, of a simulated run in which a verification lasts `expansions` expansions."""
-        return _tokens_per_round(policy, difficulty, self.expansions) - (not self.bonus)
+        return _tokens_per_round(policy, acceptance_model, self.expansions) - (not self.bonus)
 
 
 def published_lengths(arm: str) -> dict[str, float]:
@@ -82,35 +82,35 @@ def published_lengths(arm: str) -> dict[str, float]:
     return {record.dataset: record.values[0] for record in acceptance_of(TARGET, DRAFT) if record.shape.startswith(arm)}
 
 
-def serial_fits(reading: Reading, *, prior: Difficulty = PRIOR) -> dict[str, Fit]:
+def serial_fits(reading: Reading, *, prior: AcceptanceModel = PRIOR) -> dict[str, Fit]:
     """Difficulties by data set that give the serial arm its printed lengths; only the mean logit is fitted."""
     of = _serial_curve(reading, prior)
     return {
-        dataset: fit_difficulty([Length(value=length, of=of)], prior=prior)
+        dataset: fit_acceptance_model([Length(value=length, of=of)], prior=prior)
         for dataset, length in published_lengths("serial").items()
     }
 
 
-def predicted_lengths(reading: Reading, *, prior: Difficulty = PRIOR) -> dict[str, float]:
+def predicted_lengths(reading: Reading, *, prior: AcceptanceModel = PRIOR) -> dict[str, float]:
     """Lengths of the asynchronous tree by data set, from the serial arm's alone."""
     fits = serial_fits(reading, prior=prior)
-    return {dataset: reading.length(reading.parallel, fit.difficulty) for dataset, fit in fits.items()}
+    return {dataset: reading.length(reading.parallel, fit.acceptance_model) for dataset, fit in fits.items()}
 
 
-def _serial_curve(reading: Reading, prior: Difficulty) -> Callable[[Difficulty], float]:
+def _serial_curve(reading: Reading, prior: AcceptanceModel) -> Callable[[AcceptanceModel], float]:
     """The serial arm's length against the mean logit: a few simulations instead of some for every data set."""
     lengths = [
         reading.length(reading.serial, prior.model_copy(update={"mean_logit": mean_logit}))
         for mean_logit in _MEAN_LOGITS
     ]
     curve = PchipInterpolator(np.array(_MEAN_LOGITS), np.array(lengths))
-    return lambda difficulty: float(curve(difficulty.mean_logit))
+    return lambda acceptance_model: float(curve(acceptance_model.mean_logit))
 
 
 @cache  # readings that differ in the bonus token alone, or after a miss alone, share their serial arm
-def _tokens_per_round(policy: SerialTree | SwiftSpec, difficulty: Difficulty, expansions: int) -> float:
+def _tokens_per_round(policy: SerialTree | SwiftSpec, acceptance_model: AcceptanceModel, expansions: int) -> float:
     trace = synthesise(
-        difficulty,
+        acceptance_model,
         num_prompts=_NUM_PROMPTS,
         prompt_length=1,
         num_tokens=_NUM_TOKENS,

@@ -293,8 +293,8 @@ def _synthesised(
         draft=ModelRef(model=draft.name, dtype=machine.draft_quant),
     )
     if given is not None:
-        trace = synthesised(given.difficulty(field="--acceptance"))
+        trace = synthesised(given.acceptance_model(field="--acceptance"))
         return trace, Acceptance(basis=given.describe(), provenance=Provenance.ASSUMED)
     found = acceptance_for(target, draft, dataset)
-    trace = synthesised(found.difficulty)
+    trace = synthesised(found.acceptance_model)
     return trace, Acceptance(basis=found.basis, provenance=found.provenance, warning=found.warning)

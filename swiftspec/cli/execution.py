@@ -16,7 +16,7 @@ from swiftspec.policies import Layout, Request
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, Launcher
-    from swiftspec.engine.process.placement import Site
+    from swiftspec.engine.process.placement import Executor
 
 __all__ = [
     "EncodedPrompt",
@@ -156,9 +156,9 @@ def open_engines(
     tasks: Tasks,
     stack: ExitStack,
     *,
-    site: "Site | None" = None,
+    executor: "Executor | None" = None,
 ) -> dict[str, "Launcher"]:
-    """An engine for every policy, with room for the longest task, on this machine or `site`; `stack` closes them.
+    """An engine for every policy, with room for the longest task, on this machine or `executor`; `stack` closes them.
 
     Policies on the same devices share one: a co-located engine also decodes without its draft.
     """
@@ -168,7 +168,7 @@ def open_engines(
     for group in _sharing(candidates):
         layouts = {candidate.build().layout for candidate in group}
         layout = next(layout for layout in reversed(Layout) if layout in layouts)
-        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=tasks.max_context, site=site)
+        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=tasks.max_context, executor=executor)
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}
     return engines

@@ -16,10 +16,10 @@ from swiftspec.version import __version__
 
 if TYPE_CHECKING:
     from swiftspec.engine.channel.curve import Curve
-    from swiftspec.engine.cluster.nodes import NodeSite
+    from swiftspec.engine.cluster.nodes import ClusterExecutor
     from swiftspec.engine.cluster.rendezvous import Meeting, NodeFacts, Rendezvous
 
-__all__ = ["NodeOptions", "join", "node_site", "secret"]
+__all__ = ["NodeOptions", "join", "node_executor", "secret"]
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun alone says this
 _TORCH_LOGS = "TORCH_CPP_LOG_LEVEL"
@@ -97,10 +97,10 @@ def _joined(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, source: 
 
 
 @contextmanager
-def node_site(
+def node_executor(
     options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, candidate: Candidate, *, source: Path
-) -> Iterator["NodeSite"]:
-    """Node 0's: all nodes as one site for a candidate's engine. ValueError if they do not find each other or fit."""
+) -> Iterator["ClusterExecutor"]:
+    """Node 0's: all nodes as one executor for a candidate's engine. ValueError if they do not find each other or fit."""
     from swiftspec.engine.cluster.nodes import lead, shares
 
     if rendezvous.is_process:
@@ -109,22 +109,22 @@ def node_site(
         owned = shares(plan.num_devices, rendezvous.num_nodes)
     with (
         _joined(options, rendezvous, plan, source) as joined,
-        lead(joined.meeting, joined.own, owned, joined.curve) as site,
+        lead(joined.meeting, joined.own, owned, joined.curve) as executor,
     ):
-        yield site
+        yield executor
 
 
 def _ranks(candidate: Candidate, rendezvous: "Rendezvous", plan: Plan) -> list[tuple[int, ...]]:
     """Devices of each process under torchrun: of each rank of the candidate, the target's first."""
-    from swiftspec.engine.process.placement import seats
+    from swiftspec.engine.process.placement import worker_specs
 
-    teams = seats(
+    tp_groups = worker_specs(
         candidate.groups,
         candidate.ranks,
         target_groups=candidate.build().target_groups,
         device="cuda" if plan.device == "cuda" else "cpu",
     )
-    owned = [seat.devices for team in teams for seat in team]
+    owned = [worker_spec.devices for tp_group in tp_groups for worker_spec in tp_group]
     if len(owned) != rendezvous.num_nodes:
         raise ValueError(
             f"torchrun started {rendezvous.num_nodes} processes; {candidate.describe()} has {len(owned)} ranks, and "

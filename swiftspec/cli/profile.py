@@ -97,13 +97,13 @@ def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
 
 def _measure_ops(pair: Pair, device: str, num_devices: int) -> list["OpRow"]:
     from swiftspec.profiler.op_benchmark import Grid, measure_ops
-    from swiftspec.profiler.op_timer import Stopwatch
+    from swiftspec.profiler.op_timer import OpTimer
 
     # On a CPU a group is threads of one process, which hold no shards and send nothing.
     num_devices = num_devices if device == "cuda" else 1
     grid = Grid(degrees=[degree for degree in (1, 2, 4, 8) if degree <= num_devices])
     with console.progress("operations") as progress:
-        watch = Stopwatch(device)
+        watch = OpTimer(device)
         return list(measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress))
 
 
@@ -113,12 +113,12 @@ def _least_s(pair: Pair, device: str, op_rows: Sequence["OpRow"]) -> dict[Role, 
         return {}
     from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
     from swiftspec.profiler.op_benchmark import peak_bytes_per_s
-    from swiftspec.profiler.op_timer import Stopwatch
+    from swiftspec.profiler.op_timer import OpTimer
 
     least_s = {}
     for role, (spec, dtype) in zip((Role.TARGET, Role.DRAFT), _specs(pair), strict=True):
         num_bytes = read_bytes(spec, FORMATS[dtype])
-        if Stopwatch(device).copies(num_bytes) == 1:
+        if OpTimer(device).copies(num_bytes) == 1:
             least_s[role] = num_bytes / peak_bytes_per_s(op_rows)
     return least_s
 

@@ -14,20 +14,20 @@ from swiftspec.models.spec import ModelSpec, model_directory
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
-    from swiftspec.profiler.drift import DriftGauge
+    from swiftspec.profiler.drift import DriftProbe
 
-__all__ = ["gauge", "list_drift", "measured_text", "retimed_figures", "say_drift"]
+__all__ = ["drift_probe", "list_drift", "measured_text", "retimed_figures", "say_drift"]
 
 _TEXTS_DIFFER = 0.02  # of tokens per round; replayed on the text that was measured, predictions agree better than that
 
 
-def gauge(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Launcher"]) -> "DriftGauge":
+def drift_probe(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Launcher"]) -> "DriftProbe":
     """Of the engines that the candidates run on, each once."""
-    from swiftspec.profiler.drift import DriftGauge
+    from swiftspec.profiler.drift import DriftProbe
 
     spec = ModelSpec.from_directory(model_directory(made.target.model))
     held = {id(engine): (engine, c.groups, c.ranks) for c in candidates for engine in [engines[c.policy]]}
-    return DriftGauge(list(held.values()), vocab_size=spec.vocab_size)
+    return DriftProbe(list(held.values()), vocab_size=spec.vocab_size)
 
 
 def retimed_figures(
@@ -39,16 +39,16 @@ def retimed_figures(
     factors: Mapping[StepTable, float],
 ) -> dict[str, Figures]:
     """By policy: the plan's prediction again, with the profile's steps as long as they had become."""
-    from swiftspec.planner.evaluation import Effort, Evaluator
+    from swiftspec.planner.evaluation import Budget, Evaluator
     from swiftspec.planner.space import Option
 
     most = max(made.max_new_tokens, max(len(prompt.target_tokens) for prompt in trace.prompts))
-    effort = Effort(prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=most, seeds=(0,), explain=True)
+    budget = Budget(prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=most, seeds=(0,), explain=True)
     options = [Option(policy=c.build(), groups=c.groups, ranks=c.ranks) for c in candidates]
     with console.progress("re-time") as progress:
         total = len(options)
         outcomes = Evaluator(profile.retimed(factors), trace, num_jobs=-1).run(
-            options, effort, done=lambda count: progress(count, total, "simulating again")
+            options, budget, done=lambda count: progress(count, total, "simulating again")
         )
     return {outcome.option.policy.name: outcome.metrics.figures for outcome in outcomes if outcome.metrics is not None}
 

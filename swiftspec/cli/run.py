@@ -17,7 +17,7 @@ from swiftspec.cli.basis import candidate_of, files_of
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.execution import Task, check_devices, make_tasks, open_engines, warm_up
 from swiftspec.cli.models import target_tokenizer
-from swiftspec.cli.nodes import NodeOptions, join, node_site
+from swiftspec.cli.nodes import NodeOptions, join, node_executor
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.errors import EngineError
@@ -87,10 +87,10 @@ def run(
     _check_acceptance(sampler, candidate)
     with ExitStack() as held:
         with ExitStack() as stack:
-            site = None
+            executor = None
             if rendezvous is not None:
-                site = stack.enter_context(node_site(nodes, rendezvous, made, candidate, source=plan))
-            engine = open_engines(made, [candidate], tasks, stack, site=site)[candidate.policy]
+                executor = stack.enter_context(node_executor(nodes, rendezvous, made, candidate, source=plan))
+            engine = open_engines(made, [candidate], tasks, stack, executor=executor)[candidate.policy]
             warm_up(engine, candidate, tasks[0])
             processes = engine.processes
             # From here to the last file a signal is noted and cuts nothing short: what was committed is written.

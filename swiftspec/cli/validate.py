@@ -26,12 +26,12 @@ from swiftspec.cli.execution import (
     warm_up,
 )
 from swiftspec.cli.outputs import check_outputs
-from swiftspec.cli.retiming import gauge, list_drift, measured_text, retimed_figures, say_drift
+from swiftspec.cli.retiming import drift_probe, list_drift, measured_text, retimed_figures, say_drift
 from swiftspec.validation.validator import Measurement, make_report, plain_outputs
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation
-    from swiftspec.profiler.drift import DriftGauge
+    from swiftspec.profiler.drift import DriftProbe
 
 __all__ = ["measure_plan", "show_report", "validate"]
 
@@ -143,7 +143,7 @@ Runs = Mapping[str, Sequence[Sequence["Generation"]]]
 
 def _measure(
     made: Plan, candidates: Sequence[Candidate], tasks: Tasks, repeats: int
-) -> tuple[Runs, bool, "DriftGauge | None"]:
+) -> tuple[Runs, bool, "DriftProbe | None"]:
     """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile.
 
     Within a repetition every prompt goes through all policies before the next one, each prompt starting with another
@@ -160,7 +160,7 @@ def _measure(
             for candidate in candidates:
                 progress(next(step), total, f"{candidate.policy}: warming up")
                 warm_up(engines[candidate.policy], candidate, tasks[0])
-            drift = gauge(made, candidates, engines)
+            drift = drift_probe(made, candidates, engines)
             drift.warm_up()
             for repeat in range(1, repeats + 1):
                 done: dict[str, list[Generation]] = defaultdict(list)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.model.rejection_sampler import ResidualSampling
+from swiftspec.engine.model.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies.effects import (
     Candidates,
@@ -92,7 +92,7 @@ class Driver:
         self._interrupted = interrupted
         self._sampler = sampler
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
-        self._residual = ResidualSampling(sampler) if sampler.needs_draft_probabilities else None
+        self._residual = RejectionSampler(sampler) if sampler.needs_draft_probabilities else None
         self._perform: dict[type[Effect], Callable[[Any], _Done]] = {
             Prefill: self._prefill,
             DraftForward: self._draft_forward,

@@ -12,12 +12,12 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.fork_server_client import shared_nursery
+from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.process.placement import LocalSite, Seat, Site, check_groups, seats
+from swiftspec.engine.process.placement import Executor, LocalExecutor, WorkerSpec, check_groups, worker_specs
 from swiftspec.engine.process.protocol import Generate, Setup
 from swiftspec.engine.process.run_folder import run_folder
-from swiftspec.engine.process.worker_group import Crew, ProcessInfo
+from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
 from swiftspec.engine.running import RunningRequest
 from swiftspec.errors import EngineError
 from swiftspec.policies import Layout, Policy, Request
@@ -78,7 +78,7 @@ class Launcher:
     max_restarts : int
         How often within an hour a draft that died is started again. When it may not be, the target decodes alone,
         and a warning of the logger `swiftspec` says so.
-    site : Site
+    executor : Executor
         Where processes run; this machine if not given.
     cancelled : Event
         Set by another thread, it ends the start.
@@ -107,7 +107,7 @@ class Launcher:
         patience_s: float = PATIENCE_S,
         fallback: Policy | None = None,
         max_restarts: int = MAX_RESTARTS,
-        site: Site | None = None,
+        executor: Executor | None = None,
         cancelled: Event | None = None,
     ) -> None:
         if patience_s <= 0:
@@ -123,19 +123,24 @@ class Launcher:
         if device != "cpu":
             usable_device(device)
         with ExitStack() as stack:
-            if site is None:
-                site = LocalSite(stack.enter_context(run_folder()), stack.enter_context(shared_nursery()))
-            teams = self._teams(groups, ranks or {}, site, device)
+            if executor is None:
+                executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))
+            tp_groups = self._tp_groups(groups, ranks or {}, executor, device)
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
-            leaders = [team[0] for team in teams]
-            setups = [[self._setup(seat, leaders, site, models, device) for seat in team] for team in teams]
-            crews = [Crew(site, team, max_restarts=max_restarts) for team in setups]
-            self._targets = [crew for crew in crews if crew.role is Role.TARGET]
-            self._draft = next((crew for crew in crews if crew.role is Role.DRAFT), None)
-            for crew in crews:
-                stack.callback(crew.close)
-                crew.start()
-            self._await_ready(crews, cancelled or Event())
+            leaders = [tp_group[0] for tp_group in tp_groups]
+            setups = [
+                [self._setup(worker_spec, leaders, executor, models, device) for worker_spec in tp_group]
+                for tp_group in tp_groups
+            ]
+            worker_groups = [WorkerGroup(executor, tp_group, max_restarts=max_restarts) for tp_group in setups]
+            self._targets = [worker_group for worker_group in worker_groups if worker_group.role is Role.TARGET]
+            self._draft = next(
+                (worker_group for worker_group in worker_groups if worker_group.role is Role.DRAFT), None
+            )
+            for worker_group in worker_groups:
+                stack.callback(worker_group.close)
+                worker_group.start()
+            self._await_ready(worker_groups, cancelled or Event())
             self._stack = stack.pop_all()
 
     @classmethod
@@ -147,7 +152,7 @@ class Launcher:
         max_context: int,
         layout: Layout | None = None,
         max_restarts: int = MAX_RESTARTS,
-        site: Site | None = None,
+        executor: Executor | None = None,
         cancelled: Event | None = None,
     ) -> "Launcher":
         """The processes that a plan's candidate asks for.
@@ -169,41 +174,46 @@ class Launcher:
             patience_s=candidate.patience_s,
             fallback=fallback.build() if fallback else None,
             max_restarts=max_restarts,
-            site=site,
+            executor=executor,
             cancelled=cancelled,
         )
 
     @staticmethod
-    def _await_ready(crews: Sequence[Crew], cancelled: Event) -> None:
+    def _await_ready(worker_groups: Sequence[WorkerGroup], cancelled: Event) -> None:
         """Until all processes have their models: as long as loading takes, which nobody knows."""
-        while not all(crew.is_ready for crew in crews):
-            for crew in crews:
-                crew.attend_start()
+        while not all(worker_group.is_ready for worker_group in worker_groups):
+            for worker_group in worker_groups:
+                worker_group.attend_start()
             if cancelled.wait(_LOOK_EVERY_S):
                 raise InterruptedError("the start was cancelled")
 
-    def _teams(
-        self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], site: Site, device: Device
-    ) -> list[list[Seat]]:
-        available = site.num_devices(device)
+    def _tp_groups(
+        self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], executor: Executor, device: Device
+    ) -> list[list[WorkerSpec]]:
+        available = executor.num_devices(device)
         check_groups(groups, ranks, target_groups=self.target_groups, device=device, num_available=available)
-        return seats(groups, ranks, target_groups=self.target_groups, device=device)
+        return worker_specs(groups, ranks, target_groups=self.target_groups, device=device)
 
     def _setup(
-        self, seat: Seat, leaders: Sequence[Seat], site: Site, models: Mapping[Role, ModelRef], device: Device
+        self,
+        worker_spec: WorkerSpec,
+        leaders: Sequence[WorkerSpec],
+        executor: Executor,
+        models: Mapping[Role, ModelRef],
+        device: Device,
     ) -> Setup:
         channels: tuple[str, ...] = ()
-        if self.layout is Layout.DISAGGREGATED and seat.rank == 0:
+        if self.layout is Layout.DISAGGREGATED and worker_spec.rank == 0:
             *targets, draft = leaders
-            channels = tuple(site.channel(target, draft) for target in targets if seat in (target, draft))
+            channels = tuple(executor.channel(target, draft) for target in targets if worker_spec in (target, draft))
         return Setup(
-            role=seat.role,
-            group=seat.group,
-            rank=seat.rank,
-            size=seat.size,
-            team="",
-            models={seat.role: models[seat.role]} if self.layout is Layout.DISAGGREGATED else models,
-            devices=seat.devices,
+            role=worker_spec.role,
+            group=worker_spec.group,
+            rank=worker_spec.rank,
+            size=worker_spec.size,
+            tp_group="",
+            models={worker_spec.role: models[worker_spec.role]} if self.layout is Layout.DISAGGREGATED else models,
+            devices=worker_spec.devices,
             device=device,
             channels=channels,
             max_context=self.max_context,
@@ -220,18 +230,18 @@ class Launcher:
 
     def close(self) -> None:
         """End every process."""
-        for crew in self._crews:
-            crew.hang_up()  # all at once, before the first is waited for
+        for worker_group in self._worker_groups:
+            worker_group.hang_up()  # all at once, before the first is waited for
         self._stack.close()
 
     @property
-    def _crews(self) -> list[Crew]:
+    def _worker_groups(self) -> list[WorkerGroup]:
         return [*self._targets, *([self._draft] if self._draft else [])]
 
     @property
     def processes(self) -> tuple[ProcessInfo, ...]:
         """Those that are ready: all, unless a draft has died."""
-        return tuple(process for crew in self._crews for process in crew.processes)
+        return tuple(process for worker_group in self._worker_groups for process in worker_group.processes)
 
     @property
     def num_restarts(self) -> int:

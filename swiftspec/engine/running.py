@@ -12,7 +12,7 @@ from threading import Event
 from swiftspec.artifacts.timeline import Span
 from swiftspec.engine.process.protocol import Committed, Finished, Generate
 from swiftspec.engine.process.timeouts import Silence, is_stopped
-from swiftspec.engine.process.worker_group import Crew
+from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("swiftspec")
 
 
 class RunningRequest:
-    """Hands a request to the crews and gathers what they say of it.
+    """Hands a request to the worker groups and gathers what they say of it.
 
     The request is finished when the targets are. They are waited for as long as it takes, with a word where they are
     silent: one that is slow cannot be told from one that hangs, nothing else can go on, and Ctrl-C ends the wait.
@@ -36,13 +36,13 @@ class RunningRequest:
 
     Parameters
     ----------
-    targets : sequence of Crew
-    draft : Crew or None
+    targets : sequence of WorkerGroup
+    draft : WorkerGroup or None
         None where no process of its own drafts.
     command : Generate
     """
 
-    def __init__(self, targets: Sequence[Crew], draft: Crew | None, command: Generate) -> None:
+    def __init__(self, targets: Sequence[WorkerGroup], draft: WorkerGroup | None, command: Generate) -> None:
         self._targets = targets
         self._draft = draft
         self._command = command
@@ -60,12 +60,12 @@ class RunningRequest:
 
         EngineError if a target's process dies; ValueError if the request was the reason.
         """
-        for crew in self._targets:
-            crew.generate(self._command)
+        for worker_group in self._targets:
+            worker_group.generate(self._command)
         if self._draft is not None and self._draft.is_idle:
             self._draft.generate(replace(self._command, alone=False))
         try:
-            while any(crew.is_running for crew in self._targets) and not interrupted.is_set():
+            while any(worker_group.is_running for worker_group in self._targets) and not interrupted.is_set():
                 yield from self._drain()
                 self._mind_silence()
                 time.sleep(_DRAIN_EVERY_S)
@@ -74,7 +74,9 @@ class RunningRequest:
         except EngineError as failure:
             failure.tokens = tuple(self.tokens)
             raise
-        except BaseException:  # closed, or an interrupt that nobody held back: the next request comes to idle crews
+        except (
+            BaseException
+        ):  # closed, or an interrupt that nobody held back: the next request comes to idle worker groups
             with suppress(EngineError, ValueError):  # what a process says after it has failed is not the reason
                 for _ in self._stop():
                     pass  # nobody takes them any more
@@ -83,14 +85,18 @@ class RunningRequest:
 
     def _stop(self) -> Iterator[tuple[int, ...]]:
         """Tell those that still run to end, and wait for them no longer than a bound."""
-        self.was_stopped = any(crew.is_running for crew in self._targets)
+        self.was_stopped = any(worker_group.is_running for worker_group in self._targets)
         # The draft, too: what the next request says to it would be dropped as long as it is at this one.
-        crews = [crew for crew in (*self._targets, self._draft) if crew is not None and self._is_at_it(crew)]
-        for crew in crews:
-            crew.stop()
+        worker_groups = [
+            worker_group
+            for worker_group in (*self._targets, self._draft)
+            if worker_group is not None and self._is_at_it(worker_group)
+        ]
+        for worker_group in worker_groups:
+            worker_group.stop()
         within_s = _STOP_WITHIN_S if self.was_stopped else _DRAFT_ENDS_WITHIN_S
         deadline_s = time.perf_counter() + within_s
-        while any(map(self._is_at_it, crews)) and time.perf_counter() < deadline_s:
+        while any(map(self._is_at_it, worker_groups)) and time.perf_counter() < deadline_s:
             yield from self._drain()
             time.sleep(_DRAIN_EVERY_S)
 
@@ -101,13 +107,13 @@ class RunningRequest:
             yield from self._drain()
             time.sleep(_DRAIN_EVERY_S)
 
-    def _is_at_it(self, crew: Crew) -> bool:
+    def _is_at_it(self, worker_group: WorkerGroup) -> bool:
         """And not at an earlier request, from which it was never heard again."""
-        return crew.is_running and crew.asked == self._command.number
+        return worker_group.is_running and worker_group.asked == self._command.number
 
     def _drain(self) -> Iterator[tuple[int, ...]]:
-        for crew in self._targets:
-            yield from self._take(crew.reports(), crew.role)
+        for worker_group in self._targets:
+            yield from self._take(worker_group.reports(), worker_group.role)
         if self._draft is not None:
             yield from self._attend(self._draft)
 
@@ -116,7 +122,9 @@ class RunningRequest:
         seconds = self._silence.look()
         if self._has_warned or seconds < _STOPPED_AFTER_S:
             return
-        here = [process.pid for crew in self._targets for process in crew.processes if process.node == 0]
+        here = [
+            process.pid for worker_group in self._targets for process in worker_group.processes if process.node == 0
+        ]
         stopped = [pid for pid in here if is_stopped(pid)]
         if stopped:
             why = f"process {stopped[0]} is stopped (kill -CONT {stopped[0]} lets it go on)"
@@ -127,9 +135,9 @@ class RunningRequest:
         self._has_warned = True
         _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
 
-    def _attend(self, draft: Crew) -> Iterator[tuple[int, ...]]:
+    def _attend(self, draft: WorkerGroup) -> Iterator[tuple[int, ...]]:
         yield from self._take(draft.reports_or_restart(), draft.role)
-        wanted = self._can_rejoin and any(crew.is_running for crew in self._targets)
+        wanted = self._can_rejoin and any(worker_group.is_running for worker_group in self._targets)
         if wanted and draft.is_idle and draft.asked != self._command.number:
             draft.generate(replace(self._command, alone=True))
 

@@ -10,7 +10,7 @@ from swiftspec.artifacts.plan import Goal
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.goals import merit
+from swiftspec.planner.goals import score
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
@@ -48,12 +48,12 @@ class ClosedForms:
             return float("inf")
         return float(self._tokens.sum() / (self._bounding_rounds(option).sum() * self._shortest_round_s(option)))
 
-    def bound_of_merit(self, option: Option, goal: Goal) -> float:
+    def bound_of_score(self, option: Option, goal: Goal) -> float:
         """As `bound`, for what was asked: the first commit takes a round, and those behind it the rest."""
         if self._is_unbounded(option.policy):
             return float("inf")
         rounds, round_s = self._bounding_rounds(option), self._shortest_round_s(option)
-        most = merit(
+        most = score(
             goal,
             tokens=self._tokens,
             request_s=rounds * round_s,

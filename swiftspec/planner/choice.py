@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.evaluation import Outcome
-from swiftspec.planner.goals import merit
+from swiftspec.planner.goals import score
 from swiftspec.planner.known_errors import NO_ERRORS, KnownErrors
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
@@ -59,29 +59,29 @@ class Resampling:
         """
         drafts = outcome.option.policy.layout is not Layout.TARGET_ONLY
         spread = [*-outcome.elasticities * self._errors.of_forwards, self._errors.acceptance or 0.0 if drafts else 0.0]
-        merits = self._merits(outcome, _ANY_GOAL) * np.exp(self._deviations @ np.array(spread))
-        low, high = np.quantile(merits, _LEVELS)
+        scores = self._scores(outcome, _ANY_GOAL) * np.exp(self._deviations @ np.array(spread))
+        low, high = np.quantile(scores, _LEVELS)
         return min(float(low), outcome.tokens_per_s), max(float(high), outcome.tokens_per_s)
 
     def winner(self, outcomes: Sequence[Outcome]) -> tuple[Outcome, list[Outcome]]:
         """The simplest of the outcomes that are as good as the best; and the others of these, best first."""
-        best = max(outcomes, key=lambda outcome: outcome.merit(self._goal))
+        best = max(outcomes, key=lambda outcome: outcome.score(self._goal))
         tied = [outcome for outcome in outcomes if self._ties(outcome, best)]
         chosen = min(tied, key=lambda outcome: outcome.option.simplicity)
         others = [outcome for outcome in tied if outcome is not chosen]
-        return chosen, sorted(others, key=lambda outcome: -outcome.merit(self._goal))
+        return chosen, sorted(others, key=lambda outcome: -outcome.score(self._goal))
 
     def _ties(self, outcome: Outcome, best: Outcome) -> bool:
         """Whether 0 lies in the 95 % interval of what `best` gains, and the gain is small anyway."""
-        gains = self._merits(best, self._goal) / self._merits(outcome, self._goal) - 1
-        small = best.merit(self._goal) / outcome.merit(self._goal) - 1 <= MOST_GIVEN_UP
+        gains = self._scores(best, self._goal) / self._scores(outcome, self._goal) - 1
+        small = best.score(self._goal) / outcome.score(self._goal) - 1 <= MOST_GIVEN_UP
         return small and float(np.quantile(gains, _LEVELS[0])) <= 0
 
-    def _merits(self, outcome: Outcome, goal: Goal) -> npt.NDArray[np.float64]:
+    def _scores(self, outcome: Outcome, goal: Goal) -> npt.NDArray[np.float64]:
         """Of every resample, (resamples,)."""
         tokens = np.broadcast_to(outcome.tokens, outcome.request_s.shape)
         columns = [self._resampled(column) for column in (tokens, outcome.request_s, outcome.tpot_s)]
-        return merit(
+        return score(
             goal,
             tokens=columns[0],
             request_s=columns[1],

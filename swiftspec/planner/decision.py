@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from swiftspec.artifacts.plan import Candidate, Goal, Prediction
 from swiftspec.planner.choice import Resampling
-from swiftspec.planner.evaluation import Effort, Outcome
+from swiftspec.planner.evaluation import Budget, Outcome
 from swiftspec.planner.goals import limits
 from swiftspec.planner.known_errors import NO_ERRORS, KnownErrors
 from swiftspec.planner.option import Option
-from swiftspec.planner.trials import Finals, Standing, Trials, by_policy
+from swiftspec.planner.simulations import FinalStage, RankedOption, Simulations, by_policy
 from swiftspec.policies.base import shape_of
 
 __all__ = ["Decision", "OutOfReachError", "decide"]
@@ -69,7 +69,9 @@ def _patience_s(prediction: Prediction) -> float:
     return round(max(_LEAST_PATIENCE_S, _PATIENT_ROUNDS * prediction.metrics.figures.round_s.p95), 3)
 
 
-def decide(trials: Trials, finals: Finals, policy: str | None, errors: KnownErrors = NO_ERRORS) -> Decision:
+def decide(
+    simulations: Simulations, finals: FinalStage, policy: str | None, errors: KnownErrors = NO_ERRORS
+) -> Decision:
     """The winner, among `policy`'s options if that is given; the best of each other policy; ties.
 
     Raises
@@ -80,39 +82,39 @@ def decide(trials: Trials, finals: Finals, policy: str | None, errors: KnownErro
     outcomes: dict[object, Outcome] = {}
     resamplings: dict[object, Resampling] = {}
     ahead = len(finals.contenders) + len(finals.others)
-    for options, effort in ((finals.others, finals.sample), (finals.contenders, finals.whole)):
-        outcomes |= {outcome.option.key: outcome for outcome in trials.run(options, effort, "final", ahead=ahead)}
-        resamplings |= dict.fromkeys((option.key for option in options), _resampling(trials, effort, errors))
+    for options, budget in ((finals.others, finals.sample), (finals.contenders, finals.whole)):
+        outcomes |= {outcome.option.key: outcome for outcome in simulations.run(options, budget, "final", ahead=ahead)}
+        resamplings |= dict.fromkeys((option.key for option in options), _resampling(simulations, budget, errors))
         ahead -= len(options)
 
     def winner(options: Sequence[Option]) -> tuple[Outcome, list[Outcome]]:
         group = [outcomes[option.key] for option in options]
-        keeping = [outcome for outcome in group if trials.keeps(outcome)]
+        keeping = [outcome for outcome in group if simulations.keeps(outcome)]
         return resamplings[options[0].key].winner(keeping or group)
 
     eligible = [option for option in finals.contenders if policy in (None, option.policy.name)]
     chosen, ties = winner(eligible)
-    if not trials.keeps(chosen):
-        raise OutOfReachError(_unreachable(trials.goal, [outcomes[option.key] for option in eligible]))
+    if not simulations.keeps(chosen):
+        raise OutOfReachError(_unreachable(simulations.goal, [outcomes[option.key] for option in eligible]))
     groups = by_policy([*finals.contenders, *finals.others])
     others = [winner(group)[0] for group in groups if group[0].policy.name != chosen.option.policy.name]
-    others.sort(key=trials.score, reverse=True)
+    others.sort(key=simulations.score, reverse=True)
     return Decision(chosen=chosen, ties=ties, others=others, resamplings=resamplings)
 
 
-def _resampling(trials: Trials, effort: Effort, errors: KnownErrors) -> Resampling:
+def _resampling(simulations: Simulations, budget: Budget, errors: KnownErrors) -> Resampling:
     return Resampling(
-        num_prompts=len(effort.prompt_indices),
-        num_runs=len(effort.seeds) * len(errors.forwards.mirrors),
-        seed=trials.seed,
-        goal=trials.goal,
+        num_prompts=len(budget.prompt_indices),
+        num_runs=len(budget.seeds) * len(errors.forwards.mirrors),
+        seed=simulations.seed,
+        goal=simulations.goal,
         errors=errors,
     )
 
 
 def _unreachable(goal: Goal, outcomes: Sequence[Outcome]) -> str:
     """The limit that is missed the furthest by what comes nearest to all of them."""
-    nearest = max((Standing.of(outcome, goal) for outcome in outcomes), key=lambda standing: standing.reach(goal))
+    nearest = max((RankedOption.of(outcome, goal) for outcome in outcomes), key=lambda ranked: ranked.reach(goal))
     tpot_s, ttft_s = nearest.tpot_s, nearest.ttft_s
     missed = limits(goal, tokens_per_s=nearest.tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s)
     limit = min(missed, key=lambda limit: limit.share)

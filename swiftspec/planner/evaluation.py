@@ -19,13 +19,13 @@ from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import Metrics, Timeline, measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.backends import quiet_start
-from swiftspec.planner.goals import merit
+from swiftspec.planner.goals import score
 from swiftspec.planner.option import Option
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulation, Simulator
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 
-__all__ = ["Effort", "Evaluator", "Outcome", "warm_up"]
+__all__ = ["Budget", "Evaluator", "Outcome", "warm_up"]
 
 # Chunks per job and stage: enough to balance.
 _CHUNKS_PER_JOB = 4
@@ -33,7 +33,7 @@ _LEAST_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class Budget:
     """How much of a trace to simulate, and whether to keep what explains the speed.
 
     An output that is cut short goes on at its TPOT, or, `by_rounds`, at the pace of its whole rounds: steadier where
@@ -105,11 +105,11 @@ class Outcome:
         found, *_ = np.linalg.lstsq(scales, (longer - shorter).ravel())
         return np.asarray(np.clip(found, 0.0, 1.0))
 
-    def merit(self, goal: Goal) -> float:
+    def score(self, goal: Goal) -> float:
         """For what was asked, the higher the better."""
         tokens = np.broadcast_to(self.tokens, self.request_s.shape)
         devices = self.option.num_devices
-        return float(merit(goal, tokens=tokens, request_s=self.request_s, tpot_s=self.tpot_s, num_devices=devices))
+        return float(score(goal, tokens=tokens, request_s=self.request_s, tpot_s=self.tpot_s, num_devices=devices))
 
 
 class Evaluator:
@@ -128,26 +128,26 @@ class Evaluator:
         self._trace = trace
         self._num_jobs = joblib.cpu_count() if num_jobs == -1 else num_jobs
 
-    def run(self, options: Sequence[Option], effort: Effort, *, done: Callable[[int], None]) -> list[Outcome]:
+    def run(self, options: Sequence[Option], budget: Budget, *, done: Callable[[int], None]) -> list[Outcome]:
         """Outcomes in the order of `options`; `done` hears how many are finished."""
         num_chunks = max(1, min(len(options), self._num_jobs * _CHUNKS_PER_JOB))
         chunks = [options[start::num_chunks] for start in range(num_chunks)]
         outcomes: list[Outcome | None] = [None] * len(options)
         finished = 0
-        for start, part in enumerate(self._parts(chunks, effort)):
+        for start, part in enumerate(self._parts(chunks, budget)):
             outcomes[start::num_chunks] = part
             finished += len(part)
             done(finished)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _parts(self, chunks: Sequence[Sequence[Option]], effort: Effort) -> Iterator[list[Outcome]]:
+    def _parts(self, chunks: Sequence[Sequence[Option]], budget: Budget) -> Iterator[list[Outcome]]:
         if self._num_jobs == 1:
-            yield from (_evaluate(self._simulator, self._trace, chunk, effort) for chunk in chunks)
+            yield from (_evaluate(self._simulator, self._trace, chunk, budget) for chunk in chunks)
             return
         # No backend is named, so that joblib.parallel_config can send the chunks to a cluster.
         parallel = joblib.Parallel(n_jobs=self._num_jobs, return_as="generator")
         with quiet_start():
-            outcomes = parallel(joblib.delayed(_evaluate_there)(self._pickled, chunk, effort) for chunk in chunks)
+            outcomes = parallel(joblib.delayed(_evaluate_there)(self._pickled, chunk, budget) for chunk in chunks)
         yield from outcomes
 
     @cached_property
@@ -178,8 +178,8 @@ def _ready() -> None:
     """Imported where it runs, and with it all that a simulation needs."""
 
 
-def _evaluate_there(pickled: bytes, options: Sequence[Option], effort: Effort) -> list[Outcome]:
-    return _evaluate(*_unpickled(pickled), options, effort)
+def _evaluate_there(pickled: bytes, options: Sequence[Option], budget: Budget) -> list[Outcome]:
+    return _evaluate(*_unpickled(pickled), options, budget)
 
 
 @lru_cache(maxsize=2)
@@ -189,28 +189,28 @@ def _unpickled(pickled: bytes) -> tuple[Simulator, AcceptanceTrace]:
     return Simulator(latencies, trace, errors=errors), trace
 
 
-def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Option], effort: Effort) -> list[Outcome]:
-    return [_outcome(simulator, trace, option, effort) for option in options]
+def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Option], budget: Budget) -> list[Outcome]:
+    return [_outcome(simulator, trace, option, budget) for option in options]
 
 
-def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effort: Effort) -> Outcome:
+def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budget: Budget) -> Outcome:
     errors = simulator.errors
-    draws = [(seed, mirrored) for seed in effort.seeds for mirrored in (errors.mirrors if effort.paired else (False,))]
+    draws = [(seed, mirrored) for seed in budget.seeds for mirrored in (errors.mirrors if budget.paired else (False,))]
     runs: list[Simulation] = []
     for seed, mirrored in draws:
         run = simulator.run(
             option.policy,
             degrees=option.degrees,
             ranks=option.ranks,
-            prompt_indices=effort.prompt_indices,
+            prompt_indices=budget.prompt_indices,
             seed=seed,
-            max_new_tokens=effort.max_new_tokens,
+            max_new_tokens=budget.max_new_tokens,
             mirrored=mirrored,
             start_s=runs[-1].end_s if mirrored else 0.0,
         )
         runs.append(run)
-    tokens = np.array([len(trace.prompts[index].target_tokens) for index in effort.prompt_indices])
-    whole_s = _whole_by_rounds_s if effort.by_rounds else _whole_s
+    tokens = np.array([len(trace.prompts[index].target_tokens) for index in budget.prompt_indices])
+    whole_s = _whole_by_rounds_s if budget.by_rounds else _whole_s
     request_s = np.array([list(map(whole_s, run.timelines, tokens.tolist())) for run in runs])
     ttft_s = np.array([[timeline.ttft_s for timeline in run.timelines] for run in runs])
     # Where all tokens come in one round there is no time between them; options are compared by ratios.
@@ -220,8 +220,8 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effor
         for provenance in Provenance
         if any(provenance in run.seconds for run in runs)
     }
-    log_scales = np.array([_log_scales(errors, effort, seed, mirrored) for seed, mirrored in draws])
-    metrics = measure([timeline for run in runs for timeline in run.timelines]) if effort.explain else None
+    log_scales = np.array([_log_scales(errors, budget, seed, mirrored) for seed, mirrored in draws])
+    metrics = measure([timeline for run in runs for timeline in run.timelines]) if budget.explain else None
     return Outcome(
         option=option,
         tokens=tokens,
@@ -229,13 +229,13 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, effor
         tpot_s=tpot_s,
         metrics=metrics,
         seconds=seconds,
-        log_scales=log_scales if errors and effort.paired else None,
+        log_scales=log_scales if errors and budget.paired else None,
     )
 
 
-def _log_scales(errors: ForwardErrors, effort: Effort, seed: int, mirrored: bool) -> list[list[float]]:
+def _log_scales(errors: ForwardErrors, budget: Budget, seed: int, mirrored: bool) -> list[list[float]]:
     """Of every prompt and role."""
-    drawn = (errors.scales(seed=seed, index=index, mirrored=mirrored) for index in effort.prompt_indices)
+    drawn = (errors.scales(seed=seed, index=index, mirrored=mirrored) for index in budget.prompt_indices)
     return [[math.log(scales.get(role, 1.0)) for role in Role] for scales in drawn]
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.decision import Decision, OutOfReachError
-from swiftspec.planner.trials import Standing
+from swiftspec.planner.simulations import RankedOption
 
 __all__ = ["fewest_devices"]
 
 
 def fewest_devices(
-    fastest: Callable[[int], Decision], standings: Callable[[], list[Standing]], goal: Goal, *, most: int
+    fastest: Callable[[int], Decision], ranking: Callable[[], list[RankedOption]], goal: Goal, *, most: int
 ) -> Decision:
     """The fastest option on the fewest devices with which anything keeps to the limits.
 
@@ -34,7 +34,7 @@ def fewest_devices(
     best = fastest(most)
     least = 1
     while least < (devices := best.chosen.option.num_devices):
-        hopeful = {found.option.num_devices for found in standings() if found.reach(goal) >= 1}
+        hopeful = {found.option.num_devices for found in ranking() if found.reach(goal) >= 1}
         guess = min((count for count in hopeful if least <= count < devices), default=devices - 1)
         try:
             best = fastest(guess)

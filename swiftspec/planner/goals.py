@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from swiftspec.artifacts.plan import Candidate, Goal, Objective
 
-__all__ = ["PER_DEVICE", "Limit", "limits", "merit", "merit_of_speed", "preference", "reach"]
+__all__ = ["PER_DEVICE", "Limit", "limits", "preference", "reach", "score", "score_of_speed"]
 
 PER_DEVICE = (Objective.TOKENS_PER_GPU, Objective.COST)  # objectives for which fewer devices may be better
 
@@ -16,7 +16,7 @@ _SECONDS_PER_HOUR = 3600
 _LEAST_S = 1e-12
 
 
-def merit(
+def score(
     goal: Goal,
     *,
     tokens: _Array,
@@ -42,13 +42,13 @@ def merit(
         return np.asarray(1 / tpot_s.mean(axis=axes))
     if goal.objective is Objective.TPOT_P95:
         return np.asarray(1 / np.percentile(tpot_s, 95, axis=axes))
-    return np.asarray(merit_of_speed(goal, tokens.sum(axis=axes) / request_s.sum(axis=axes), num_devices))
+    return np.asarray(score_of_speed(goal, tokens.sum(axis=axes) / request_s.sum(axis=axes), num_devices))
 
 
-def merit_of_speed(goal: Goal, tokens_per_s: float, num_devices: int) -> float:
+def score_of_speed(goal: Goal, tokens_per_s: float, num_devices: int) -> float:
     """Merit where nothing but the speed is known; TPOT is then its inverse.
 
-    That of the objective `devices` is the speed, too: the search, not the merit, keeps the number of devices down.
+    That of the objective `devices` is the speed, too: the search, not the score, keeps the number of devices down.
     """
     if goal.objective is Objective.TOKENS_PER_GPU:
         return tokens_per_s / num_devices
@@ -59,7 +59,7 @@ def merit_of_speed(goal: Goal, tokens_per_s: float, num_devices: int) -> float:
 
 
 def preference(goal: Goal, candidate: Candidate) -> tuple[float, float]:
-    """To sort plans by that were made for one goal, the best one last: merit, or the devices saved, and then the speed.
+    """To sort plans by that were made for one goal, the best one last: score, or the devices saved, and then the speed.
 
     A prediction tells the median TPOT only, which serves for the objective `tpot-p95`, too.
     """
@@ -69,7 +69,7 @@ def preference(goal: Goal, candidate: Candidate) -> tuple[float, float]:
         return -num_devices, tokens_per_s
     if goal.objective in (Objective.TPOT, Objective.TPOT_P95):
         return -metrics.tpot_s, tokens_per_s
-    return merit_of_speed(goal, tokens_per_s, num_devices), tokens_per_s
+    return score_of_speed(goal, tokens_per_s, num_devices), tokens_per_s
 
 
 class Limit(NamedTuple):

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.evaluation import Effort
+from swiftspec.planner.evaluation import Budget
 from swiftspec.planner.option import Option
-from swiftspec.planner.trials import Finals, Trials, by_policy
+from swiftspec.planner.simulations import FinalStage, Simulations, by_policy
 
 __all__ = ["halved"]
 
@@ -27,13 +27,15 @@ _MOST_SEEDS = 3
 _ENOUGH_REQUESTS = 96
 
 
-def halved(trials: Trials, options: list[Option], profile: Profile, rejected: Counter[str]) -> Finals:
+def halved(simulations: Simulations, options: list[Option], profile: Profile, rejected: Counter[str]) -> FinalStage:
     """The best options of every policy; what its bound rules out joins `rejected`."""
-    options = _prune(trials, options, profile, rejected)
+    options = _prune(simulations, options, profile, rejected)
     for number, (prompts, tokens, least_kept) in enumerate(_STAGES):
         what = f"stage {number + 1} of {len(_STAGES)}"
-        outcomes = trials.run(options, _effort(trials, prompts, tokens), what, ahead=_num_ahead(options, stage=number))
-        score = {outcome.option.key: trials.score(outcome) for outcome in outcomes}
+        outcomes = simulations.run(
+            options, _budget(simulations, prompts, tokens), what, ahead=_num_ahead(options, stage=number)
+        )
+        score = {outcome.option.key: simulations.score(outcome) for outcome in outcomes}
         options = [
             option
             for group in by_policy(options)
@@ -41,37 +43,39 @@ def halved(trials: Trials, options: list[Option], profile: Profile, rejected: Co
                 : _num_kept(len(group), least_kept)
             ]
         ]
-    num_seeds = min(_MOST_SEEDS, math.ceil(_ENOUGH_REQUESTS / len(trials.trace.prompts)))
-    whole = _effort(trials, 1.0, 1.0, num_seeds=num_seeds, explain=True)
-    return Finals(options, whole, [], whole)
+    num_seeds = min(_MOST_SEEDS, math.ceil(_ENOUGH_REQUESTS / len(simulations.trace.prompts)))
+    whole = _budget(simulations, 1.0, 1.0, num_seeds=num_seeds, explain=True)
+    return FinalStage(options, whole, [], whole)
 
 
-def _prune(trials: Trials, options: list[Option], profile: Profile, rejected: Counter[str]) -> list[Option]:
-    """Drop what cannot reach, even at its bound, the merit simulated for its policy's most plausible option.
+def _prune(simulations: Simulations, options: list[Option], profile: Profile, rejected: Counter[str]) -> list[Option]:
+    """Drop what cannot reach, even at its bound, the score simulated for its policy's most plausible option.
 
     That option stays in any case: where a noisy profile has forwards quicker at longer contexts, a bound is none. Both
     over the first stage's prompts, their outputs whole: a bound holds for no part of an output.
     """
-    effort = _effort(trials, _STAGES[0][0], 1.0)
-    prompts = tuple(trials.trace.prompts[index] for index in effort.prompt_indices)
-    closed = ClosedForms(profile, replace(trials.trace, prompts=prompts))
+    budget = _budget(simulations, _STAGES[0][0], 1.0)
+    prompts = tuple(simulations.trace.prompts[index] for index in budget.prompt_indices)
+    closed = ClosedForms(profile, replace(simulations.trace, prompts=prompts))
     most_plausible = [max(group, key=closed.estimate) for group in by_policy(options)]
-    outcomes = trials.run(most_plausible, effort, "bounds", ahead=len(most_plausible) + _num_ahead(options))
+    outcomes = simulations.run(most_plausible, budget, "bounds", ahead=len(most_plausible) + _num_ahead(options))
     simulated = {option.key for option in most_plausible}
     # What misses the constraint is nothing to be better than.
-    reached = {o.option.policy.name: o.merit(trials.goal) if trials.keeps(o) else 0.0 for o in outcomes}
+    reached = {o.option.policy.name: o.score(simulations.goal) if simulations.keeps(o) else 0.0 for o in outcomes}
     kept = []
     for option in options:
         name = option.policy.name
-        if option.key in simulated or closed.bound_of_merit(option, trials.goal) >= reached[name]:
+        if option.key in simulated or closed.bound_of_score(option, simulations.goal) >= reached[name]:
             kept.append(option)
         else:
             rejected[f"{name}: its closed-form bound is below the simulated speed of another {name}"] += 1
     return kept
 
 
-def _effort(trials: Trials, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False) -> Effort:
-    return trials.share(
+def _budget(
+    simulations: Simulations, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False
+) -> Budget:
+    return simulations.share(
         prompts,
         tokens,
         least_prompts=_LEAST_PROMPTS,

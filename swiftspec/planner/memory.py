@@ -19,7 +19,7 @@ __all__ = ["MemoryModel", "gigabytes"]
 # What vLLM fills by default (gpu_memory_utilization; 0.9 before it counted captured graphs, as is done here). The rest
 # is for the driver's context, collectives' buffers and fragments; nothing here measures those.
 USABLE_SHARE = 0.92
-# A graph per bucket of rows, and the workspace of matrix products: assumed, for each model on a device.
+# A graph per capture size of rows, and the workspace of matrix products: assumed, for each model on a device.
 GRAPHS_BYTES = 2**30
 # A prompt is computed so many tokens at a time: what bounds the activations.
 _PREFILL_CHUNK = 2048
@@ -62,7 +62,7 @@ class MemoryModel:
             for devices, shards in self._groups(option, context)
         )
 
-    def shortfall(self, option: Option, *, context: int) -> int:
+    def deficit(self, option: Option, *, context: int) -> int:
         """Bytes that the fullest device lacks; 0 or less if the option fits."""
         needed = (
             sum(held.weights_bytes + held.kv_bytes(context + _slots(option, role)) for role, held in shards.items())
@@ -84,7 +84,7 @@ class MemoryModel:
 
     def too_big(self, smallest: Option, *, context: int) -> str:
         """Why not even `smallest` fits, how much is missing, and what would help, in a sentence."""
-        missing = self.shortfall(smallest, context=context)
+        missing = self.deficit(smallest, context=context)
         (group,) = self.groups(smallest, context=context)
         held = f"{gigabytes(group.used_bytes)} of weights, KV and workspace on each device"
         count = len(group.devices)
@@ -101,13 +101,13 @@ class MemoryModel:
         present = len(option.groups[Role.TARGET])
         for count in range(present + 1, self.device.devices_per_node + 1):
             wider = dataclasses.replace(option, groups={Role.TARGET: tuple(range(count))})
-            if self.shortfall(wider, context=context) <= 0:
+            if self.deficit(wider, context=context) <= 0:
                 yield f"{count} devices"
                 break
         bits = QUANTISATIONS[self.quantisation[Role.TARGET]].weight_bits
         for name, quantisation in QUANTISATIONS.items():
             lighter = dataclasses.replace(self, quantisation={**self.quantisation, Role.TARGET: name})
-            if quantisation.weight_bits < bits and lighter.shortfall(option, context=context) <= 0:
+            if quantisation.weight_bits < bits and lighter.deficit(option, context=context) <= 0:
                 yield name
                 break
 

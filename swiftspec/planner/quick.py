@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.evaluation import Outcome
-from swiftspec.planner.goals import PER_DEVICE, merit_of_speed
+from swiftspec.planner.goals import PER_DEVICE, score_of_speed
 from swiftspec.planner.option import Key, Option, Split
+from swiftspec.planner.simulations import HOPEFUL, SAFE, FinalStage, RankedOption, Simulations, by_policy
 from swiftspec.planner.surface import Surface
-from swiftspec.planner.trials import HOPEFUL, SAFE, Finals, Standing, Trials, by_policy
 
 __all__ = ["UNTRIED", "quickly_found"]
 
@@ -34,7 +34,7 @@ UNTRIED = "less plausible by closed forms than what was simulated"
 
 
 class _Tier(NamedTuple):
-    """What is spent on a policy whose best so far has at least this share of the leader's merit."""
+    """What is spent on a policy whose best so far has at least this share of the leader's score."""
 
     least: float
     shapes: int  # on its best split
@@ -43,67 +43,75 @@ class _Tier(NamedTuple):
 
 
 _TIERS = (_Tier(1.0, 60, 2, 8), _Tier(0.85, 16, 1, 3), _Tier(0.6, 8, 0, 2), _Tier(0.0, 4, 0, 1))
-# Of the leader's merit, the share from which on a policy is simulated on the whole trace.
+# Of the leader's score, the share from which on a policy is simulated on the whole trace.
 _CONTENDING = 0.93
-# Of a policy's options on all splits, those with at least this share of the best one's merit are simulated longer.
+# Of a policy's options on all splits, those with at least this share of the best one's score are simulated longer.
 _KEPT_SPLITS = 0.9
 _SHAPES_ON_ALL_SPLITS = 2  # of a policy
 
 
 def quickly_found(
-    trials: Trials, options: Sequence[Option], closed: ClosedForms, rejected: Counter[str], *, policy: str | None
-) -> Finals:
+    simulations: Simulations,
+    options: Sequence[Option],
+    closed: ClosedForms,
+    rejected: Counter[str],
+    *,
+    policy: str | None,
+) -> FinalStage:
     """The best options of every policy; what is not simulated joins `rejected`; `policy` is searched as if it led."""
     estimates: dict[Key, float] = {option.key: closed.estimate(option) for option in options}
-    ranked = sorted(options, key=lambda option: _plausibility(trials, option, estimates[option.key]), reverse=True)
-    effort = trials.sample(*_SCOUTING)
+    ranked = sorted(options, key=lambda option: _plausibility(simulations, option, estimates[option.key]), reverse=True)
+    budget = simulations.sample(*_SCOUTING)
     scouts = _scouts(ranked)
     ahead = 3 * len(scouts)
-    outcomes = trials.run(scouts, effort, "splits", ahead=ahead)
-    race = _Race(trials, ranked, estimates, policy, outcomes)
+    outcomes = simulations.run(scouts, budget, "splits", ahead=ahead)
+    race = _Race(simulations, ranked, estimates, policy, outcomes)
     for what, chosen in (("shapes", race.shapes), ("other splits", race.elsewhere)):
         shapes = [option for name in race.policies for option in chosen(name)]
-        race.add(trials.run(shapes, effort, what, ahead=2 * len(shapes) + 5 * len(race.policies)))
+        race.add(simulations.run(shapes, budget, what, ahead=2 * len(shapes) + 5 * len(race.policies)))
     for what in ("best of these", "best again"):
         refined = [option for name in race.policies for option in race.unrefined(name)]
-        outcomes = trials.run(refined, trials.sample(*_REFINING), what, ahead=3 * len(refined))
+        outcomes = simulations.run(refined, simulations.sample(*_REFINING), what, ahead=3 * len(refined))
         race.add(outcomes, weight=_REFINING_WEIGHT)
-    if trials.goal.objective in PER_DEVICE:
-        _search_splits(trials, race)
-    tried = trials.simulated
+    if simulations.goal.objective in PER_DEVICE:
+        _search_splits(simulations, race)
+    tried = simulations.simulated
     rejected.update(f"{option.policy.name}: {UNTRIED}" for option in options if option.key not in tried)
     contending = race.contending
     contenders = [
         option for number, name in enumerate(contending) for option in race.finalists(name, 1 if number else 3)
     ]
-    if trials.goal.objective in PER_DEVICE:  # fewer devices are better, and just as slow as allowed
+    if simulations.goal.objective in PER_DEVICE:  # fewer devices are better, and just as slow as allowed
         hopeful = [option for name in contending for option in race.finalists(name, 3, margin=HOPEFUL)]
         contenders += [option for option in hopeful if option not in contenders]
-    if trials.goal.is_limited:  # whatever else keeps to the limits, these do if anything can
+    if simulations.goal.is_limited:  # whatever else keeps to the limits, these do if anything can
         contenders += [option for option in race.nearest(policy) if option not in contenders]
     whole_length = {option.policy.name for option in contenders}
     others = [option for name in race.policies if name not in whole_length for option in race.finalists(name, 1)]
-    whole = trials.sample(len(trials.trace.prompts), trials.longest, explain=True)
-    sample = trials.sample(_OTHERS, trials.longest, explain=True)
-    return Finals(contenders, whole, others, sample, race.forecast)
+    whole = simulations.sample(len(simulations.trace.prompts), simulations.longest, explain=True)
+    sample = simulations.sample(_OTHERS, simulations.longest, explain=True)
+    return FinalStage(contenders, whole, others, sample, race.forecast)
 
 
-def _search_splits(trials: Trials, race: "_Race") -> None:
+def _search_splits(simulations: Simulations, race: "_Race") -> None:
     """Simulate the best shapes of every policy that may win on all of their splits, and the best of these for longer.
 
     The speed per device has no reason to be best where all devices are used, or on a split that was scouted.
     """
     everywhere = {name: race.everywhere(name) for name in race.contending}
     untried = [option for options in everywhere.values() for option in options if not race.has(option)]
-    race.add(trials.run(untried, trials.sample(*_SCOUTING), "all splits", ahead=2 * len(untried)))
+    race.add(simulations.run(untried, simulations.sample(*_SCOUTING), "all splits", ahead=2 * len(untried)))
     good = [option for options in everywhere.values() for option in race.good(options)]
-    race.add(trials.run(good, trials.sample(*_REFINING), "best splits", ahead=2 * len(good)), weight=_REFINING_WEIGHT)
+    race.add(
+        simulations.run(good, simulations.sample(*_REFINING), "best splits", ahead=2 * len(good)),
+        weight=_REFINING_WEIGHT,
+    )
 
 
-def _plausibility(trials: Trials, option: Option, speed: float) -> tuple[bool, float]:
+def _plausibility(simulations: Simulations, option: Option, speed: float) -> tuple[bool, float]:
     """To sort by, as outcomes are."""
-    merit = merit_of_speed(trials.goal, speed, option.num_devices)
-    return trials.scored(Standing(option, tokens_per_s=speed, tpot_s=1 / speed, ttft_s=0.0, merit=merit))
+    score = score_of_speed(simulations.goal, speed, option.num_devices)
+    return simulations.scored(RankedOption(option, tokens_per_s=speed, tpot_s=1 / speed, ttft_s=0.0, score=score))
 
 
 def _scouts(ranked: Iterable[Option]) -> list[Option]:
@@ -122,24 +130,24 @@ def _scouts(ranked: Iterable[Option]) -> list[Option]:
 
 
 class _Race:
-    """Outcomes of one effort, by policy, and how they compare with the leader's."""
+    """Outcomes of one budget, by policy, and how they compare with the leader's."""
 
     def __init__(
         self,
-        trials: Trials,
+        simulations: Simulations,
         ranked: Iterable[Option],
         estimates: Mapping[Key, float],
         policy: str | None,
         outcomes: Iterable[Outcome],
     ) -> None:
-        self._trials = trials
+        self._simulations = simulations
         self._estimates = estimates
         self._options = {group[0].policy.name: group for group in by_policy(ranked)}
         self._policy = policy
         self._outcomes: dict[str, dict[Key, Outcome]] = {}
         self._weights: dict[Key, float] = {}
         self._surfaces: dict[str, Surface] = {}
-        self._expected: dict[str, list[Standing]] = {}
+        self._expected: dict[str, list[RankedOption]] = {}
         self.add(outcomes)
 
     def add(self, outcomes: Iterable[Outcome], *, weight: float = 1.0) -> None:
@@ -149,7 +157,9 @@ class _Race:
             self._weights[outcome.option.key] = weight
         self._expected.clear()
         self._surfaces = {
-            name: Surface(list(of.values()), [self._weights[key] for key in of], self._trials.goal, self._estimates)
+            name: Surface(
+                list(of.values()), [self._weights[key] for key in of], self._simulations.goal, self._estimates
+            )
             for name, of in self._outcomes.items()
         }
 
@@ -159,13 +169,13 @@ class _Race:
 
     def best(self, name: str, count: int) -> list[Option]:
         """The best options of a policy, as they did."""
-        ranked = sorted(self._outcomes[name].values(), key=self._trials.score, reverse=True)
+        ranked = sorted(self._outcomes[name].values(), key=self._simulations.score, reverse=True)
         return [outcome.option for outcome in ranked[:count]]
 
     def unrefined(self, name: str) -> list[Option]:
         """The best options of a policy that are still to be simulated for longer; a hopeless one's are, once."""
         tier = self.tier(name)
-        best = [standing.option for standing in self.expected(name)[: 2 * tier.refined]]
+        best = [ranked.option for ranked in self.expected(name)[: 2 * tier.refined]]
         fresh = [option for option in best if self._weights.get(option.key, 0.0) <= 1]
         return fresh[: tier.refined] if len(fresh) == len(best) or tier.elsewhere else []
 
@@ -176,7 +186,7 @@ class _Race:
         score = partial(self._middle_score, margin=margin)
         return [outcome.option for outcome in sorted(refined, key=score, reverse=True)[:count]]
 
-    def expected(self, name: str) -> list[Standing]:
+    def expected(self, name: str) -> list[RankedOption]:
         """Options of a policy, best first, as their fields and splits did; tried or not, but on splits that were."""
         if name not in self._expected:
             splits = {outcome.option.split_key for outcome in self._outcomes[name].values()}
@@ -186,20 +196,20 @@ class _Race:
 
     def nearest(self, policy: str | None) -> list[Option]:
         """The option that is expected to keep best to the goal's limits; of `policy`, if that is given."""
-        expected = [standing for name in self.policies if policy in (None, name) for standing in self.expected(name)]
-        return [max(expected, key=lambda standing: standing.reach(self._trials.goal)).option]
+        expected = [ranked for name in self.policies if policy in (None, name) for ranked in self.expected(name)]
+        return [max(expected, key=lambda ranked: ranked.reach(self._simulations.goal)).option]
 
     def tier(self, name: str) -> _Tier:
         promise = self.promise(name)
         return next(tier for tier in _TIERS if promise >= tier.least)
 
     def promise(self, name: str) -> float:
-        """Share of the leader's merit; 1 for a policy that was asked for. Nothing beats keeping to the constraint."""
+        """Share of the leader's score; 1 for a policy that was asked for. Nothing beats keeping to the constraint."""
         if name == self._policy:
             return 1.0
         scores = {other: self._score(self.expected(other)[0]) for other in self._outcomes}
-        (keeps, merit), (leader_keeps, leader) = scores[name], max(scores.values())
-        return merit / leader if keeps == leader_keeps else 0.0
+        (keeps, score), (leader_keeps, leader) = scores[name], max(scores.values())
+        return score / leader if keeps == leader_keeps else 0.0
 
     @property
     def contending(self) -> list[str]:
@@ -215,7 +225,7 @@ class _Race:
 
     def elsewhere(self, name: str) -> list[Option]:
         """Best shapes of a policy on the splits that were scouted, and on all that use every device."""
-        expected = dict.fromkeys(standing.option.policy for standing in self.expected(name))
+        expected = dict.fromkeys(ranked.option.policy for ranked in self.expected(name))
         shapes = set(islice(expected, self.tier(name).elsewhere))
         most = max(option.num_devices for option in self._options[name])
         scouted = {outcome.option.split_key for outcome in self._outcomes[name].values()}
@@ -243,21 +253,21 @@ class _Race:
             option for option, score in zip(options, scores, strict=True) if score >= (keeping, _KEPT_SPLITS * best)
         ]
 
-    def forecast(self, option: Option) -> Standing:
+    def forecast(self, option: Option) -> RankedOption:
         """What all simulations of a policy say of one of its options."""
-        (standing,) = self._surfaces[option.policy.name].expected([option])
-        return standing
+        (ranked,) = self._surfaces[option.policy.name].expected([option])
+        return ranked
 
     def _middle_score(self, outcome: Outcome, *, margin: float = SAFE) -> tuple[bool, float]:
         expected = self.forecast(outcome.option)
-        own = Standing.of(outcome, self._trials.goal)
+        own = RankedOption.of(outcome, self._simulations.goal)
         middle = own._replace(
             tokens_per_s=math.sqrt(expected.tokens_per_s * own.tokens_per_s),
             tpot_s=math.sqrt(expected.tpot_s * own.tpot_s),
             ttft_s=math.sqrt(expected.ttft_s * own.ttft_s),
-            merit=math.sqrt(expected.merit * own.merit),
+            score=math.sqrt(expected.score * own.score),
         )
-        return self._trials.scored(middle, margin=margin)
+        return self._simulations.scored(middle, margin=margin)
 
-    def _score(self, standing: Standing) -> tuple[bool, float]:
-        return self._trials.scored(standing)
+    def _score(self, ranked: RankedOption) -> tuple[bool, float]:
+        return self._simulations.scored(ranked)

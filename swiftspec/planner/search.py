@@ -20,8 +20,8 @@ from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.quick import UNTRIED, quickly_found
 from swiftspec.planner.sensitivity import Changes, sensitivities
+from swiftspec.planner.simulations import FinalStage, Progress, RankedOption, Simulations
 from swiftspec.planner.space import feasible_options, longest_context
-from swiftspec.planner.trials import Finals, Progress, Standing, Trials
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
@@ -115,23 +115,23 @@ def make_plan(
     errors = known_errors(profile, acceptance)
     with parallel_backend(backend):
         evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
-        trials = Trials(evaluator=evaluator, trace=trace, goal=goal, seed=seed, report=progress)
-        found = _Searches(trials, options, profile, search=search, policy=policy, errors=errors)
+        simulations = Simulations(evaluator=evaluator, trace=trace, goal=goal, seed=seed, report=progress)
+        found = _Searches(simulations, options, profile, search=search, policy=policy, errors=errors)
         if goal.objective is Objective.DEVICES:
-            decision = fewest_devices(found.fastest, found.standings, goal, most=num_used)
+            decision = fewest_devices(found.fastest, found.ranking, goal, most=num_used)
         else:
             decision = found.fastest(num_used)
-        standings = found.standings()
+        ranking = found.ranking()
         rejected.update(found.rejected)
-        chosen = Standing.of(decision.chosen, goal)
+        chosen = RankedOption.of(decision.chosen, goal)
         rows = sensitivities(
             profile=profile,
             trace=trace,
             memory=memory,
             goal=goal,
             chosen=chosen,
-            others=[standing for standing in standings if _is_rival(standing.option, chosen.option, policy, goal)],
-            effort=trials.sample(*_SENSITIVITY),
+            others=[ranked for ranked in ranking if _is_rival(ranked.option, chosen.option, policy, goal)],
+            budget=simulations.sample(*_SENSITIVITY),
             num_jobs=num_jobs,
             errors=errors.forwards,
             degrees=degrees,
@@ -147,11 +147,11 @@ def make_plan(
         draft=profile.draft,
         profile=profile_basis,
         trace=trace_basis,
-        max_new_tokens=trials.longest,
+        max_new_tokens=simulations.longest,
         chosen=decision.candidate(decision.chosen),
         alternatives=tuple(map(decision.candidate, decision.others)),
         ties=tuple(outcome.option.describe() for outcome in decision.ties),
-        num_simulated=trials.num_simulated,
+        num_simulated=simulations.num_simulated,
         rejected=dict(rejected),
         goal=goal,
         acceptance=acceptance,
@@ -159,7 +159,7 @@ def make_plan(
         quantisation=dict(memory.quantisation) if memory else {},
         collectives=_collectives(profile, chosen.option),
         memory=memory.groups(chosen.option, context=longest_context(trace)) if memory else (),
-        explored=tuple(standing.cell for standing in standings),
+        explored=tuple(ranked.cell for ranked in ranking),
         sensitivities=rows,
     )
 
@@ -169,7 +169,7 @@ class _Searches:
 
     def __init__(
         self,
-        trials: Trials,
+        simulations: Simulations,
         options: list[Option],
         profile: Profile,
         *,
@@ -177,14 +177,14 @@ class _Searches:
         policy: str | None,
         errors: KnownErrors,
     ) -> None:
-        self._trials = trials
+        self._simulations = simulations
         self._options = options
         self._profile = profile
         self._search = search
         self._policy = policy
         self._errors = errors
         self._num_searches = 0
-        self._widest: Finals | None = None
+        self._widest: FinalStage | None = None
         self._decision: Decision | None = None
         self._rejected: Counter[str] = Counter()
 
@@ -196,27 +196,27 @@ class _Searches:
         self._rejected = Counter()
         self._num_searches += 1
         if self._search is Search.FULL:
-            finals = halved(self._trials, options, self._profile, self._rejected)
+            finals = halved(self._simulations, options, self._profile, self._rejected)
         else:
-            closed = ClosedForms(self._profile, self._trials.trace)
-            finals = quickly_found(self._trials, options, closed, self._rejected, policy=self._policy)
+            closed = ClosedForms(self._profile, self._simulations.trace)
+            finals = quickly_found(self._simulations, options, closed, self._rejected, policy=self._policy)
         self._widest = self._widest or finals
-        self._decision = decide(self._trials, finals, self._policy, self._errors)
+        self._decision = decide(self._simulations, finals, self._policy, self._errors)
         return self._decision
 
-    def standings(self) -> list[Standing]:
+    def ranking(self) -> list[RankedOption]:
         """The best of every policy on every split, by all simulations."""
         assert self._widest is not None, "the first search knows every split"
         assert self._decision is not None, "it found something, or failed"
         finalists = [self._decision.chosen, *self._decision.others]
-        return self._trials.standings(finalists, self._widest.expected)
+        return self._simulations.ranking(finalists, self._widest.expected)
 
     @property
     def rejected(self) -> Counter[str]:
         """Options that were not simulated, by reason."""
         if self._num_searches == 1:
             return self._rejected
-        tried = self._trials.simulated
+        tried = self._simulations.simulated
         return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
 
 
@@ -245,7 +245,7 @@ def _nothing_feasible(
 ) -> str:
     if memory is not None:
         widest = Option.placed(Autoregressive(), (min(num_devices, memory.device.devices_per_node),))
-        if memory.shortfall(widest, context=context) > 0:
+        if memory.deficit(widest, context=context) > 0:
             return memory.too_big(widest, context=context)
     reasons = "; ".join(reason for reason in rejected if reason.startswith(policy or ""))
     return f"policy is {policy or 'auto'}, and nothing of it is feasible: {reasons}"

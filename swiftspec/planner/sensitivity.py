@@ -13,11 +13,11 @@ from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesses, TracedPrompt
 from swiftspec.planner.choice import MOST_GIVEN_UP
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
-from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
+from swiftspec.planner.evaluation import Budget, Evaluator, Outcome
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
+from swiftspec.planner.simulations import RankedOption
 from swiftspec.planner.space import longest_context
-from swiftspec.planner.trials import Standing
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
@@ -53,7 +53,7 @@ class _Entry(NamedTuple):
     """An option to simulate, and the one it stands for in the plan: itself, but for a wider one."""
 
     option: Option
-    planned: Standing
+    planned: RankedOption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class _Scenario:
 class _Forecast(NamedTuple):
     option: Option
     tokens_per_s: float
-    merit: float
+    score: float
 
 
 def sensitivities(
@@ -76,9 +76,9 @@ def sensitivities(
     trace: AcceptanceTrace,
     memory: MemoryModel | None,
     goal: Goal,
-    chosen: Standing,
-    others: Sequence[Standing],
-    effort: Effort,
+    chosen: RankedOption,
+    others: Sequence[RankedOption],
+    budget: Budget,
     num_jobs: int,
     changes: Changes | None,
     num_devices: int,
@@ -93,7 +93,7 @@ def sensitivities(
         None for no rows.
     chosen, others : Standing
         The plan's choice, and what else was simulated; the best few of these are its rivals.
-    effort : Effort
+    budget : Budget
         What is simulated of each, under common random numbers.
     num_devices : int
         That the plan is for.
@@ -104,42 +104,42 @@ def sensitivities(
     """
     if changes is None:
         return ()
-    rivals = sorted(others, key=lambda standing: -standing.merit)[:_MOST_RIVALS]
-    entries = [_Entry(standing.option, standing) for standing in (chosen, *rivals)]
+    rivals = sorted(others, key=lambda ranked: -ranked.score)[:_MOST_RIVALS]
+    entries = [_Entry(ranked.option, ranked) for ranked in (chosen, *rivals)]
     planned = _Scenario(change="", latencies=profile.latencies, trace=trace, entries=entries)
-    before = {outcome.option.key: outcome for outcome in _simulated(planned, effort, num_jobs, errors)}
+    before = {outcome.option.key: outcome for outcome in _simulated(planned, budget, num_jobs, errors)}
     rows = []
     for scenario in _scenarios(planned, changes, memory, num_devices, degrees):
         forecasts = [
             _forecast(outcome, before[entry.planned.option.key], entry.planned, goal)
-            for entry, outcome in zip(scenario.entries, _simulated(scenario, effort, num_jobs, errors), strict=True)
+            for entry, outcome in zip(scenario.entries, _simulated(scenario, budget, num_jobs, errors), strict=True)
         ]
         rows.append(_row(scenario.change, chosen, forecasts))
     return tuple(rows)
 
 
-def _simulated(scenario: _Scenario, effort: Effort, num_jobs: int, errors: ForwardErrors) -> list[Outcome]:
+def _simulated(scenario: _Scenario, budget: Budget, num_jobs: int, errors: ForwardErrors) -> list[Outcome]:
     evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs, errors=errors)
-    return evaluator.run([entry.option for entry in scenario.entries], effort, done=_unheard)
+    return evaluator.run([entry.option for entry in scenario.entries], budget, done=_unheard)
 
 
 def _unheard(_: int) -> None:
     """Too few to report on."""
 
 
-def _forecast(after: Outcome, before: Outcome, planned: Standing, goal: Goal) -> _Forecast:
+def _forecast(after: Outcome, before: Outcome, planned: RankedOption, goal: Goal) -> _Forecast:
     """The plan's figures, changed as those of a few prompts do."""
     return _Forecast(
         option=after.option,
         tokens_per_s=planned.tokens_per_s * after.tokens_per_s / before.tokens_per_s,
-        merit=planned.merit * after.merit(goal) / before.merit(goal),
+        score=planned.score * after.score(goal) / before.score(goal),
     )
 
 
-def _row(change: str, chosen: Standing, forecasts: Sequence[_Forecast]) -> Sensitivity:
+def _row(change: str, chosen: RankedOption, forecasts: Sequence[_Forecast]) -> Sensitivity:
     own = [forecast for forecast in forecasts if forecast.option.key == chosen.option.key]
-    best = max(forecasts, key=lambda forecast: forecast.merit)
-    beaten = not own or best.merit > own[0].merit * (1 + MOST_GIVEN_UP)
+    best = max(forecasts, key=lambda forecast: forecast.score)
+    beaten = not own or best.score > own[0].score * (1 + MOST_GIVEN_UP)
     stays = own[0] if own and not beaten else best
     return Sensitivity(
         change=change,
@@ -181,7 +181,7 @@ def _longer(planned: _Scenario, changes: Changes, memory: MemoryModel | None) ->
     elif context > max(length for grid in latencies.steps.values() for _, length in grid.grid):
         return
     entries = [
-        entry for entry in planned.entries if memory is None or memory.shortfall(entry.option, context=context) <= 0
+        entry for entry in planned.entries if memory is None or memory.deficit(entry.option, context=context) <= 0
     ]
     if entries:
         change = f"prompts {changes.longer} x as long"

@@ -143,7 +143,7 @@ class _Checks:
     def objection(self, option: Option) -> str | None:
         """Why an option does not fit or cannot be priced; None if it does and can."""
         policy = option.policy
-        if self._memory is not None and self._memory.shortfall(option, context=self._longest) > 0:
+        if self._memory is not None and self._memory.deficit(option, context=self._longest) > 0:
             return self._does_not_fit(option, self._memory)
         if policy.quotes and not self._has_text:
             return f"{policy.name}: a synthesised trace has no text to draft from"

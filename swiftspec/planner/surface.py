@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.evaluation import Outcome
-from swiftspec.planner.goals import merit_of_speed
+from swiftspec.planner.goals import score_of_speed
 from swiftspec.planner.option import Key, Option
-from swiftspec.planner.trials import Standing
+from swiftspec.planner.simulations import RankedOption
 from swiftspec.policies import Policy
 from swiftspec.policies.base import shape_of
 
@@ -25,7 +25,7 @@ _RIDGE = 1.0  # as if every value had been seen once more, without effect
 
 
 class Surface:
-    """Expected speed, TPOT, TTFT and merit of one policy's options.
+    """Expected speed, TPOT, TTFT and score of one policy's options.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Surface:
         self._estimates = estimates
         levels = sorted({level for outcome in outcomes for level in _levels(outcome.option)}, key=repr)
         self._columns = {level: column for column, level in enumerate(levels)}
-        figures = np.log([[o.tokens_per_s, o.mean_tpot_s, o.mean_ttft_s, o.merit(goal)] for o in outcomes])
+        figures = np.log([[o.tokens_per_s, o.mean_tpot_s, o.mean_ttft_s, o.score(goal)] for o in outcomes])
         options = [outcome.option for outcome in outcomes]
         figures -= self._priors(options)
         design = self._design(options)
@@ -53,22 +53,22 @@ class Surface:
         gram = weighted.T @ design + _RIDGE * np.eye(len(levels))
         self._effects = np.linalg.solve(gram, weighted.T @ (figures - self._mean))
 
-    def expected(self, options: Sequence[Option]) -> list[Standing]:
+    def expected(self, options: Sequence[Option]) -> list[RankedOption]:
         """What to expect of options, tried or not; a value that never was has no effect."""
         figures = np.exp(self._priors(options) + self._mean + self._design(options) @ self._effects).tolist()
         return [
-            Standing(option=option, tokens_per_s=tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s, merit=merit)
-            for option, (tokens_per_s, tpot_s, ttft_s, merit) in zip(options, figures, strict=True)
+            RankedOption(option=option, tokens_per_s=tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s, score=score)
+            for option, (tokens_per_s, tpot_s, ttft_s, score) in zip(options, figures, strict=True)
         ]
 
     def _priors(self, options: Sequence[Option]) -> npt.NDArray[np.float64]:
-        """Logarithms of tokens/s, TPOT, TTFT and merit by closed forms, (options, 4); they know nothing of TTFT."""
+        """Logarithms of tokens/s, TPOT, TTFT and score by closed forms, (options, 4); they know nothing of TTFT."""
         speeds = [self._estimates[option.key] for option in options]
-        merits = [
-            merit_of_speed(self._goal, speed, option.num_devices) for option, speed in zip(options, speeds, strict=True)
+        scores = [
+            score_of_speed(self._goal, speed, option.num_devices) for option, speed in zip(options, speeds, strict=True)
         ]
         priors: npt.NDArray[np.float64] = np.log(
-            np.array([speeds, np.reciprocal(speeds), np.ones(len(speeds)), merits]).T
+            np.array([speeds, np.reciprocal(speeds), np.ones(len(speeds)), scores]).T
         )
         return priors
 

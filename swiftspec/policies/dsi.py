@@ -18,10 +18,10 @@ from typing import ClassVar, TypeGuard
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import (
     Commit,
-    Hello,
     KeepKV,
     Message,
     PeerError,
+    ProbeReply,
     Program,
     Role,
     Send,
@@ -98,7 +98,7 @@ def _serve(request: Request, shape: Dsi) -> Program:
         chain = yield from receive()
         if isinstance(chain, Stop):
             return
-        if isinstance(chain, Hello):
+        if isinstance(chain, ProbeReply):
             continue  # the draft is at work; there was nothing for this group
         if not _is_chain(chain, shape.verify_rows) or not first <= chain.position <= min(last, end):
             raise PeerError(
@@ -230,4 +230,4 @@ class _Chain:
             group.num_quiet += not group.busy
             if group.num_quiet >= _QUIET_COMMITS:
                 group.num_quiet = 0
-                yield Send(Hello(len(self._text)), number)
+                yield Send(ProbeReply(len(self._text)), number)

@@ -13,17 +13,18 @@ from swiftspec.policies.tree import Candidates, Row, Subtree
 
 __all__ = [
     "Candidates",
+    "CatchUp",
     "Clock",
     "Commit",
     "DraftForward",
     "Effect",
-    "Hello",
     "KeepKV",
-    "Knock",
     "Message",
     "PeerError",
     "Poll",
     "Prefill",
+    "Probe",
+    "ProbeReply",
     "Program",
     "Receive",
     "Role",
@@ -34,7 +35,6 @@ __all__ = [
     "TargetExit",
     "TargetFinish",
     "TargetForward",
-    "Text",
     "Verdict",
     "as_verdict",
     "clock",
@@ -67,17 +67,17 @@ class Stop(NamedTuple):
     """Target to draft: the request is finished."""
 
 
-class Knock(NamedTuple):
+class Probe(NamedTuple):
     """Target to draft: what we were at is over; how much of the text do you hold? (See `recovery`.)"""
 
 
-class Hello(NamedTuple):
+class ProbeReply(NamedTuple):
     """Draft to target: I hold this many tokens of the request's text, the prompt included."""
 
     num_known: int
 
 
-class Text(NamedTuple):
+class CatchUp(NamedTuple):
     """Target to draft: tokens of the text from `position` on. `start`: that is all of it, both go on from its end."""
 
     position: int
@@ -85,7 +85,7 @@ class Text(NamedTuple):
     start: bool
 
 
-Message = Subtree | Verdict | Stop | Knock | Hello | Text
+Message = Subtree | Verdict | Stop | Probe | ProbeReply | CatchUp
 
 
 class PeerError(RuntimeError):

@@ -2,17 +2,17 @@
 
 A role's programs run inside of these, which relay their effects and so know the text and what of it the cache holds.
 The target waits for its draft for `patience_s` and no longer. Then, or when what came makes no sense, it abandons the
-policy's program and decodes on alone, by a policy that needs no draft; and knocks now and then. The draft abandons its
+policy's program and decodes on alone, by a policy that needs no draft; and probes now and then. The draft abandons its
 own program when it hears that, and says how much of the text it holds; what it lacks it is sent, a bounded piece at a
 time. Meanwhile the target decodes: it never waits for a prefill. Once little is missing both start the policy's
 programs afresh, on the whole text, and prefill only what their caches lack.
 
-    target to draft     Knock          opens a conversation; repeated until it is answered
-    draft to target     Hello          answers every Knock and Text
+    target to draft     Probe          opens a session; repeated until it is answered
+    draft to target     Hello          answers every Probe and Text
     target to draft     Text           answers every Hello; the last one starts both
 
-Any of these may be lost or come late: a later Knock begins again, and the channel delivers nothing out of an older
-conversation. The target's tokens are its own whatever the draft says; so no loss changes the output.
+Any of these may be lost or come late: a later Probe begins again, and the channel delivers nothing out of an older
+session. The target's tokens are its own whatever the draft says; so no loss changes the output.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,17 @@ from typing import Any, Protocol
 
 from swiftspec.policies.base import Policy
 from swiftspec.policies.effects import (
+    CatchUp,
     Commit,
     DraftForward,
     Effect,
-    Hello,
     KeepKV,
-    Knock,
     Message,
     PeerError,
     Poll,
     Prefill,
+    Probe,
+    ProbeReply,
     Program,
     Receive,
     Role,
@@ -39,7 +40,6 @@ from swiftspec.policies.effects import (
     Stop,
     TargetExit,
     TargetForward,
-    Text,
     Verdict,
     clock,
     poll,
@@ -49,8 +49,8 @@ from swiftspec.policies.request import Request
 
 __all__ = ["GroupMember", "Recoverable", "RecoveringDraft", "RecoveringTarget", "recoverable"]
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.8  # between knocks; twice as long each time
-_COMMITS_TO_TRUST = 8  # after that many a conversation was worth opening, and the next pause is the first again
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.8  # between probes; twice as long each time
+_COMMITS_TO_TRUST = 8  # after that many a session was worth opening, and the next pause is the first again
 _MOST_MISSING = 32  # tokens that a draft may lack when both start
 _MOST_TOKENS = 4000  # of one Text
 
@@ -179,7 +179,7 @@ class RecoveringTarget(_Relay):
         self.lost = alone
         self._patient_until_s: float | None = None  # from the first wait after a forward
         self._pause_s = _FIRST_PAUSE_S
-        self._knock_at_s = -inf
+        self._probe_at_s = -inf
         self._num_commits = 0  # since both started
         self._ask |= {Receive: self._receive, TargetForward: self._forward}
 
@@ -198,9 +198,9 @@ class RecoveringTarget(_Relay):
         self.num_losses += 1
         now_s = yield from clock()
         if self._num_commits >= _COMMITS_TO_TRUST:
-            self._pause_s, self._knock_at_s = _FIRST_PAUSE_S, now_s
+            self._pause_s, self._probe_at_s = _FIRST_PAUSE_S, now_s
         else:
-            self._knock_at_s = now_s + self._pause_s
+            self._probe_at_s = now_s + self._pause_s
         self._num_commits = 0
 
     def _forward(self, effect: TargetForward) -> Step[tuple[int, ...]]:
@@ -229,19 +229,19 @@ class RecoveringTarget(_Relay):
         return message
 
     def _finds_draft(self) -> Step[bool]:
-        """Knock if it is time to, tell the draft what it lacks if it asks; whether both go on together now."""
+        """Probe if it is time to, tell the draft what it lacks if it asks; whether both go on together now."""
         now_s = yield from clock()
-        if now_s >= self._knock_at_s:
-            yield Send(Knock())
-            self._knock_at_s = now_s + self._pause_s
+        if now_s >= self._probe_at_s:
+            yield Send(Probe())
+            self._probe_at_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         message = yield from poll()
-        known = message.num_known if isinstance(message, Hello) else -1
+        known = message.num_known if isinstance(message, ProbeReply) else -1
         if not len(self._request.prompt) <= known <= len(self._text):
             return False
         missing = tuple(self._text[known : known + _MOST_TOKENS])
         start = len(missing) <= _MOST_MISSING
-        yield Send(Text(known, missing, start))
+        yield Send(CatchUp(known, missing, start))
         return start
 
 
@@ -266,7 +266,7 @@ class RecoveringDraft(_Relay):
     def _note_heard(self, _: Receive | Poll, answer: Message | None) -> None:
         if isinstance(answer, Verdict):
             self._text += answer.tokens
-        elif isinstance(answer, Knock | Text | Stop):
+        elif isinstance(answer, Probe | CatchUp | Stop):
             self._heard = answer
             if not isinstance(answer, Stop):  # which every program obeys where it expects it
                 raise PeerError("the target has gone on alone")
@@ -275,15 +275,15 @@ class RecoveringDraft(_Relay):
         """Learn what was missed, and put it into the cache, until the target starts both; False if it has finished."""
         message, self._heard = self._heard, None
         while not isinstance(message, Stop):
-            if isinstance(message, Text) and self._learns(message) and message.start:
+            if isinstance(message, CatchUp) and self._learns(message) and message.start:
                 return True
             yield from self._prefill(Prefill(self._role, tuple(self._text[:-1])))
-            if isinstance(message, Knock | Text):
-                yield Send(Hello(len(self._text)))
+            if isinstance(message, Probe | CatchUp):
+                yield Send(ProbeReply(len(self._text)))
             message = yield from receive()
         return False
 
-    def _learns(self, text: Text) -> bool:
+    def _learns(self, text: CatchUp) -> bool:
         """Whether a piece of the text continues what is known of it, and leaves something to generate."""
         end = text.position + len(text.tokens)
         fits = text.position <= len(self._text) <= end

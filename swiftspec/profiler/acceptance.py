@@ -8,14 +8,14 @@ import torch
 
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
-from swiftspec.engine.model.runner import CachedDecoder
+from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role, Row
 
 __all__ = ["record_trace"]
 
-_Ask = Callable[[CachedDecoder, Sequence[Row]], torch.Tensor]
+_Ask = Callable[[ModelRunner, Sequence[Row]], torch.Tensor]
 _TREE_SLOTS = 64
 _FEW_CANDIDATES = 8  # of whom no policy asks for more
 _FUZZY_ROWS = 4  # tokens since the last exact forward, at most: every depth up to that counts alike
@@ -56,7 +56,7 @@ def record_trace(
                 f"are over the target's context of {spec.max_position}"
             )
     models = {
-        role: CachedDecoder.load(reference, max_context=longest + max_new_tokens, tree_slots=_TREE_SLOTS)
+        role: ModelRunner.load(reference, max_context=longest + max_new_tokens, tree_slots=_TREE_SLOTS)
         for role, reference in ((Role.TARGET, target), (Role.DRAFT, draft))
     }
     traced = []
@@ -107,7 +107,7 @@ def _numbers(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _traced(
-    models: Mapping[Role, CachedDecoder],
+    models: Mapping[Role, ModelRunner],
     prompt_id: str,
     prompt: tuple[int, ...],
     output: list[int],
@@ -129,7 +129,7 @@ def _traced(
     )
 
 
-def _greedy(model: CachedDecoder, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
+def _greedy(model: ModelRunner, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
     model.reset()
     output = [int(_numbers(model.prefill(prompt)).argmax())]
     while len(output) < max_new_tokens and output[-1] not in ends:
@@ -139,11 +139,11 @@ def _greedy(model: CachedDecoder, prompt: tuple[int, ...], max_new_tokens: int, 
     return output
 
 
-def _exactly(model: CachedDecoder, rows: Sequence[Row]) -> torch.Tensor:
+def _exactly(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
     return model.forward(rows)
 
 
-def _fuzzily(model: CachedDecoder, rows: Sequence[Row]) -> torch.Tensor:
+def _fuzzily(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
     """As a draft that is calibrated before these rows; what follows sees exact KV."""
     logits = model.forward(rows, fuzzy=True)
     model.keep((), 0)
@@ -151,14 +151,14 @@ def _fuzzily(model: CachedDecoder, rows: Sequence[Row]) -> torch.Tensor:
     return logits
 
 
-def _halfway(model: CachedDecoder, rows: Sequence[Row]) -> torch.Tensor:
+def _halfway(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
     logits = model.exit(rows)
     model.finish()
     return logits
 
 
 def _guesses(
-    model: CachedDecoder, text: tuple[tuple[int, ...], list[int]], ask: _Ask, *, rows: int, num_candidates: int
+    model: ModelRunner, text: tuple[tuple[int, ...], list[int]], ask: _Ask, *, rows: int, num_candidates: int
 ) -> tuple[Guesses, np.ndarray]:
     """Best tokens and log-probs for every output position, and the rank of the target's token; `rows` at a time."""
     prompt, output = text

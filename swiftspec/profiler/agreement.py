@@ -10,11 +10,11 @@ import torch
 
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.model.cpu_model import Decoder
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import Ops
 from swiftspec.engine.model.gpu_weights import FORMATS
-from swiftspec.engine.model.runner import AnyDecoder, CachedDecoder
+from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
@@ -46,10 +46,10 @@ def decoder_records(
         The device's own if not given.
     """
     directory = model_directory(model)
-    exact: AnyDecoder = Decoder.load(directory)
+    exact: Decoder = CpuDecoder.load(directory)
     prompt = np.random.default_rng(0).integers(1, exact.spec.vocab_size, _PREFIX + max(rows)).tolist()
     for dtype in dtypes:
-        static: AnyDecoder = StaticDecoder.load(directory, weight_format=FORMATS[dtype], device=device, ops=ops)
+        static: Decoder = GpuDecoder.load(directory, weight_format=FORMATS[dtype], device=device, ops=ops)
         for num_rows in rows:
             # Row 0 is the root. Odd rows are its children, and each even row is the child of the row before it.
             ancestors = [0, *((1 if row % 2 else 1 | 1 << (row - 1)) for row in range(1, num_rows))]
@@ -79,14 +79,14 @@ def greedy_records(
     One record for each dtype and policy, of those policies that run in one process. Prompts are random tokens.
     """
     directories = {Role.TARGET: model_directory("demo/target"), Role.DRAFT: model_directory("demo/draft")}
-    exact = _cached(Decoder.load(directories[Role.TARGET]))
+    exact = _cached(CpuDecoder.load(directories[Role.TARGET]))
     tokens = np.random.default_rng(0).integers(1, exact.vocab_size, (num_prompts, 32)).tolist()
     requests = [Request(prompt=tuple(prompt), max_new_tokens=max_new_tokens) for prompt in tokens]
     alone = make_policy("autoregressive")
     expected = [_output(alone, request, {Role.TARGET: exact}) for request in requests]
     for dtype in dtypes:
         static = {
-            role: _cached(StaticDecoder.load(directory, weight_format=FORMATS[dtype], device=device))
+            role: _cached(GpuDecoder.load(directory, weight_format=FORMATS[dtype], device=device))
             for role, directory in directories.items()
         }
         for policy in _policies_of_one_process():
@@ -109,12 +109,12 @@ def _policies_of_one_process() -> Iterator[Policy]:
             yield policy
 
 
-def _cached(decoder: AnyDecoder) -> CachedDecoder:
+def _cached(decoder: Decoder) -> ModelRunner:
     """With the one cache for all requests: a GPU records its graphs anew for each cache."""
-    return CachedDecoder(decoder, decoder.new_cache(_CAPACITY))
+    return ModelRunner(decoder, decoder.new_cache(_CAPACITY))
 
 
-def _output(policy: Policy, request: Request, models: Mapping[Role, CachedDecoder]) -> list[int]:
+def _output(policy: Policy, request: Request, models: Mapping[Role, ModelRunner]) -> list[int]:
     tokens: list[int] = []
     driver = Driver(
         role=Role.TARGET,

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.checkpoint import weight_shapes
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
-from swiftspec.engine.model.input_batch import BUCKETS
+from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.kernels.compiling import compiling
 from swiftspec.kernels.products import TileConfig, Workspace
 from swiftspec.kernels.quantised import BLOCK
@@ -73,7 +73,7 @@ class Decoding:
         spec = replace(self.spec, num_layers=2)  # every further layer launches the same kernels again
         ops = triton_ops(pdl=self.pdl)
         weights = _EmptyWeights(spec, FORMATS[self.dtype].dtype)
-        decoder = StaticDecoder(spec, weights, weight_format=FORMATS[self.dtype], device=_META, ops=ops)
+        decoder = GpuDecoder(spec, weights, weight_format=FORMATS[self.dtype], device=_META, ops=ops)
         cache = decoder.new_cache(_POSITIONS)
         rows = range(self.num_rows)
         logits = decoder.forward([0] * len(rows), rows, [0] * len(rows), cache)
@@ -123,7 +123,7 @@ def decodings(inflate: str) -> Iterator[Decoding]:
     inflated = computed_spec(target.model_copy(update={"inflate": inflate}))
     for dtype in ("bfloat16", "fp8", "int4", "float32"):
         for spec in pair if dtype == "float32" else (*pair, inflated, *large):
-            for num_rows in BUCKETS:
+            for num_rows in CAPTURE_SIZES:
                 yield Decoding(spec, dtype, num_rows, pdl=True)
     for spec in large:
         yield Decoding(spec, "bfloat16", 8, pdl=False)

@@ -1,7 +1,7 @@
-"""What the ranks of a team on a CPU cost each other: sums, gathers and notes between the layers of a forward.
+"""What the ranks of a TP group on a CPU cost each other: sums, gathers and notes between the layers of a forward.
 
 A collective in a tight loop finds its ranks awake and in step, and one whose ranks have just computed does not. So a
-forward is imitated, products of a shard's sizes with the team's own collectives between them, and timed as a whole:
+forward is imitated, products of a shard's sizes with the TP group's own collectives between them, and timed as a whole:
 with them and without, started in step and by a note. What they add is what they cost.
 """
 
@@ -23,14 +23,14 @@ from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.steps import HostGrid
 from swiftspec.engine.model.packed_linear import Linear
 from swiftspec.engine.model.runner import DTYPES
-from swiftspec.engine.parallel.tp_group import SilentTeam, Team
+from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.models import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.op_timer import cache_bytes, num_copies
 
-__all__ = ["Samples", "TeamCosts", "team_samples"]
+__all__ = ["CollectiveCosts", "Samples", "collective_samples"]
 
 ROWS = (1, 2, 4, 8, 16, 32, 128)  # the last is what a prefill computes at a time
 SAMPLES = 24
@@ -71,8 +71,8 @@ class _Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TeamCosts:
-    """What a role's team adds to what its shards compute.
+class CollectiveCosts:
+    """What a role's TP group adds to what its shards compute.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class TeamCosts:
     in_a_row_s: Mapping[int, float]
 
     @classmethod
-    def of(cls, samples: Sequence[Mapping[int, Samples]]) -> TeamCosts:
+    def of(cls, samples: Sequence[Mapping[int, Samples]]) -> CollectiveCosts:
         """Of several processes' samples by rows, one after another."""
         rows = sorted(samples[0])
 
@@ -107,7 +107,7 @@ class TeamCosts:
         )
 
 
-def team_samples(
+def collective_samples(
     spec: ModelSpec, dtype: str, *, devices: Sequence[int], ranks: int, rows: Sequence[int] = ROWS
 ) -> Mapping[int, Samples]:
     """Samples by rows, of processes that divide these cores and a model of this shape.
@@ -122,7 +122,7 @@ def team_samples(
     own = [available[number] for number in devices]
     cores = [own[first : first + share] for first in range(0, ranks * share, share)]
     with run_folder() as folder:
-        arguments = (cores, f"file://{folder / 'team'}", spec, DTYPES[dtype], tuple(rows))
+        arguments = (cores, f"file://{folder / 'tp_group'}", spec, DTYPES[dtype], tuple(rows))
         what = f"measuring collectives among {ranks} ranks"
         samples: Mapping[int, Samples] = answer_of_ranks(what, _rank, arguments, num_ranks=ranks)
     return samples
@@ -139,25 +139,25 @@ def _rank(
 ) -> None:
     os.sched_setaffinity(0, cores[rank])
     torch.set_num_threads(len(cores[rank]))
-    team = Team.join(store, rank=rank, size=len(cores), device="cpu")
+    tp_group = TPGroup.join(store, rank=rank, size=len(cores), device="cpu")
     gc.disable()  # as in the engine's processes
     with torch.inference_mode():
-        imitation = _Imitation(spec, team, dtype=dtype)
+        imitation = _Imitation(spec, tp_group, dtype=dtype)
         samples = {count: imitation.samples(count) for count in rows}
-    if team.is_leader:
+    if tp_group.is_leader:
         answers.put(samples)
-        team.dismiss()
+        tp_group.dismiss()
     else:
-        team.listen()
-    team.close()
+        tp_group.listen()
+    tp_group.close()
 
 
 class _Imitation:
     """Products of a shard's sizes where a forward has them, on weights that are as little cached as a model's."""
 
-    def __init__(self, spec: ModelSpec, team: Team, *, dtype: torch.dtype) -> None:
-        held = sharded(spec, team.size)
-        self._spec, self._team, self._dtype = spec, team, dtype
+    def __init__(self, spec: ModelSpec, tp_group: TPGroup, *, dtype: torch.dtype) -> None:
+        held = sharded(spec, tp_group.size)
+        self._spec, self._tp_group, self._dtype = spec, tp_group, dtype
         sizes = (
             (held.query_size + 2 * held.kv_size, spec.hidden_size),
             (spec.hidden_size, held.query_size),
@@ -171,7 +171,7 @@ class _Imitation:
 
     def samples(self, rows: int) -> Samples:
         """Every kind of forward in turn, so that a slow spell of the machine is in all of them."""
-        silent, team = SilentTeam(self._team), self._team
+        silent, tp_group = NoOpTPGroup(self._tp_group), self._tp_group
         x = torch.zeros(rows, self._spec.hidden_size, dtype=self._dtype)
         alone: list[_Times] = []
         in_step: list[_Times] = []
@@ -179,8 +179,8 @@ class _Imitation:
         in_a_row: list[float] = []
         for _ in range(_WARM_UP + SAMPLES):
             alone.append(self._forward(rows, silent, self._meet))
-            in_step.append(self._forward(rows, team, self._meet))
-            told.append(self._forward(rows, team, self._tell))
+            in_step.append(self._forward(rows, tp_group, self._meet))
+            told.append(self._forward(rows, tp_group, self._tell))
             in_a_row.append(self._all_reduce_in_a_row(x))
         told = told[_WARM_UP:]
         # Medians to compare with, since what is rare is in the shards' own times as well.
@@ -194,38 +194,38 @@ class _Imitation:
             in_a_row=in_a_row[_WARM_UP:],
         )
 
-    def _forward(self, rows: int, team: Team, start: Callable[[], None]) -> _Times:
+    def _forward(self, rows: int, tp_group: TPGroup, start: Callable[[], None]) -> _Times:
         start()
         start_s = time.perf_counter()
         for qkv, output, gate_up, down in islice(cycle(self._layers), self._spec.num_layers):
             qkv(rows)
-            team.all_reduce(output(rows))
+            tp_group.all_reduce(output(rows))
             gate_up(rows)
-            team.all_reduce(down(rows))
+            tp_group.all_reduce(down(rows))
         logits = self._head(rows)
         computed_s = time.perf_counter()
-        team.gather(logits, self._spec.vocab_size)
+        tp_group.gather(logits, self._spec.vocab_size)
         return _Times(computed_s - start_s, time.perf_counter() - computed_s)
 
     def _meet(self) -> None:
-        self._team.all_reduce(torch.zeros(1))
+        self._tp_group.all_reduce(torch.zeros(1))
 
     def _tell(self) -> None:
         """As a forward starts: the leader has been busy with other things, then tells what to keep and what to run."""
-        if not self._team.is_leader:
-            self._team.listen()
-            self._team.listen()
+        if not self._tp_group.is_leader:
+            self._tp_group.listen()
+            self._tp_group.listen()
             return
         busy_until_s = time.perf_counter() + _BUSY_S
         while time.perf_counter() < busy_until_s:
             pass
-        self._team.tell(_NOTE)
-        self._team.tell(_NOTE)
+        self._tp_group.tell(_NOTE)
+        self._tp_group.tell(_NOTE)
 
     def _all_reduce_in_a_row(self, x: Tensor) -> float:
         start_s = time.perf_counter()
         for _ in range(_IN_A_ROW):
-            self._team.all_reduce(x)
+            self._tp_group.all_reduce(x)
         return (time.perf_counter() - start_s) / _IN_A_ROW
 
 

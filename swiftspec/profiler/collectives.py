@@ -11,7 +11,7 @@ import torch.distributed as dist
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.profiler.helper_processes import answer_of_ranks
-from swiftspec.profiler.op_timer import Stopwatch, Timing
+from swiftspec.profiler.op_timer import OpTimer, Timing
 
 __all__ = ["BACKENDS", "all_reduce_times"]
 
@@ -60,7 +60,7 @@ def _samples(place: torch.device, num_bytes: int) -> list[float]:
         for _ in range(_IN_A_ROW):
             dist.all_reduce(tensor)
 
-    watch, replay = Stopwatch(place), Replay(several, GraphPool(place))
+    watch, replay = OpTimer(place), Replay(several, GraphPool(place))
     for _ in range(_WARM_UP):
         replay()
     seconds = torch.tensor([watch.once(replay) / _IN_A_ROW for _ in range(_SAMPLES)], device=place)

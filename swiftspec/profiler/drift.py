@@ -15,12 +15,12 @@ from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweep, step_points
 
-__all__ = ["DriftGauge"]
+__all__ = ["DriftProbe"]
 
 _CONTEXTS = (64, 256)  # taken in turn, as far as the engines have room
 
 
-class DriftGauge:
+class DriftProbe:
     """Times the forwards of engines while these do other work.
 
     Parameters

@@ -5,7 +5,7 @@ import time
 import torch
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.model.runner import CachedDecoder
+from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.policies.effects import Row
 
 __all__ = ["choose_dtype"]
@@ -23,7 +23,7 @@ def choose_dtype(*, model: str, inflate: str | None, rows: int = 8) -> str:
 
 
 def _forward_s(reference: ModelRef, num_rows: int) -> float:
-    model = CachedDecoder.load(reference, max_context=_PROMPT_LENGTH, tree_slots=num_rows)
+    model = ModelRunner.load(reference, max_context=_PROMPT_LENGTH, tree_slots=num_rows)
     model.prefill((1,) * _PROMPT_LENGTH)
     rows = tuple(Row(1, _PROMPT_LENGTH + i, (1 << i) - 1) for i in range(num_rows))
     seconds = []

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from swiftspec.engine.model.checkpoint import weight_shapes
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, ops_for, triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
 from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.profiler.op_timer import Stopwatch
+from swiftspec.profiler.op_timer import OpTimer
 from swiftspec.profiler.rivals import Record, bandwidth_record, copy_record
 
 __all__ = ["MODELS", "WAYS", "forward_record", "shape_of"]
@@ -33,7 +33,7 @@ _POSITIONS = 4096
 
 
 def forward_record(
-    watch: Stopwatch,
+    watch: OpTimer,
     *,
     model: str,
     spec: ModelSpec,
@@ -69,7 +69,7 @@ def forward_record(
     weight_format = FORMATS[dtype]
     weights = _RandomWeights(spec, device=watch.device, dtype=weight_format.dtype)
     ops = _ops(watch.device, products, pdl=pdl)
-    decoder = StaticDecoder(spec, weights, weight_format=weight_format, device=watch.device, ops=ops)
+    decoder = GpuDecoder(spec, weights, weight_format=weight_format, device=watch.device, ops=ops)
     cache = decoder.new_cache(context + _TREE_SLOTS)
     decoder.prefill([1] * context, cache)
     ancestors = [(1 << row) - 1 for row in range(_ROWS)]

@@ -84,10 +84,10 @@ def _import_all(names: Iterable[str]) -> None:
 
 
 def _watch(options: argparse.Namespace) -> Any:
-    from swiftspec.profiler.op_timer import Stopwatch
+    from swiftspec.profiler.op_timer import OpTimer
 
     brief: dict[str, Any] = {"repeats": 5, "warm_up_s": 0.0, "budget_s": 0.0, "in_a_row": 1, "cached_bytes": 1 << 12}
-    return Stopwatch(options.device, **(brief if options.quick else {}))
+    return OpTimer(options.device, **(brief if options.quick else {}))
 
 
 def _limits(options: argparse.Namespace) -> Iterable[Record]:

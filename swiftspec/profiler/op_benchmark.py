@@ -22,7 +22,7 @@ from swiftspec.engine.model.gpu_weights import FORMATS, WeightFormat, build_weig
 from swiftspec.models import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.collectives import BACKENDS, all_reduce_times
-from swiftspec.profiler.op_timer import Stopwatch, Timing
+from swiftspec.profiler.op_timer import OpTimer, Timing
 
 __all__ = [
     "CONTEXTS",
@@ -90,7 +90,7 @@ class Grid:
 def measure_ops(
     models: Iterable[tuple[ModelSpec, str]],
     *,
-    watch: Stopwatch,
+    watch: OpTimer,
     grid: Grid,
     num_devices: int,
     progress: Progress,
@@ -99,7 +99,7 @@ def measure_ops(
 
     Parameters
     ----------
-    watch : Stopwatch
+    watch : OpTimer
         On the device.
     num_devices : int
         How many there are: all-reduces are timed in groups of 2 to all of them, but not of more than 8.
@@ -124,12 +124,12 @@ def peak_bytes_per_s(rows: Iterable[OpRow]) -> float:
 class Bench:
     """Where cases are timed, and with which operations."""
 
-    watch: Stopwatch
+    watch: OpTimer
     ops: Ops
     generator: torch.Generator
 
     @classmethod
-    def on(cls, watch: Stopwatch) -> Bench:
+    def on(cls, watch: OpTimer) -> Bench:
         """With what the engine uses there."""
         generator = torch.Generator(watch.device).manual_seed(0)
         return cls(watch=watch, ops=ops_for(watch.device), generator=generator)
@@ -257,7 +257,7 @@ def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid:
     return [time(spec, dtype, rows=rows) for rows in grid.rows]
 
 
-def _limits(watch: Stopwatch) -> list[OpRow]:
+def _limits(watch: OpTimer) -> list[OpRow]:
     """A copy and a sum of much more than the cache holds; a launch that does next to nothing, alone and in a graph."""
     num_bytes = _COPIED_CACHES * watch.cached_bytes
     source = torch.ones(num_bytes // 4, device=watch.device)

@@ -13,7 +13,7 @@ import torch
 
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
 
-__all__ = ["Stopwatch", "Timing", "cache_bytes", "num_copies"]
+__all__ = ["OpTimer", "Timing", "cache_bytes", "num_copies"]
 
 Arguments = Sequence[tuple[Any, ...]]
 
@@ -70,7 +70,7 @@ def cache_bytes(device: torch.device) -> int:
         return _CPU_CACHE_BYTES
 
 
-class Stopwatch:
+class OpTimer:
     """Times calls on one device: by its events on a GPU, by the host's clock on a CPU.
 
     Parameters

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
 from swiftspec.profiler.op_benchmark import chain_words
-from swiftspec.profiler.op_timer import Stopwatch, Timing
+from swiftspec.profiler.op_timer import OpTimer, Timing
 
 __all__ = [
     "PRODUCTS",
@@ -46,7 +46,7 @@ _MATRIX = {"cpu": 256, "cuda": 8192}
 _LAUNCHES = 200
 
 
-def kernel_records(watch: Stopwatch, *, quick: bool) -> Iterator[Record]:
+def kernel_records(watch: OpTimer, *, quick: bool) -> Iterator[Record]:
     """The copy that percentages are of, then products, gated products and tree attention of 8 rows, in bf16."""
     copy = copy_record(watch)
     yield copy
@@ -57,7 +57,7 @@ def kernel_records(watch: Stopwatch, *, quick: bool) -> Iterator[Record]:
         yield _attention(watch, context, (4, 2, 16) if quick else _HEADS, peak=copy["bytes_per_s"])
 
 
-def limit_records(watch: Stopwatch) -> Iterator[Record]:
+def limit_records(watch: OpTimer) -> Iterator[Record]:
     """What nothing here can be faster than: a copy, a sum that only reads, a large product, a launch in a graph."""
     copy = copy_record(watch)
     yield copy
@@ -76,7 +76,7 @@ def limit_records(watch: Stopwatch) -> Iterator[Record]:
         yield _times("launch", "a norm of one row in a graph", watch.graphed(norm, in_a_row=_LAUNCHES)) | {"pdl": pdl}
 
 
-def attention_records(watch: Stopwatch, *, quick: bool) -> Iterator[Record]:
+def attention_records(watch: OpTimer, *, quick: bool) -> Iterator[Record]:
     """Tree attention by context, rows, splits and the least blocks of a split; the first of each is the engine's."""
     contexts, row_counts = ((32,), (1,)) if quick else ((500, 1000, 4000), (1, 8, 32))
     heads = (4, 2, 16) if quick else _HEADS
@@ -90,7 +90,7 @@ def attention_records(watch: Stopwatch, *, quick: bool) -> Iterator[Record]:
                     yield _times("attention splits", shape, timing) | {"way": way}
 
 
-def copy_record(watch: Stopwatch) -> Record:
+def copy_record(watch: OpTimer) -> Record:
     """A copy of eight times what the cache holds."""
     source = torch.ones(2 * watch.cached_bytes, device=watch.device)  # fp32: eight times the cache
     target = torch.empty_like(source)
@@ -99,7 +99,7 @@ def copy_record(watch: Stopwatch) -> Record:
     return bandwidth_record("copy", f"{num_bytes // 2} bytes", timing, num_bytes, num_bytes / timing.median_s)
 
 
-def _product(watch: Stopwatch, shape: str, n: int, k: int, *, gated: bool, peak: float) -> Record:
+def _product(watch: OpTimer, shape: str, n: int, k: int, *, gated: bool, peak: float) -> Record:
     """Beside torch's product, and a SiLU and a multiplication of its own where gated."""
     weight = _randn(watch, n, k) / math.sqrt(k)
     x = _randn(watch, _ROWS, k)
@@ -120,7 +120,7 @@ def _gate_then_silu(x: Tensor, weight: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def _attention(watch: Stopwatch, context: int, heads: tuple[int, int, int], *, peak: float) -> Record:
+def _attention(watch: OpTimer, context: int, heads: tuple[int, int, int], *, peak: float) -> Record:
     """A chain of 8 rows behind a prefix, beside torch's with a mask: heads that share keys stacked as rows."""
     num_heads, num_groups, size = heads
     num_slots = context + _ROWS
@@ -145,7 +145,7 @@ def _attention(watch: Stopwatch, context: int, heads: tuple[int, int, int], *, p
 
 
 def _time_attention(
-    watch: Stopwatch,
+    watch: OpTimer,
     context: int,
     heads: tuple[int, int, int],
     num_rows: int,
@@ -180,7 +180,7 @@ def _masked_attention(q_RHD: Tensor, keys: Tensor, values: Tensor, *, visible: T
     return mixed.reshape(num_heads, num_rows, size).transpose(0, 1)
 
 
-def _randn(watch: Stopwatch, *shape: int) -> Tensor:
+def _randn(watch: OpTimer, *shape: int) -> Tensor:
     generator = torch.Generator(watch.device).manual_seed(len(shape))
     return torch.randn(shape, generator=generator, device=watch.device).bfloat16()
 

@@ -17,8 +17,8 @@ from swiftspec.artifacts.timeline import measure
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.fork_server_client import Nursery, shared_nursery
-from swiftspec.engine.process.placement import LocalSite, ThreadSite
+from swiftspec.engine.process.fork_server_client import ForkServer, shared_fork_server
+from swiftspec.engine.process.placement import LocalExecutor, ThreadExecutor
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
@@ -30,7 +30,7 @@ from swiftspec.policies.swiftspec import SwiftSpec
 __all__ = ["sharing_records"]
 
 Record = dict[str, Any]
-OpenSite = Callable[[Path, Nursery], LocalSite]
+OpenSite = Callable[[Path, ForkServer], LocalExecutor]
 
 _PROMPTS, _PROMPT_TOKENS = 4, 64
 _PATIENCE_S = 5.0
@@ -47,13 +47,13 @@ def sharing_records(device: Device, *, target: ModelRef, draft: ModelRef, max_ne
         Of each of a few random prompts.
     """
     both = {Role.TARGET: (0,), Role.DRAFT: (0,) if device == "cuda" else (1,)}
-    ways: dict[str, OpenSite] = {"two processes": LocalSite, "two streams": ThreadSite}
+    ways: dict[str, OpenSite] = {"two processes": LocalExecutor, "two streams": ThreadExecutor}
     measured = _Measurement(device, target, draft, max_new_tokens=max_new_tokens)
-    alone, serial = measured.run(LocalSite, Layout.COLOCATED, {Role.TARGET: (0,)}, (Autoregressive(), SerialTree()))
+    alone, serial = measured.run(LocalExecutor, Layout.COLOCATED, {Role.TARGET: (0,)}, (Autoregressive(), SerialTree()))
     yield measured.record("target alone", *alone, alone[0])
     yield measured.record("in turn", *serial, alone[0])
-    for way, open_site in ways.items():
-        (shared,) = measured.run(open_site, Layout.DISAGGREGATED, both, (SwiftSpec(),))
+    for way, open_executor in ways.items():
+        (shared,) = measured.run(open_executor, Layout.DISAGGREGATED, both, (SwiftSpec(),))
         yield measured.record(way, *shared, alone[0])
 
 
@@ -72,7 +72,7 @@ class _Measurement:
 
     def run(
         self,
-        open_site: OpenSite,
+        open_executor: OpenSite,
         layout: Layout,
         groups: Mapping[Role, tuple[int, ...]],
         policies: tuple[Policy, ...],
@@ -89,7 +89,7 @@ class _Measurement:
                     max_context=_PROMPT_TOKENS + self._requests[0].max_new_tokens,
                     device=self._device,
                     patience_s=_PATIENCE_S,
-                    site=open_site(folder, stack.enter_context(shared_nursery())),
+                    executor=open_executor(folder, stack.enter_context(shared_fork_server())),
                 )
             )
             return [self._measured(engine, policy) for policy in policies]

@@ -20,8 +20,8 @@ from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timel
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.fork_server_client import shared_nursery
-from swiftspec.engine.process.placement import LocalSite
+from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
@@ -32,7 +32,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profiler.collective_costs import Samples, TeamCosts, team_samples
+from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
 from swiftspec.profiler.device_name import origin_on
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
@@ -91,10 +91,10 @@ class _Bench:
 
     @contextmanager
     def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Iterator[Launcher]:
-        kind = _SilentSite if self.silent else LocalSite
+        kind = _NoOpExecutor if self.silent else LocalExecutor
         with (
             run_folder() as folder,
-            shared_nursery() as nursery,
+            shared_fork_server() as fork_server,
             Launcher(
                 target=target,
                 draft=draft,
@@ -103,7 +103,7 @@ class _Bench:
                 ranks=self.ranks,
                 max_context=max_context,
                 device=self.device,
-                site=kind(folder, nursery),
+                executor=kind(folder, fork_server),
             ) as engine,
         ):
             yield engine
@@ -120,14 +120,14 @@ class _Bench:
         return [shape for shape in HOST_SHAPES[self.layout] if max(shape.draft_rows, shape.target_rows) <= most]
 
 
-class _SilentSite(LocalSite):
-    """This machine, with teams that compute and say nothing."""
+class _NoOpExecutor(LocalExecutor):
+    """This machine, with TP groups that compute and say nothing."""
 
     def start(self, setup: Setup) -> Worker:
         return super().start(replace(setup, silent=True))
 
 
-@shared_nursery()  # every pass has new processes; what they are forked off is loaded once
+@shared_fork_server()  # every pass has new processes; what they are forked off is loaded once
 def measure_profile(
     *, target: ModelRef, draft: ModelRef, device: str, num_devices: int, progress: Progress, ranks: int = 1
 ) -> Profile:
@@ -150,7 +150,7 @@ def measure_profile(
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[Timeline] = []
     interrupted: list[Timeline] = []
-    teams = _Teams({Role.TARGET: target, Role.DRAFT: draft})
+    tp_groups = _CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
     passes = PASSES if device == "cpu" else GPU_PASSES
     total = passes * len(benches) * per_engine
@@ -170,7 +170,7 @@ def measure_profile(
             if not bench.ranks:
                 rounds += measured.policies()
         if bench.silent:
-            teams.measure(bench)
+            tp_groups.measure(bench)
     progress(total, total, "done")
     arrival = arrival_point(interrupted)
     points = [list(bench.points(timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
@@ -183,10 +183,10 @@ def measure_profile(
         draft=draft,
         steps=(
             *(step for bench, of in zip(benches, points, strict=True) if not bench.ranks for step in of),
-            *teams.composed(shards),
+            *tp_groups.composed(shards),
         ),
         host=(*host_points(rounds), *([arrival] if arrival else [])),
-        collectives=teams.collectives(),
+        collectives=tp_groups.collectives(),
         checks=tuple(
             step
             for bench, of in zip(benches, points, strict=True)
@@ -197,7 +197,7 @@ def measure_profile(
     )
 
 
-class _Teams:
+class _CollectiveSamples:
     """What the ranks of divided groups cost each other, by role and degree."""
 
     def __init__(self, models: Mapping[Role, ModelRef]) -> None:
@@ -211,22 +211,22 @@ class _Teams:
             devices = bench.groups[holder]
             for role in [holder] if bench.layout is Layout.DISAGGREGATED else Role:
                 dtype = self._models[role].dtype
-                samples = team_samples(self._specs[role], dtype, devices=devices, ranks=ranks)
+                samples = collective_samples(self._specs[role], dtype, devices=devices, ranks=ranks)
                 self._samples[role, len(devices), ranks].append(samples)
 
     def composed(self, shards: Sequence[StepPoint]) -> Iterator[StepPoint]:
         """Whole forwards of shards."""
         for (role, degree, ranks), costs in self._costs.items():
-            of_team = (step for step in shards if (step.role, step.degree, step.ranks) == (role, degree, ranks))
-            yield from composed_steps(of_team, costs, self._specs[role])
+            of_tp_group = (step for step in shards if (step.role, step.degree, step.ranks) == (role, degree, ranks))
+            yield from composed_steps(of_tp_group, costs, self._specs[role])
 
     def collectives(self) -> tuple[Collective, ...]:
         """For the profile."""
         return tuple(collective_of(*key, costs) for key, costs in self._costs.items())
 
     @property
-    def _costs(self) -> dict[tuple[Role, int, int], TeamCosts]:
-        return {key: TeamCosts.of(samples) for key, samples in self._samples.items()}
+    def _costs(self) -> dict[tuple[Role, int, int], CollectiveCosts]:
+        return {key: CollectiveCosts.of(samples) for key, samples in self._samples.items()}
 
 
 def computed_spec(reference: ModelRef) -> ModelSpec:

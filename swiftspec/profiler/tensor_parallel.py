@@ -12,7 +12,7 @@ from swiftspec.artifacts.timeline import Phase
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.collective_costs import TeamCosts
+from swiftspec.profiler.collective_costs import CollectiveCosts
 
 __all__ = ["GLOO", "IN_A_ROW", "collective_of", "composed_steps"]
 
@@ -20,7 +20,7 @@ USUAL_ROWS = 8  # those of a verification or expansion that all-reduces are comp
 GLOO, IN_A_ROW = "gloo", "gloo, in a row"
 
 
-def composed_steps(shards: Iterable[StepPoint], costs: TeamCosts, spec: ModelSpec) -> Iterator[StepPoint]:
+def composed_steps(shards: Iterable[StepPoint], costs: CollectiveCosts, spec: ModelSpec) -> Iterator[StepPoint]:
     """Whole forwards of a role's model, from those of shards that waited for nobody.
 
     A sum of independent parts: its distribution has all their combinations. Only the shard's part is `measured`; a
@@ -30,7 +30,7 @@ def composed_steps(shards: Iterable[StepPoint], costs: TeamCosts, spec: ModelSpe
         yield _whole(shard, costs, spec)
 
 
-def _whole(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> StepPoint:
+def _whole(shard: StepPoint, costs: CollectiveCosts, spec: ModelSpec) -> StepPoint:
     added = {
         "all_reduce": _all_reduces(shard, costs, spec),
         "gather": costs.gather.at(1 if shard.phase is Phase.PREFILL else shard.rows),
@@ -54,7 +54,7 @@ def _whole(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> StepPoint:
     return shard.model_copy(update={"quantiles_s": total.quantiles_s, "provenance": provenance, "parts": parts})
 
 
-def _all_reduces(shard: StepPoint, costs: TeamCosts, spec: ModelSpec) -> Latency:
+def _all_reduces(shard: StepPoint, costs: CollectiveCosts, spec: ModelSpec) -> Latency:
     """All of a forward's: two a layer, for every chunk of a prompt."""
     everything = range(spec.num_layers)
     layers = len(dict(zip((Phase.EXIT, Phase.FINISH), halves(everything), strict=True)).get(shard.phase, everything))
@@ -77,7 +77,7 @@ def _sum(one: Latency, other: Latency) -> Latency:
     return Latency.of_samples(sums, Provenance.COMPOSED)
 
 
-def collective_of(role: Role, degree: int, ranks: int, costs: TeamCosts) -> Collective:
+def collective_of(role: Role, degree: int, ranks: int, costs: CollectiveCosts) -> Collective:
     """An all-reduce between computing ranks, and one of many in a row."""
     rows = min(costs.in_a_row_s, key=lambda count: abs(count - USUAL_ROWS))
     seconds = {GLOO: costs.all_reduce.at(rows).mean_s, IN_A_ROW: costs.in_a_row_s[rows]}

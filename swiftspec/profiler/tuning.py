@@ -29,7 +29,7 @@ from swiftspec.kernels.skinny_gemm import skinny_gemm, skinny_gemm_reference
 from swiftspec.kernels.tables import Choice, Product, dump_table
 from swiftspec.models import known_model, sharded
 from swiftspec.models.spec import ModelSpec
-from swiftspec.profiler.op_timer import Stopwatch
+from swiftspec.profiler.op_timer import OpTimer
 from swiftspec.profiler.steps import computed_spec
 
 __all__ = [
@@ -156,7 +156,7 @@ def save_table(choices: Iterable[Choice], path: Path) -> None:
 def tune(
     products: Iterable[tuple[int, Product]],
     *,
-    watch: Stopwatch,
+    watch: OpTimer,
     progress: Callable[[str], object] = lambda _line: None,
 ) -> Iterator[Choice]:
     """Measure products of m rows on an otherwise idle device, and yield each choice as it is made.
@@ -186,7 +186,7 @@ def weight_of(product: Product, numbers_NK: Tensor) -> Weight:
     return build_weight(numbers_NK, FORMATS["bfloat16" if product.weights == "bf16" else product.weights])
 
 
-def _time(m: int, product: Product, watch: Stopwatch) -> Iterator[Timing]:
+def _time(m: int, product: Product, watch: OpTimer) -> Iterator[Timing]:
     generator = torch.Generator(watch.device).manual_seed(m)
     x = torch.randn(m, product.k, generator=generator, device=watch.device).bfloat16()
     numbers = torch.randn(product.n, product.k, generator=generator, device=watch.device) / math.sqrt(product.k)

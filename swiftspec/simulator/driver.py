@@ -39,7 +39,7 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.simulator.channel import Arrival, Link
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
-from swiftspec.simulator.latency import Meter, PriceList
+from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
 
 __all__ = ["Simulation", "Simulator", "simulate"]
@@ -134,7 +134,7 @@ class Simulator:
     ) -> None:
         self.errors = errors
         self._oracle = oracle
-        self._prices = PriceList(profile.latencies if isinstance(profile, Profile) else profile)
+        self._prices = LatencyTable(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
         self._prompts = trace.prompts
 
@@ -151,7 +151,7 @@ class Simulator:
         start_s: float = 0.0,
     ) -> Simulation:
         """As `simulate`, every prompt once; mirrored: with the opposites of the forwards' draws."""
-        meter = Meter(self._prices, degrees=_complete(degrees, policy), ranks=_of_both(ranks or {}, policy))
+        meter = LatencySampler(self._prices, degrees=_complete(degrees, policy), ranks=_of_both(ranks or {}, policy))
         clock_s = start_s
         timelines: list[Timeline] = []
         for index in range(len(self._prompts)) if prompt_indices is None else prompt_indices:
@@ -167,7 +167,7 @@ class Simulator:
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
 
     def _processes(
-        self, env: simpy.Environment, policy: Policy, meter: Meter, *, seed: int, index: int
+        self, env: simpy.Environment, policy: Policy, meter: LatencySampler, *, seed: int, index: int
     ) -> list["_Process"]:
         """A process per device group, the target's first; each has an oracle, since each has caches of its own."""
 
@@ -220,7 +220,7 @@ class _Process:
     """One role program and its ends of the channels."""
 
     def __init__(
-        self, env: simpy.Environment, role: Role, *, oracle: TraceOracle, meter: Meter, group: int = 0
+        self, env: simpy.Environment, role: Role, *, oracle: TraceOracle, meter: LatencySampler, group: int = 0
     ) -> None:
         self.env = env
         self.role = role

@@ -16,31 +16,31 @@ from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.random_streams import uniforms
 
-__all__ = ["Cost", "Meter", "PriceList"]
+__all__ = ["LatencyDraw", "LatencySampler", "LatencyTable"]
 
 # So many lengths of context share a price, that of their middle; an empty one has its own.
 _CONTEXT_STEP = 16
 _FREE = Latency((0.0,), Provenance.ASSUMED)
 
 
-class Cost(NamedTuple):
+class LatencyDraw(NamedTuple):
     """What a charged latency is drawn from, and where which share of its seconds is added up."""
 
     quantiles_s: tuple[float, ...]
     shares: tuple[tuple[Provenance, float], ...]
 
     @classmethod
-    def of(cls, latency: Latency) -> "Cost":
+    def of(cls, latency: Latency) -> "LatencyDraw":
         return cls(latency.quantiles_s, tuple(latency.shares.items()))
 
 
-class PriceList:
+class LatencyTable:
     """A profile's latencies, looked up once each. Holds no randomness: many simulations may share one."""
 
     def __init__(self, latencies: Latencies) -> None:
         self._latencies = latencies
-        self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int], Cost] = {}
-        self._host: dict[tuple[Phase, int], Cost] = {}
+        self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int], LatencyDraw] = {}
+        self._host: dict[tuple[Phase, int], LatencyDraw] = {}
 
     def forward(
         self,
@@ -53,7 +53,7 @@ class PriceList:
         context: int,
         cold: bool = False,
         ranks: int = 1,
-    ) -> Cost:
+    ) -> LatencyDraw:
         """A whole forward. ValueError if the profile knows nothing of this phase, degree and number of ranks."""
         step = -(-context // _CONTEXT_STEP)
         key = (role, phase, degree, ranks, peer_busy, cold, rows, step)
@@ -63,25 +63,25 @@ class PriceList:
             latency = self._latencies.step(
                 phase, role=role, degree=degree, ranks=ranks, peer_busy=peer_busy, cold=cold, rows=rows, context=middle
             )
-            cost = self._forwards[key] = Cost.of(latency)
+            cost = self._forwards[key] = LatencyDraw.of(latency)
         return cost
 
-    def host(self, phase: Phase, rows: int) -> Cost:
+    def host(self, phase: Phase, rows: int) -> LatencyDraw:
         """Host time of an effect; what the profile lacks is free, and `assumed`."""
         key = (phase, rows)
         cost = self._host.get(key)
         if cost is None:
             latency = self._latencies.host_latency(phase, rows=max(1, rows)) or _FREE
-            cost = self._host[key] = Cost.of(latency)
+            cost = self._host[key] = LatencyDraw.of(latency)
         return cost
 
 
-class Meter:
+class LatencySampler:
     """Draws the latencies of one policy's requests and remembers what they rest on.
 
     Parameters
     ----------
-    prices : PriceList
+    prices : LatencyTable
     degrees, ranks : mapping
         Devices of each role's group, and the processes that divide them, as in `StepPoint`; one if not given.
 
@@ -93,7 +93,7 @@ class Meter:
     """
 
     def __init__(
-        self, prices: PriceList, *, degrees: Mapping[Role, int], ranks: Mapping[Role, int] | None = None
+        self, prices: LatencyTable, *, degrees: Mapping[Role, int], ranks: Mapping[Role, int] | None = None
     ) -> None:
         self._prices = prices
         self._degrees = dict(degrees)
@@ -134,7 +134,7 @@ class Meter:
         """Seconds from the end of a send until the peer can have the message."""
         return self.host(Phase.WAIT)
 
-    def _charge(self, phase: Phase, cost: Cost, *, scale: float = 1.0) -> float:
+    def _charge(self, phase: Phase, cost: LatencyDraw, *, scale: float = 1.0) -> float:
         quantiles_s, shares = cost
         seconds = scale * quantiles_s[int(self._draws[phase]() * len(quantiles_s))]
         for provenance, share in shares:

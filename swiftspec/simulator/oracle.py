@@ -15,7 +15,7 @@ from swiftspec.policies import Request
 from swiftspec.policies.effects import Candidates, Role, Row
 from swiftspec.simulator.random_streams import uniforms
 
-__all__ = ["CacheMirror", "CandidatePool", "TraceOracle", "synthesise_trace"]
+__all__ = ["CandidatePool", "SimulatedKVCache", "TraceOracle", "synthesise_trace"]
 
 _NO_TOKEN = -1  # off the path the target's choice is never followed
 # Positions to either side from which rows off the path are answered. On the bundled traced prompts tokens/s of four
@@ -48,7 +48,7 @@ def _candidates(prompt: TracedPrompt, guesser: Guesser, num_candidates: int) -> 
     return list(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
 
 
-class CacheMirror:
+class SimulatedKVCache:
     """One role's cache: how long its prefix is, and which tree slots hold what the target would say.
 
     Parameters
@@ -134,7 +134,7 @@ class TraceOracle:
         self._prompt_length = prompt.prompt_length
         self._random = uniforms(rng)
         self._path = [*prompt.prompt_tokens.tolist(), *prompt.target_tokens.tolist()]
-        self._mirrors = {role: CacheMirror(self._path) for role in Role}
+        self._mirrors = {role: SimulatedKVCache(self._path) for role in Role}
 
     def request(self, max_new_tokens: int | None) -> Request:
         """The traced prompt; it ends where the trace does, at the latest."""

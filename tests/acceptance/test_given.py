@@ -19,7 +19,7 @@ def chains(text: str, *, num_draft_tokens: int) -> np.ndarray:
     counts = np.zeros(num_draft_tokens + 1)
     for seed in range(4):
         trace: AcceptanceTrace = synthesise(
-            GivenAcceptance.parse(text).difficulty(),
+            GivenAcceptance.parse(text).acceptance_model(),
             num_prompts=16,
             prompt_length=4,
             num_tokens=256,
@@ -56,7 +56,7 @@ def test_a_simulated_chain_has_the_rates_by_position(text: str) -> None:
 
 
 def test_a_rate_depends_on_the_chain_it_was_measured_with() -> None:
-    single, of_five = (GivenAcceptance.parse(text).difficulty() for text in ("0.44", "0.44@5"))
+    single, of_five = (GivenAcceptance.parse(text).acceptance_model() for text in ("0.44", "0.44@5"))
     assert of_five.mean_logit > single.mean_logit + 1
 
 
@@ -86,9 +86,9 @@ def test_what_is_no_acceptance_is_one_sentence(text: str, complaint: str) -> Non
 
 def test_rates_that_no_draft_model_has_are_refused() -> None:
     with pytest.raises(ValueError, match=r"0\.9,0\.5,0\.2; no draft model is accepted so, .* as 0\.53@3"):
-        GivenAcceptance.parse("0.9,0.5,0.2").difficulty()
+        GivenAcceptance.parse("0.9,0.5,0.2").acceptance_model()
 
 
 @pytest.mark.parametrize("text", ["0.01", "0.99", "0.01@32", "0.99@32"])
 def test_the_ends_of_the_range_can_be_planned_with(text: str) -> None:
-    assert abs(GivenAcceptance.parse(text).difficulty().mean_logit) < 60
+    assert abs(GivenAcceptance.parse(text).acceptance_model().mean_logit) < 60

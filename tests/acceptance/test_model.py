@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from swiftspec.acceptance import PRIOR, Difficulty, rank_acceptance, tree_acceptance
+from swiftspec.acceptance import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 from swiftspec.acceptance.model import candidate_shares, logits
 from swiftspec.simulator.closed_forms import chain_tokens
 
 
-def variant(**fields: float) -> Difficulty:
+def variant(**fields: float) -> AcceptanceModel:
     return PRIOR.model_copy(update=fields)
 
 
-def conditional(difficulty: Difficulty, length: int) -> list[float]:
-    cumulative = [1.0, *tree_acceptance(difficulty, (1,) * length)]
+def conditional(acceptance_model: AcceptanceModel, length: int) -> list[float]:
+    cumulative = [1.0, *tree_acceptance(acceptance_model, (1,) * length)]
     return [after / before for before, after in pairwise(cumulative)]
 
 
 def test_without_spread_a_chain_is_that_of_independent_positions() -> None:
-    difficulty = variant(spread=0.0)
-    tokens = 1 + sum(tree_acceptance(difficulty, (1,) * 6))
-    assert tokens == pytest.approx(chain_tokens(float(expit(difficulty.mean_logit)), 6), rel=1e-9)
+    acceptance_model = variant(spread=0.0)
+    tokens = 1 + sum(tree_acceptance(acceptance_model, (1,) * 6))
+    assert tokens == pytest.approx(chain_tokens(float(expit(acceptance_model.mean_logit)), 6), rel=1e-9)
 
 
 def test_conditional_acceptance_rises_with_depth_where_stretches_differ() -> None:
@@ -68,8 +68,8 @@ def test_a_dozen_texts_have_the_mean_of_many() -> None:
 
 
 def test_correlation_fades_over_the_correlation_length() -> None:
-    difficulty = variant(mean_logit=0.0, spread=1.0, persistence=0.6, correlation_length=50.0)
-    values = logits(difficulty, num_texts=600, num_tokens=256, seed=1)
+    acceptance_model = variant(mean_logit=0.0, spread=1.0, persistence=0.6, correlation_length=50.0)
+    values = logits(acceptance_model, num_texts=600, num_tokens=256, seed=1)
     for lag in (1, 25, 50, 100):
         expected = 0.6 * np.exp(-lag / 50)
         assert np.mean(values[:, lag:] * values[:, :-lag]) == pytest.approx(expected, abs=0.05)

@@ -13,7 +13,7 @@ from swiftspec.models.spec import ModelSpec
 
 
 def mean_logit(target: str, draft: str, dataset: str | None = None) -> float:
-    return acceptance_for(target, draft, dataset).difficulty.mean_logit
+    return acceptance_for(target, draft, dataset).acceptance_model.mean_logit
 
 
 def drafts_of(target: str) -> list[str]:
@@ -31,7 +31,7 @@ def drafts_of(target: str) -> list[str]:
 def test_a_published_pair_has_its_own_figures() -> None:
     found = acceptance_for("qwen3-32b", "qwen3-4b", "MT-Bench")
     (stored,) = [p for p in fitted_pairs() if (p.draft, p.dataset) == ("qwen3-4b", "MT-Bench")]
-    assert (found.difficulty, found.provenance) == (stored.difficulty, Provenance.PUBLISHED)
+    assert (found.acceptance_model, found.provenance) == (stored.acceptance_model, Provenance.PUBLISHED)
     assert (
         found.basis
         == "fitted to acceptance by position of chains of up to 6 tokens (tomasruizt/vllm-scripts) on MT-Bench"
@@ -41,7 +41,9 @@ def test_a_published_pair_has_its_own_figures() -> None:
 @pytest.mark.parametrize("dataset", [None, *dataset_names()])
 @pytest.mark.parametrize("target", [name for name in model_names() if len(drafts_of(name)) > 1])
 def test_a_larger_draft_is_never_right_less_often(target: str, dataset: str | None) -> None:
-    shares = [rank_acceptance(acceptance_for(target, draft, dataset).difficulty, 1)[0] for draft in drafts_of(target)]
+    shares = [
+        rank_acceptance(acceptance_for(target, draft, dataset).acceptance_model, 1)[0] for draft in drafts_of(target)
+    ]
     assert shares == sorted(shares)
 
 
@@ -65,7 +67,7 @@ LLAMA_405B = Unnamed(
 @pytest.mark.parametrize("target", ["llama-3-70b", "llama-3.1-70b", "llama-3.3-70b", LLAMA_405B])
 def test_1b_3b_and_8b_of_llama_3_come_in_this_order(target: str | Unnamed) -> None:
     drafts = ("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b")
-    one, three, eight = (rank_acceptance(acceptance_for(target, draft).difficulty, 1)[0] for draft in drafts)
+    one, three, eight = (rank_acceptance(acceptance_for(target, draft).acceptance_model, 1)[0] for draft in drafts)
     assert one < three < eight
 
 
@@ -103,18 +105,21 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FittedPair]]:
 
 
 def another(fit: FittedPair, **changed: object) -> FittedPair:
-    difficulty = fit.difficulty.model_copy(update={"mean_logit": changed.pop("mean_logit")})
-    return fit.model_copy(update={"difficulty": difficulty, **changed})
+    acceptance_model = fit.acceptance_model.model_copy(update={"mean_logit": changed.pop("mean_logit")})
+    return fit.model_copy(update={"acceptance_model": acceptance_model, **changed})
 
 
 def test_pairs_of_one_target_are_compared_on_the_data_sets_that_they_share(published: list[FittedPair]) -> None:
     (chat,) = [fit for fit in published if fit.dataset == "MT-Bench"]
     published.append(another(chat, draft="qwen2-7b", mean_logit=3.0))
     larger, smaller = (acceptance_for("qwen2-72b", draft) for draft in ("qwen2-7b", "qwen2-1.5b"))
-    assert (larger.difficulty.mean_logit, smaller.difficulty.mean_logit) == (3.0, chat.difficulty.mean_logit)
+    assert (larger.acceptance_model.mean_logit, smaller.acceptance_model.mean_logit) == (
+        3.0,
+        chat.acceptance_model.mean_logit,
+    )
     assert larger.basis.endswith(" on MT-Bench")
     assert smaller.basis.endswith(" on MT-Bench")
-    assert smaller.difficulty.mean_logit < mean_logit("qwen2-72b", "qwen2.5-3b") < 3.0
+    assert smaller.acceptance_model.mean_logit < mean_logit("qwen2-72b", "qwen2.5-3b") < 3.0
 
 
 def test_figures_on_other_data_sets_than_the_other_drafts_do_not_enter_a_comparison(
@@ -124,15 +129,15 @@ def test_figures_on_other_data_sets_than_the_other_drafts_do_not_enter_a_compari
     found = acceptance_for("qwen2-72b", "qwen2-7b")
     assert found.provenance is Provenance.ASSUMED
     assert found.basis.startswith("no acceptance of qwen2-72b with qwen2-7b is published on Alpaca, GSM8K, ")
-    assert found.difficulty.mean_logit > mean_logit("qwen2-72b", "qwen2-1.5b")
+    assert found.acceptance_model.mean_logit > mean_logit("qwen2-72b", "qwen2-1.5b")
     own = acceptance_for("qwen2-72b", "qwen2-7b", "InstructCoder")
-    assert (own.provenance, own.difficulty.mean_logit) == (Provenance.PUBLISHED, 0.5)
+    assert (own.provenance, own.acceptance_model.mean_logit) == (Provenance.PUBLISHED, 0.5)
 
 
 def test_between_two_published_drafts_a_third_lies_between_even_if_the_larger_one_is_worse(
     published: list[FittedPair],
 ) -> None:
-    published += [another(fit, draft="qwen2-7b", mean_logit=fit.difficulty.mean_logit - 0.1) for fit in published]
+    published += [another(fit, draft="qwen2-7b", mean_logit=fit.acceptance_model.mean_logit - 0.1) for fit in published]
     logits = [mean_logit("qwen2-72b", draft) for draft in ("qwen2-0.5b", "qwen2-1.5b", "qwen2.5-3b", "qwen2.5-32b")]
     assert logits == sorted(logits)
 
@@ -143,14 +148,16 @@ def test_without_a_data_set_it_is_the_mean_of_those_published() -> None:
 
 
 def test_the_same_target_stands_in_first_and_its_draft_is_made_smaller() -> None:
-    difficulty, basis, provenance, _ = acceptance_for("llama-3-70b", "llama-3.2-3b")
+    acceptance_model, basis, provenance, _ = acceptance_for("llama-3-70b", "llama-3.2-3b")
     assert provenance is Provenance.ASSUMED
     assert basis == (
         "no acceptance of llama-3-70b with llama-3.2-3b is published; llama-3-70b with llama-3-8b stands in, fitted to "
         "length of 16 chains of 48 tokens (Sequoia) on MT-Bench, its logit moved by -0.69 for the draft's size"
     )
     smaller = np.log(known_model("llama-3.2-3b").spec.num_parameters / known_model("llama-3-8b").spec.num_parameters)
-    assert difficulty.mean_logit == pytest.approx(mean_logit("llama-3-70b", "llama-3-8b") + LOGIT_PER_SIZE * smaller)
+    assert acceptance_model.mean_logit == pytest.approx(
+        mean_logit("llama-3-70b", "llama-3-8b") + LOGIT_PER_SIZE * smaller
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import PRIOR, Difficulty, rank_acceptance, synthesise, tree_acceptance
+from swiftspec.acceptance import PRIOR, AcceptanceModel, rank_acceptance, synthesise, tree_acceptance
 from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, FUZZY_SHARE
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
@@ -13,15 +13,17 @@ from swiftspec.planner.fit import fitted_temperature
 MODEL = ModelRef(model="synthetic", dtype="int4")
 
 
-def trace(difficulty: Difficulty = PRIOR, **changes: Any) -> AcceptanceTrace:
+def trace(acceptance_model: AcceptanceModel = PRIOR, **changes: Any) -> AcceptanceTrace:
     arguments = {"num_prompts": 16, "prompt_length": 3, "num_tokens": 256, "seed": 0} | changes
-    return synthesise(difficulty, target=MODEL, draft=MODEL, **arguments)
+    return synthesise(acceptance_model, target=MODEL, draft=MODEL, **arguments)
 
 
 def test_sixteen_prompts_have_the_acceptance_of_the_process() -> None:
     for mean_logit in (1.0, 2.5, 4.5):
-        difficulty = PRIOR.model_copy(update={"mean_logit": mean_logit})
-        assert trace(difficulty).rank_acceptance(3) == pytest.approx(rank_acceptance(difficulty, 3), abs=0.015)
+        acceptance_model = PRIOR.model_copy(update={"mean_logit": mean_logit})
+        assert trace(acceptance_model).rank_acceptance(3) == pytest.approx(
+            rank_acceptance(acceptance_model, 3), abs=0.015
+        )
 
 
 def test_chains_of_a_trace_are_those_of_the_process() -> None:

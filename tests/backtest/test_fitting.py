@@ -11,5 +11,5 @@ def test_stored_fits_are_what_a_new_fit_finds() -> None:
     ]
     for stored, found in zip(fitted_pairs(), again, strict=True):
         assert (stored.fitted, stored.to) == (found.fitted, found.to)
-        assert stored.difficulty.model_dump() == pytest.approx(found.difficulty.model_dump(), abs=0.02)
+        assert stored.acceptance_model.model_dump() == pytest.approx(found.acceptance_model.model_dump(), abs=0.02)
         assert found.residual < 0.01

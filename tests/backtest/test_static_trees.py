@@ -31,9 +31,9 @@ def test_wide_level_is_the_same_with_any_data_set_left_out() -> None:
 
 def test_static_tree_of_independent_positions_is_the_closed_form() -> None:
     """Without spread every position is alike, and the sum over the nodes is exact."""
-    difficulty = PRIOR.model_copy(update={"spread": 0.0, "mean_logit": 0.5})
-    expected = best_tree_tokens(rank_acceptance(difficulty, 32), 64, max_depth=8)
-    assert sequoia_length(difficulty, num_nodes=64, depth=8) == pytest.approx(expected, rel=0.02)
+    acceptance_model = PRIOR.model_copy(update={"spread": 0.0, "mean_logit": 0.5})
+    expected = best_tree_tokens(rank_acceptance(acceptance_model, 32), 64, max_depth=8)
+    assert sequoia_length(acceptance_model, num_nodes=64, depth=8) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("tree", FORKED, ids=lambda tree: tree.target)

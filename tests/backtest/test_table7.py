@@ -35,7 +35,7 @@ def test_other_readings_predict_them_too(name: str) -> None:
 def test_fits_give_the_serial_arm_its_lengths() -> None:
     reading, published = Reading(), published_lengths("serial")
     for dataset, fit in serial_fits(reading).items():
-        length = reading.length(reading.serial, fit.difficulty)
+        length = reading.length(reading.serial, fit.acceptance_model)
         assert length == pytest.approx(published[dataset], rel=0.02)
 
 

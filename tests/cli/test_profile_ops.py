@@ -14,7 +14,7 @@ from swiftspec.cli.models import Pair
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.profiler import op_benchmark
 from swiftspec.profiler.noise_checks import Complaint
-from swiftspec.profiler.op_timer import Stopwatch
+from swiftspec.profiler.op_timer import OpTimer
 from tests.simulator.builders import machine_profile
 
 Fails = Callable[..., str]
@@ -47,8 +47,8 @@ def arguments(models: Models, folder: Path, *more: str) -> list[str]:
 def test_operations_are_saved_beside_the_profile_and_printed(
     models: Models, tmp_path: Path, swept: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    brief = partial(Stopwatch, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
-    monkeypatch.setattr("swiftspec.profiler.op_timer.Stopwatch", brief)
+    brief = partial(OpTimer, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
+    monkeypatch.setattr("swiftspec.profiler.op_timer.OpTimer", brief)
     monkeypatch.setattr(op_benchmark, "Grid", partial(op_benchmark.Grid, rows=(1, 8), contexts=(16,)))
     assert main(arguments(models, tmp_path, "--devices", "1", "--ops", str(tmp_path / "ops.npz"))) == 0
     printed = capsys.readouterr().out

@@ -62,7 +62,7 @@ def test_a_gap_in_the_rows_of_a_shape_is_left_out() -> None:
     assert alone == pytest.approx(31.6e-6, rel=0.01)  # what 32 rows take
 
 
-def test_a_gemm_between_sites_lies_between_them() -> None:
+def test_a_gemm_between_executors_lies_between_them() -> None:
     kernels = kernels_of("h200-sxm")
     smaller, between, larger = (kernels.gemm(rows=8, n=n, k=8192, quant="bf16") for n in (12288, 14336, 16384))
     assert smaller.seconds < between.seconds < larger.seconds

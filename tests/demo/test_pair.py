@@ -15,7 +15,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.demo.corpus import HELD_OUT_MODULES, training_sources
 from swiftspec.demo.prompts import TRACED_MODULES, VALIDATED_MODULES
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.cpu_model import Decoder
+from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ def prompts() -> tuple[tuple[int, ...], ...]:
 def test_logits_are_those_of_transformers(name: str) -> None:
     directory = model_directory(name)
     theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    ours = Decoder.load(directory)
+    ours = CpuDecoder.load(directory)
     for prompt in prompts():
         rows = len(prompt)
         cache_ = ours.new_cache(rows)

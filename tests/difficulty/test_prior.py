@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import swiftspec
-from swiftspec.acceptance import PRIOR, Chain, Fit, Ranks, fit_difficulty, synthesise
+from swiftspec.acceptance import PRIOR, Chain, Fit, Ranks, fit_acceptance_model, synthesise
 from swiftspec.acceptance.proxy_pairs import fitted_pairs
 from swiftspec.acceptance.published import Quantity, published_acceptance
 from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE
@@ -31,7 +31,7 @@ def recorded() -> AcceptanceTrace:
 @pytest.fixture(scope="module")
 def recorded_fit(recorded: AcceptanceTrace) -> Fit:
     chain = Chain(values=tuple(recorded_chain(recorded)))
-    return fit_difficulty([chain, Ranks(values=tuple(recorded.rank_acceptance(NUM_RANKS)))])
+    return fit_acceptance_model([chain, Ranks(values=tuple(recorded.rank_acceptance(NUM_RANKS)))])
 
 
 def recorded_logits(recorded: AcceptanceTrace) -> list[np.ndarray]:
@@ -78,17 +78,18 @@ def test_persistence_is_the_mean_over_pairs_with_chains(recorded_fit: Fit) -> No
     fitted = [pair for pair in fitted_pairs() if "persistence" in pair.fitted]
     pairs = {(pair.target, pair.draft) for pair in fitted}
     means = [
-        np.mean([pair.difficulty.persistence for pair in fitted if (pair.target, pair.draft) == of]) for of in pairs
+        np.mean([pair.acceptance_model.persistence for pair in fitted if (pair.target, pair.draft) == of])
+        for of in pairs
     ]
     assert len(means) == 3
-    assert np.mean([*means, recorded_fit.difficulty.persistence]) == pytest.approx(PRIOR.persistence, abs=0.02)
+    assert np.mean([*means, recorded_fit.acceptance_model.persistence]) == pytest.approx(PRIOR.persistence, abs=0.02)
 
 
 def test_runner_up_is_the_mean_over_those_with_ranks(recorded_fit: Fit) -> None:
     published = [r for r in published_acceptance() if r.quantity is Quantity.CUMULATIVE_RANK_ACCEPTANCE]
-    fits = [fit_difficulty([Ranks(values=record.values, cumulative=True)]) for record in published]
+    fits = [fit_acceptance_model([Ranks(values=record.values, cumulative=True)]) for record in published]
     assert len(fits) == 5
-    everyone = [fit.difficulty.runner_up for fit in (*fits, recorded_fit)]
+    everyone = [fit.acceptance_model.runner_up for fit in (*fits, recorded_fit)]
     assert np.mean(everyone) == pytest.approx(PRIOR.runner_up, abs=0.03)
 
 
@@ -124,7 +125,7 @@ def test_a_trace_of_the_fit_decodes_like_the_recorded_one(
 ) -> None:
     """Fitted to chains and ranks alone, it predicts trees, serial and asynchronous."""
     synthesised = synthesise(
-        recorded_fit.difficulty,
+        recorded_fit.acceptance_model,
         num_prompts=32,
         prompt_length=1,
         num_tokens=96,

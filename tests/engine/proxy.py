@@ -12,8 +12,8 @@ from types import TracebackType
 
 import zmq
 
-from swiftspec.engine.process.fork_server_client import Nursery
-from swiftspec.engine.process.placement import LocalSite, Seat
+from swiftspec.engine.process.fork_server_client import ForkServer
+from swiftspec.engine.process.placement import LocalExecutor, WorkerSpec
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.policies.effects import Role
@@ -104,15 +104,15 @@ def _send(socket: zmq.Socket[bytes], frame: bytes) -> None:
         socket.send(frame, zmq.NOBLOCK)
 
 
-class ProxiedSite(LocalSite):
+class ProxiedSite(LocalExecutor):
     """This machine, with a proxy on its one channel."""
 
-    def __init__(self, folder: Path, nursery: Nursery) -> None:
-        super().__init__(folder, nursery)
+    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
+        super().__init__(folder, fork_server)
         self._near, self._far = f"ipc://{folder / 'near'}", f"ipc://{folder / 'far'}"
         self.proxy = Proxy(self._near, self._far)
 
-    def channel(self, target: Seat, draft: Seat) -> str:
+    def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:
         return self._near
 
     def start(self, setup: Setup) -> Worker:

@@ -1,4 +1,4 @@
-"""Ranks of a team as real processes, told what to run. Each imports this module, and so it imports nothing slow."""
+"""Ranks of a TP group as real processes, told what to run. Each imports this module, and so it imports nothing slow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu_model import Decoder
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.model.runner import AnyDecoder, CachedDecoder
-from swiftspec.engine.model.sharded_model import Leading, follow
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.model.runner import Decoder, ModelRunner
+from swiftspec.engine.model.sharded_model import ShardedModel, follow
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import Inflation
 from swiftspec.policies.effects import Role, Row
 from swiftspec.profiler.helper_processes import forkserver
@@ -32,13 +32,13 @@ TREE = (Row(3, AT, 0), Row(5, AT + 1, 0b1), Row(8, AT + 1, 0b1), Row(13, AT + 2,
 KEPT_TREE = (Row(21, AT + 3, 0b1), Row(34, AT + 4, 0b11))
 HALVES = (Row(55, AT + 5, 0),)
 
-_joined: list[Team] = []  # of this process
+_joined: list[TPGroup] = []  # of this process
 
 Job = Callable[..., Any]
 
 
 class Ranks:
-    """A team's processes."""
+    """A TP group's processes."""
 
     def __init__(self, processes: list[ProcessPoolExecutor]) -> None:
         self._processes = processes
@@ -47,17 +47,17 @@ class Ranks:
         return len(self._processes)
 
     def start(self, job: Job, *arguments: Any) -> list[Future[Any]]:
-        """`job(team, *arguments)` on every rank."""
-        return [process.submit(_with_team, job, arguments) for process in self._processes]
+        """`job(tp_group, *arguments)` on every rank."""
+        return [process.submit(_with_tp_group, job, arguments) for process in self._processes]
 
     def run(self, job: Job, *arguments: Any) -> list[Any]:
-        """What `job(team, *arguments)` answers on every rank."""
+        """What `job(tp_group, *arguments)` answers on every rank."""
         return [future.result(timeout=DEADLINE_S) for future in self.start(job, *arguments)]
 
 
 @contextmanager
 def joined_ranks(size: int, store: str | None = None) -> Iterator[Ranks]:
-    """Processes that have joined one team, by a file unless there is a store."""
+    """Processes that have joined one TP group, by a file unless there is a store."""
     with tempfile.TemporaryDirectory() as folder:
         address = store or f"file://{folder}/store"
         context = forkserver()
@@ -78,7 +78,7 @@ def joined_ranks(size: int, store: str | None = None) -> Iterator[Ranks]:
 def _join(store: str, rank: int, size: int) -> None:
 
     torch.set_num_threads(1)
-    _joined.append(Team.join(store, rank=rank, size=size, device="cpu"))
+    _joined.append(TPGroup.join(store, rank=rank, size=size, device="cpu"))
 
 
 def _leave() -> None:
@@ -86,36 +86,36 @@ def _leave() -> None:
         _joined.pop().close()
 
 
-def _with_team(job: Job, arguments: tuple[Any, ...]) -> Any:
+def _with_tp_group(job: Job, arguments: tuple[Any, ...]) -> Any:
     return job(_joined[-1], *arguments)
 
 
-def decoder_of(kind: str, directory: Path, team: Team, inflation: Inflation | None = None) -> AnyDecoder:
-    """A `Decoder` ("packed") or a `StaticDecoder` ("static"), in fp32 on the CPU."""
+def decoder_of(kind: str, directory: Path, tp_group: TPGroup, inflation: Inflation | None = None) -> Decoder:
+    """A `CpuDecoder` ("packed") or a `GpuDecoder` ("static"), in fp32 on the CPU."""
     if kind == "packed":
-        return Decoder.load(directory, team=team, inflation=inflation)
+        return CpuDecoder.load(directory, tp_group=tp_group, inflation=inflation)
     chosen = FORMATS["float32"]
-    return StaticDecoder.load(directory, weight_format=chosen, ops=reference_ops(), team=team, inflation=inflation)
+    return GpuDecoder.load(directory, weight_format=chosen, ops=reference_ops(), tp_group=tp_group, inflation=inflation)
 
 
 Script = Callable[[Mapping[Role, Model]], list[torch.Tensor]]
 
 
-def led(team: Team, kind: str, directories: Mapping[Role, Path], script: Script) -> Any:
+def led(tp_group: TPGroup, kind: str, directories: Mapping[Role, Path], script: Script) -> Any:
     """What a script says with models whose shards are on all ranks; only the leader runs it."""
     models: dict[Role, Model] = {}
     for role, directory in directories.items():
-        decoder = decoder_of(kind, directory, team)
-        models[role] = CachedDecoder(decoder, decoder.new_cache(400))
-    if not team.is_leader:
-        return follow(models, team)
+        decoder = decoder_of(kind, directory, tp_group)
+        models[role] = ModelRunner(decoder, decoder.new_cache(400))
+    if not tp_group.is_leader:
+        return follow(models, tp_group)
     try:
-        return script({role: Leading(model, team, role) for role, model in models.items()})
+        return script({role: ShardedModel(model, tp_group, role) for role, model in models.items()})
     finally:
-        team.dismiss()
+        tp_group.dismiss()
 
 
-def conversation(models: Mapping[Role, Model]) -> list[Tensor]:
+def session(models: Mapping[Role, Model]) -> list[Tensor]:
     """The logits of all that a program may ask of its models, which take turns."""
     steps = {role: _asked(model) for role, model in models.items()}
     return [next(step) for _ in range(7) for step in steps.values()]
@@ -138,8 +138,8 @@ def _asked(model: Model) -> Iterator[Tensor]:
     yield model.prefill(PROMPT[:3]).clone()
 
 
-def last_logits(team: Team, directory: Path, inflation: Inflation | None) -> Tensor:
-    decoder = decoder_of("packed", directory, team, inflation)
+def last_logits(tp_group: TPGroup, directory: Path, inflation: Inflation | None) -> Tensor:
+    decoder = decoder_of("packed", directory, tp_group, inflation)
     logits = decoder.prefill([1, 2, 3], decoder.new_cache(8))
     assert logits is not None, "there are tokens"
     return logits

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.fork_server_client import shared_nursery
+from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
@@ -84,8 +84,8 @@ def _thaw(pid: int) -> None:
 class _Faults:
     """Each a method that does it, now."""
 
-    def __init__(self, engine: Launcher, site: ProxiedSite, rng: random.Random) -> None:
-        self._engine, self._site, self._rng = engine, site, rng
+    def __init__(self, engine: Launcher, executor: ProxiedSite, rng: random.Random) -> None:
+        self._engine, self._executor, self._rng = engine, executor, rng
         self._timers: list[threading.Timer] = []
 
     @property
@@ -93,9 +93,9 @@ class _Faults:
         return {
             "killed": self.kill,
             "frozen": self.freeze,
-            "lost": lambda: self._site.proxy.lose(self._rng.randint(1, 3)),
-            "delayed": lambda: self._site.proxy.delay(self._rng.uniform(0.1, 2.0)),
-            "nonsense": lambda: self._site.proxy.invent(self._nonsense()),
+            "lost": lambda: self._executor.proxy.lose(self._rng.randint(1, 3)),
+            "delayed": lambda: self._executor.proxy.delay(self._rng.uniform(0.1, 2.0)),
+            "nonsense": lambda: self._executor.proxy.invent(self._nonsense()),
         }
 
     def draft(self) -> int | None:
@@ -131,13 +131,13 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
     counts: Counter[str] = Counter()
     wrong, losses, before_s = [], 0, time.monotonic()
     with (
-        shared_nursery() as nursery,
-        (site := ProxiedSite(directory, nursery)).proxy,
+        shared_fork_server() as fork_server,
+        (executor := ProxiedSite(directory, fork_server)).proxy,
         start_engine(
-            pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=10 * num_prompts, site=site
+            pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=10 * num_prompts, executor=executor
         ) as engine,
     ):
-        faults = _Faults(engine, site, rng)
+        faults = _Faults(engine, executor, rng)
         processes = {"launcher": os.getpid(), "target": engine.processes[0].pid}
         warm: dict[str, tuple[int, int]] = {}
         for number, (prompt, own) in enumerate(zip(prompts, expected, strict=True)):

@@ -220,7 +220,7 @@ def test_without_the_draft_that_holds_the_text_a_target_group_finishes_it(
         assert generate(engine, dsi).tokens == undisturbed
 
 
-def test_teams_of_ranks_lose_a_rank(slow_pair: tuple[ModelRef, ModelRef], undisturbed: tuple[int, ...]) -> None:
+def test_tp_groups_of_ranks_lose_a_rank(slow_pair: tuple[ModelRef, ModelRef], undisturbed: tuple[int, ...]) -> None:
     ranks = {Role.TARGET: 2, Role.DRAFT: 2}
     with start_engine(slow_pair, Layout.DISAGGREGATED, ranks=ranks, patience_s=PATIENCE_S) as engine:
         killed = pid_of(engine, Role.DRAFT, rank=1)

@@ -18,14 +18,14 @@ import torch
 import zmq
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.channel.sequencing import Stamp
+from swiftspec.engine.channel.sequencing import Header
 from swiftspec.engine.channel.zmq_channel import Channel, encode
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.model.runner import CachedDecoder
+from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.effects import Hello, Knock, Message, Role, Stop, Subtree, Text, Verdict
+from swiftspec.policies.effects import CatchUp, Message, Probe, ProbeReply, Role, Stop, Subtree, Verdict
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.recovery import RecoveringTarget
 from swiftspec.profiler.helper_processes import forkserver
@@ -42,7 +42,7 @@ TOP = 2**32 - 1
 def serve(connection: Connection, checkpoint: str, address: str) -> None:
     """The target's process: a policy's name comes, and whether to begin alone; what it said and heard goes."""
     torch.set_num_threads(1)
-    model = CachedDecoder.load(ModelRef(model=checkpoint, dtype="float32"), max_context=256, tree_slots=64)
+    model = ModelRunner.load(ModelRef(model=checkpoint, dtype="float32"), max_context=256, tree_slots=64)
     channel = Channel(address, bind=True, leads=True, vocab_size=model.vocab_size, interrupted=lambda: False)
     connection.send(None)
     for number, (name, alone) in enumerate(iter(connection.recv, None)):
@@ -119,9 +119,9 @@ def random_message(rng: random.Random) -> Message:
         Subtree(position, tokens, parents),
         Subtree(rooted.position, rooted.tokens[:2], (-1, 0)[: len(tokens)]),
         Verdict(tokens),
-        Hello(position),
-        Text(position, tokens, start=True),
-        Knock(),
+        ProbeReply(position),
+        CatchUp(position, tokens, start=True),
+        Probe(),
         Stop(),
     ]
     return rng.choice(messages)
@@ -136,7 +136,7 @@ def any_bytes(rng: random.Random) -> bytes:
 
 
 def truncated(rng: random.Random) -> bytes:
-    frame = encode(random_message(rng), Stamp(rng.randint(0, 9), rng.randint(0, 3), rng.randint(0, 5)))
+    frame = encode(random_message(rng), Header(rng.randint(0, 9), rng.randint(0, 3), rng.randint(0, 5)))
     return frame[: rng.randrange(len(frame))]
 
 
@@ -186,10 +186,10 @@ def impostor(target: Target, done: threading.Event) -> None:
                     request = target.num_requests
                     channel.begin(request)
                 message = channel.receive(0.02)
-                if isinstance(message, Knock):
-                    channel.send(Hello(len(REQUEST.prompt)))
-                elif isinstance(message, Text) and not message.start:
-                    channel.send(Hello(message.position + len(message.tokens)))
+                if isinstance(message, Probe):
+                    channel.send(ProbeReply(len(REQUEST.prompt)))
+                elif isinstance(message, CatchUp) and not message.start:
+                    channel.send(ProbeReply(message.position + len(message.tokens)))
                 else:
                     for _ in range(rng.randint(1, 3)):
                         channel.send(random_message(rng))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import Inflation
 from swiftspec.policies.effects import Role
 from tests.engine.checkpoints import write_checkpoint
-from tests.engine.ranks import Ranks, conversation, joined_ranks, last_logits, led
+from tests.engine.ranks import Ranks, joined_ranks, last_logits, led, session
 
 # 6 query heads and 2 key/value heads unless the variant says otherwise, 72 neurons, 83 tokens: nothing divides by 5.
 VARIANTS = ("llama", "llama-tied", "llama-bias", "llama-no-groups", "qwen2", "qwen3", "qwen3-tied-bias")
@@ -28,9 +28,9 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 def assert_as_alone(ranks: Ranks, kind: str, held: Mapping[Role, Path]) -> None:
-    together, *others = ranks.run(led, kind, held, conversation)
+    together, *others = ranks.run(led, kind, held, session)
     assert others == [None] * (len(ranks) - 1)
-    alone = led(Team(), kind, held, conversation)
+    alone = led(TPGroup(), kind, held, session)
     assert [logits.shape for logits in together] == [logits.shape for logits in alone]
     for logits, expected in zip(together, alone, strict=True):
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
@@ -49,6 +49,6 @@ def test_more_ranks_than_heads_divide_by(size: int, directories: Mapping[str, Pa
 
 
 def test_an_inflated_model_is_cut_after_it_was_made(ranks: Ranks, directories: Mapping[str, Path]) -> None:
-    expected = last_logits(Team(), directories["qwen3"], None)
+    expected = last_logits(TPGroup(), directories["qwen3"], None)
     logits = ranks.run(last_logits, directories["qwen3"], Inflation(layers=5, hidden=80))[0]
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from swiftspec.engine.model import rejection_sampler
-from swiftspec.engine.model.rejection_sampler import Proposal, ResidualSampling
+from swiftspec.engine.model.rejection_sampler import Proposal, RejectionSampler
 from swiftspec.engine.model.sampler import Floats, Sampler
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from tests.engine.tables import random_pair
@@ -111,13 +111,13 @@ class TestWrongRules:
         self.assert_found()
 
     def test_scoring_candidates_by_their_own_probability(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def propose(self: ResidualSampling, rows: Any, logits: torch.Tensor, num_candidates: int) -> Any:
+        def propose(self: RejectionSampler, rows: Any, logits: torch.Tensor, num_candidates: int) -> Any:
             logprobs = self._sampler.scores(logits).log_softmax(-1)
             return [
                 answer._replace(logprobs=tuple(own[list(answer.tokens)].tolist()))
                 for own, answer in zip(logprobs, right(self, rows, logits, num_candidates), strict=True)
             ]
 
-        right = ResidualSampling.propose
-        monkeypatch.setattr(ResidualSampling, "propose", propose)
+        right = RejectionSampler.propose
+        monkeypatch.setattr(RejectionSampler, "propose", propose)
         self.assert_found()

@@ -4,9 +4,9 @@ from threading import Event
 import pytest
 
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.placement import LocalSite
+from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Command, Failed, Generate, Ready, Report, Setup
-from swiftspec.engine.process.worker_group import Crew
+from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
 from swiftspec.engine.running import RunningRequest
 from swiftspec.policies import Request, make_policy
@@ -17,7 +17,7 @@ SETUP = Setup(
     group=0,
     rank=0,
     size=1,
-    team="",
+    tp_group="",
     models={},
     devices=(0,),
     device="cpu",
@@ -61,7 +61,7 @@ class FailingWorker:
         pass
 
 
-class FailingSite(LocalSite):
+class FailingSite(LocalExecutor):
     """Where such processes run."""
 
     def __init__(self) -> None:
@@ -72,9 +72,9 @@ class FailingSite(LocalSite):
 
 
 def test_a_request_fails_for_the_reason_that_its_process_said_before_it_ended() -> None:
-    crew = Crew(FailingSite(), [SETUP])
-    crew.start()
-    crew.attend_start()
+    worker_group = WorkerGroup(FailingSite(), [SETUP])
+    worker_group.start()
+    worker_group.attend_start()
     policy = make_policy("autoregressive")
     command = Generate(
         number=1,
@@ -86,4 +86,4 @@ def test_a_request_fails_for_the_reason_that_its_process_said_before_it_ended() 
         fallback=policy,
     )
     with pytest.raises(ValueError, match=r"^tokens have 9 among them$"):
-        list(RunningRequest([crew], None, command).stream(Event()))
+        list(RunningRequest([worker_group], None, command).stream(Event()))

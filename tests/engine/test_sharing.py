@@ -12,9 +12,9 @@ import pytest
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.fork_server_client import shared_nursery
+from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.gpu_streams import own_stream
-from swiftspec.engine.process.placement import ThreadSite
+from swiftspec.engine.process.placement import ThreadExecutor
 from swiftspec.errors import EngineError
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
@@ -29,9 +29,9 @@ PROMPT = tuple(range(1, 40))
 
 @contextmanager
 def threads(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
-    with tempfile.TemporaryDirectory() as folder, shared_nursery() as nursery:
-        site = ThreadSite(Path(folder), nursery)
-        with start_engine(pair, Layout.DISAGGREGATED, site=site, patience_s=5.0) as engine:
+    with tempfile.TemporaryDirectory() as folder, shared_fork_server() as fork_server:
+        executor = ThreadExecutor(Path(folder), fork_server)
+        with start_engine(pair, Layout.DISAGGREGATED, executor=executor, patience_s=5.0) as engine:
             yield engine
 
 

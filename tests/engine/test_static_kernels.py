@@ -10,8 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
 
-from swiftspec.engine.model.gpu_kv_cache import StaticCache
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
 from swiftspec.kernels.compiling import MAX_SHARED_BYTES
@@ -25,7 +25,7 @@ TOLERANCE = 1e-3  # of logits about 1.5, fp32; quantised weights are the same on
 PREFIX = tuple(range(1, 8))
 VOCAB_SIZE = 211
 _CLASSES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
-Pair = tuple[StaticDecoder, StaticDecoder]
+Pair = tuple[GpuDecoder, GpuDecoder]
 
 
 @pytest.fixture(scope="module")
@@ -54,19 +54,19 @@ def load_pair(directory: Path, weight_format: str) -> Pair:
     """In plain torch and in kernels, both in fp32: the interpreter multiplies bf16 wrongly."""
     chosen = replace(FORMATS[weight_format], dtype=torch.float32)
     first, second = (
-        StaticDecoder.load(directory, weight_format=chosen, device=DEVICE, ops=ops) for ops in (reference_ops(), OPS)
+        GpuDecoder.load(directory, weight_format=chosen, device=DEVICE, ops=ops) for ops in (reference_ops(), OPS)
     )
     return first, second
 
 
-def prefilled(pair: Pair) -> tuple[StaticCache, StaticCache]:
+def prefilled(pair: Pair) -> tuple[GpuKVCache, GpuKVCache]:
     first, second = (decoder.new_cache(200) for decoder in pair)
     for decoder, cache in zip(pair, (first, second), strict=True):
         decoder.prefill(PREFIX, cache)
     return first, second
 
 
-def chain(num_rows: int, cache: StaticCache) -> tuple[list[int], list[int], list[int]]:
+def chain(num_rows: int, cache: GpuKVCache) -> tuple[list[int], list[int], list[int]]:
     slots = range(cache.tree_length, cache.tree_length + num_rows)
     return (
         [(7 * slot + 3) % VOCAB_SIZE for slot in slots],

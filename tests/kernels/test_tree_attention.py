@@ -107,7 +107,7 @@ def test_matches_torch_with_a_mask(rows: int, shape: dict[str, Any], num_splits:
     torch.testing.assert_close(out, expected_HRD.transpose(0, 1), rtol=1e-5, atol=1e-5)
 
 
-def test_rows_that_fill_up_a_bucket_are_seen_by_nobody(device: str) -> None:
+def test_rows_that_fill_up_a_capture_size_are_seen_by_nobody(device: str) -> None:
     exact = case(9, prefix=100, tree=50, capacity=192, device=device)
     fill = torch.tensor([*range(9), *([8] * 7)], device=device)  # copies of the last row: the tree ends at slot 66
     filled = exact | {name: exact[name][fill].contiguous() for name in ("q_RHD", "ancestors_RW")}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.timeline import measure
-from swiftspec.planner.evaluation import Effort, Evaluator
+from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.space import Option
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialChain
@@ -17,8 +17,8 @@ OPTIONS = [
     *(Option(policy=SerialChain(num_draft_tokens=n), groups={Role.TARGET: (0,)}) for n in range(1, 9)),
     *(Option(policy=SwiftSpec(verify_rows=n), groups={Role.TARGET: (0,), Role.DRAFT: (1,)}) for n in (4, 8, 12)),
 ]
-EFFORT = Effort(prompt_indices=(0, 2), max_new_tokens=20, seeds=(3, 4))
-WHOLE = Effort(prompt_indices=(0, 1, 2, 3), max_new_tokens=40, seeds=(7,), explain=True)
+EFFORT = Budget(prompt_indices=(0, 2), max_new_tokens=20, seeds=(3, 4))
+WHOLE = Budget(prompt_indices=(0, 1, 2, 3), max_new_tokens=40, seeds=(7,), explain=True)
 
 
 def test_outcomes_do_not_depend_on_where_they_ran() -> None:
@@ -50,7 +50,7 @@ def test_an_output_cut_short_is_extended_at_its_own_pace() -> None:
     option = Option(policy=SerialChain(num_draft_tokens=4), groups={Role.TARGET: (0,)})
     whole, part = (
         Evaluator(profile, flawless, num_jobs=1).run(
-            [option], Effort(prompt_indices=(0,), max_new_tokens=limit, seeds=(0,)), done=lambda count: None
+            [option], Budget(prompt_indices=(0,), max_new_tokens=limit, seeds=(0,)), done=lambda count: None
         )[0]
         for limit in (101, 51)
     )

@@ -6,7 +6,7 @@ import pytest
 
 from swiftspec.artifacts.plan import Goal, Objective, Plan
 from swiftspec.planner import Changes
-from swiftspec.planner.evaluation import Effort, Evaluator
+from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.known_errors import known_errors
 from swiftspec.planner.space import feasible_options
 from tests.planner.test_quick import MEMORY, PROFILE, TRACE, plan
@@ -19,7 +19,7 @@ POLICY = "swiftspec"  # on three splits
 def fastest_by_devices() -> dict[int, float]:
     """Tokens/s of the best of all options that use exactly so many devices, each simulated on the whole trace."""
     options, _ = feasible_options(PROFILE, TRACE, num_devices=NUM_DEVICES, memory=MEMORY)
-    whole = Effort(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,))
+    whole = Budget(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,))
     tried = [option for option in options if option.policy.name == POLICY]
     assert {option.split for option in tried} == {"1+1", "1+2", "2+1"}
     outcomes = Evaluator(PROFILE, TRACE, num_jobs=1, errors=known_errors(PROFILE, None).forwards).run(

@@ -6,7 +6,7 @@ import pytest
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Acceptance
 from swiftspec.planner.choice import Resampling
-from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
+from swiftspec.planner.evaluation import Budget, Evaluator, Outcome
 from swiftspec.planner.known_errors import NO_ERRORS, PUBLISHED_ACCEPTANCE, KnownErrors, known_errors
 from swiftspec.planner.option import Option
 from swiftspec.policies import make_policy
@@ -18,7 +18,7 @@ from tests.simulator.builders import machine_profile
 
 TRACE = synthesise_trace((0.75, 0.1, 0.05), prompt_lengths=(40,) * 8, num_tokens=64, seed=1)
 PROFILE = composed_profile(num_devices=4, context=1024)
-EFFORT = Effort(prompt_indices=tuple(range(8)), max_new_tokens=64, seeds=(0,), paired=True)
+EFFORT = Budget(prompt_indices=tuple(range(8)), max_new_tokens=64, seeds=(0,), paired=True)
 ERRORS = ForwardErrors(of_role=dict.fromkeys(Role, 0.04))
 APART = Option.placed(make_policy("swiftspec", verify_rows=16), (3, 1))
 ALONE = Option.placed(make_policy("autoregressive"), (4,))

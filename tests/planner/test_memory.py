@@ -52,11 +52,11 @@ def test_several_target_groups_hold_a_copy_each() -> None:
     assert target.weights_bytes == {Role.TARGET: WEIGHTS_OF_4}
 
 
-def test_shortfall_is_what_the_fullest_device_lacks() -> None:
+def test_deficit_is_what_the_fullest_device_lacks() -> None:
     option = placed("autoregressive", 1)
     (group,) = model().groups(option, context=4096)
-    assert model().shortfall(option, context=4096) == group.used_bytes - group.usable_bytes > 60 * GIB
-    assert model("int4").shortfall(option, context=4096) < 0
+    assert model().deficit(option, context=4096) == group.used_bytes - group.usable_bytes > 60 * GIB
+    assert model("int4").deficit(option, context=4096) < 0
 
 
 def test_what_does_not_fit_is_rejected_with_what_it_needs() -> None:
@@ -85,7 +85,7 @@ def test_the_error_says_how_much_is_missing_and_what_would_help(device: str, num
     memory = model(device=device)
     smallest = placed("autoregressive", num_devices)
     message = memory.too_big(smallest, context=8192)
-    missing = memory.shortfall(smallest, context=8192)
+    missing = memory.deficit(smallest, context=8192)
     usable, whole = memory.usable_bytes / 1e9, memory.device.memory_bytes / 1e9
     assert f"are {missing / 1e9:.1f} GB more than the {usable:.1f} GB usable of {whole:.1f} GB" in message
     assert helpful in message
@@ -95,4 +95,4 @@ def test_the_error_says_how_much_is_missing_and_what_would_help(device: str, num
 def test_70b_in_bf16_fits_on_two_h100_as_people_serve_it(target: str) -> None:
     specs = {Role.TARGET: known_model(target).spec, Role.DRAFT: DRAFT}
     memory = replace(model(), specs=specs)
-    assert memory.shortfall(placed("autoregressive", 2), context=4096) <= 0
+    assert memory.deficit(placed("autoregressive", 2), context=4096) <= 0

@@ -8,7 +8,7 @@ import pytest
 from swiftspec.artifacts.plan import Basis, Goal, Objective, Plan
 from swiftspec.artifacts.timeline import measure
 from swiftspec.planner import AllowedDegrees, Changes, MemoryModel, Search, make_plan, warm_up
-from swiftspec.planner.evaluation import Effort, Evaluator
+from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import POLICIES
 from swiftspec.policies.effects import Role
@@ -48,7 +48,7 @@ def made() -> tuple[Plan, list[tuple[int, int]]]:
 def test_no_option_on_any_split_is_much_faster_than_what_is_quickly_found(made: tuple[Plan, object]) -> None:
     chosen = made[0].chosen
     options, _ = feasible_options(PROFILE, TRACE, num_devices=3, memory=MEMORY)
-    whole = Effort(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,))
+    whole = Budget(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,))
     fast = {"swiftspec", *list(made[0].candidates)[:2]}
     tried = [option for option in options if option.policy.name in fast and option.num_devices == 3]
     outcomes = Evaluator(PROFILE, TRACE, num_jobs=1).run(tried, whole, done=lambda count: None)

@@ -6,11 +6,11 @@ import pytest
 from swiftspec.artifacts.plan import Goal, Sensitivity
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import Guesser
-from swiftspec.planner.evaluation import Effort, Evaluator
+from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.sensitivity import Changes, lengthened, sensitivities, weakened
-from swiftspec.planner.trials import Standing
+from swiftspec.planner.simulations import RankedOption
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.oracle import synthesise_trace
@@ -20,14 +20,14 @@ from tests.simulator.builders import machine_profile, with_guesses
 TRACE = with_guesses(synthesise_trace((0.7, 0.15, 0.05), prompt_lengths=(40, 40), num_tokens=48, seed=1))
 PROFILE = composed_profile(num_devices=4)
 GOAL = Goal()
-EFFORT = Effort(prompt_indices=(0, 1), max_new_tokens=48, seeds=(0,))
+EFFORT = Budget(prompt_indices=(0, 1), max_new_tokens=48, seeds=(0,))
 SPLIT = Option.placed(make_policy("swiftspec", verify_rows=8), (2, 1))
 SERIAL = Option.placed(make_policy("serial_tree", verify_rows=8), (3,))
 
 
-def standing(option: Option, profile: Profile = PROFILE) -> Standing:
+def ranked(option: Option, profile: Profile = PROFILE) -> RankedOption:
     (outcome,) = Evaluator(profile, TRACE, num_jobs=1).run([option], EFFORT, done=lambda count: None)
-    return Standing.of(outcome, GOAL)
+    return RankedOption.of(outcome, GOAL)
 
 
 def rows(
@@ -43,9 +43,9 @@ def rows(
         trace=TRACE,
         memory=memory,
         goal=GOAL,
-        chosen=standing(chosen, profile),
-        others=[standing(other, profile) for other in others],
-        effort=EFFORT,
+        chosen=ranked(chosen, profile),
+        others=[ranked(other, profile) for other in others],
+        budget=EFFORT,
         num_jobs=1,
         changes=changes or Changes(),
         num_devices=3,
@@ -80,7 +80,7 @@ def test_every_change_has_a_row() -> None:
         "prompts 4 x as long",
         "another device",
     ]
-    planned = standing(SPLIT).tokens_per_s
+    planned = ranked(SPLIT).tokens_per_s
     assert table["another device"].tokens_per_s == pytest.approx(planned)
     for change in list(table)[:4]:
         assert table[change].tokens_per_s < planned
@@ -89,7 +89,7 @@ def test_every_change_has_a_row() -> None:
 def test_a_slower_draft_costs_a_serial_policy_its_share_of_the_round() -> None:
     row = rows(chosen=SERIAL, others=())["draft forwards +20 %"]
     faster = rows(chosen=SERIAL, others=(), changes=Changes(slower=0.0))["draft forwards +0 %"]
-    assert faster.tokens_per_s == pytest.approx(standing(SERIAL).tokens_per_s)
+    assert faster.tokens_per_s == pytest.approx(ranked(SERIAL).tokens_per_s)
     assert 0.8 < row.tokens_per_s / faster.tokens_per_s < 0.97
 
 
@@ -130,6 +130,6 @@ def test_another_profile_prices_longer_prompts() -> None:
 def test_a_choice_that_no_longer_fits_is_beaten() -> None:
     tight = replace(DEVICE, memory_bytes=22_000_000_000)
     memory = MemoryModel(device=tight, specs=PAIR, quantisation=dict.fromkeys(Role, "int4"))
-    assert memory.shortfall(SERIAL, context=4 * 40 + 48) < 0 < memory.shortfall(SPLIT, context=4 * 40 + 48)
+    assert memory.deficit(SERIAL, context=4 * 40 + 48) < 0 < memory.deficit(SPLIT, context=4 * 40 + 48)
     row = rows(memory=memory)["prompts 4 x as long"]
     assert (row.tokens_per_s, row.changes_choice, row.best) == (0.0, True, SERIAL.describe())

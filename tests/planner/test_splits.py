@@ -6,7 +6,7 @@ from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.cli.elsewhere import Inputs, prepare
 from swiftspec.cli.hardware import Machine, planned_pair
 from swiftspec.planner import MemoryModel, Search, make_plan
-from swiftspec.planner.evaluation import Effort, Evaluator
+from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
@@ -56,11 +56,11 @@ def best_of_all_splits(inputs: Inputs, shape: Policy) -> float:
     splits = [option for option in options if option.policy == shape]
     assert len(splits) > 2
     num_prompts = len(inputs.trace.prompts)
-    whole = Effort(prompt_indices=tuple(range(num_prompts)), max_new_tokens=256, seeds=(0,), paired=True)
+    whole = Budget(prompt_indices=tuple(range(num_prompts)), max_new_tokens=256, seeds=(0,), paired=True)
     evaluator = Evaluator(inputs.profile, inputs.trace, num_jobs=1, errors=forward_errors(inputs.profile))
     assert GOAL.max_tpot_s is not None
     return max(
-        outcome.merit(GOAL)
+        outcome.score(GOAL)
         for outcome in evaluator.run(splits, whole, done=lambda count: None)
         if outcome.mean_tpot_s <= GOAL.max_tpot_s
     )

@@ -35,7 +35,7 @@ def expected(tried: list[Option], noise: np.ndarray, weights: list[float] | None
     outcomes = [outcome(option, speed(option) * luck) for option, luck in zip(tried, noise, strict=True)]
     estimates = {option.key: 10.0 for option in OPTIONS}
     surface = Surface(outcomes, weights or [1.0] * len(tried), GOAL, estimates)
-    return np.array([standing.tokens_per_s for standing in surface.expected(OPTIONS)])
+    return np.array([ranked.tokens_per_s for ranked in surface.expected(OPTIONS)])
 
 
 def test_what_was_not_tried_together_follows_from_its_fields() -> None:
@@ -55,7 +55,7 @@ def test_closed_forms_carry_where_nothing_was_tried() -> None:
     tried = [option for option in OPTIONS if option.sizes == (2, 1)]
     estimates = {option.key: speed(option) / 2 for option in OPTIONS}
     surface = Surface([outcome(option, speed(option)) for option in tried], [1.0] * len(tried), GOAL, estimates)
-    found = [standing.tokens_per_s for standing in surface.expected(OPTIONS)]
+    found = [ranked.tokens_per_s for ranked in surface.expected(OPTIONS)]
     assert found == pytest.approx([speed(option) for option in OPTIONS], rel=1e-6)
 
 

@@ -11,19 +11,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from swiftspec.engine.channel.sequencing import Conversation, Stamp
+from swiftspec.engine.channel.sequencing import Header, Session
 from swiftspec.policies import Policy, Request, make_policy
 from swiftspec.policies.effects import (
+    CatchUp,
     Clock,
     Commit,
     DraftForward,
     Effect,
-    Hello,
     KeepKV,
-    Knock,
     Message,
     Poll,
     Prefill,
+    Probe,
+    ProbeReply,
     Receive,
     Role,
     Row,
@@ -33,7 +34,6 @@ from swiftspec.policies.effects import (
     TargetExit,
     TargetFinish,
     TargetForward,
-    Text,
     Verdict,
 )
 from swiftspec.policies.recovery import Recoverable, RecoveringDraft, RecoveringTarget
@@ -83,8 +83,8 @@ class Process:
     part: Recoverable
     cache: FakeCache
     known: Path
-    conversation: Conversation
-    inbox: deque[tuple[int, Stamp, Message]] = field(default_factory=deque)
+    session: Session
+    inbox: deque[tuple[int, Header, Message]] = field(default_factory=deque)
     pending: tuple[Receive, int | None] | None = None  # and the tick at which it gives up
     answer: Any = None
     halfway: tuple[Row, ...] = ()
@@ -95,8 +95,8 @@ class Process:
 
     def look(self, now: int) -> Message | None:
         while self.inbox and self.inbox[0][0] <= now:
-            _, stamp, message = self.inbox.popleft()
-            if self.conversation.admits(stamp, message):
+            _, header, message = self.inbox.popleft()
+            if self.session.admits(header, message):
                 return message
         return None
 
@@ -138,7 +138,7 @@ class World:
             part=part,
             cache=FakeCache(tree_slots, forgetful=True),
             known=self.request.prompt,
-            conversation=Conversation(leads=role is Role.TARGET),
+            session=Session(leads=role is Role.TARGET),
         )
 
     def _draft(self, *, restarted: bool) -> Process:
@@ -240,7 +240,7 @@ class World:
         raise AssertionError(f"no such effect: {effect!r}")
 
     def _send(self, sender: Process, message: Message) -> None:
-        stamp = sender.conversation.stamp(message)
+        header = sender.session.header(message)
         receiver = self.draft if sender.role is Role.TARGET else self.target
         fate = next(self._fates[Role.DRAFT if sender.role is Role.TARGET else Role.TARGET])
         if self.now >= self.faults.until:
@@ -250,13 +250,13 @@ class World:
         arrival = self.now + fate.delay
         if receiver.inbox:
             arrival = max(arrival, receiver.inbox[-1][0])
-        receiver.inbox.extend([(arrival, stamp, fate.instead or message)] * fate.copies)
+        receiver.inbox.extend([(arrival, header, fate.instead or message)] * fate.copies)
 
     def _heard(self, process: Process, message: Message | None) -> Message | None:
         if process.role is Role.DRAFT:
             if isinstance(message, Verdict):
                 process.known += message.tokens
-            elif isinstance(message, Text) and message.position <= len(process.known):
+            elif isinstance(message, CatchUp) and message.position <= len(process.known):
                 process.known = process.known[: message.position] + message.tokens
         return message
 
@@ -284,10 +284,10 @@ def nonsense() -> st.SearchStrategy[Message]:
         st.builds(Subtree, numbers, tokens, st.lists(st.integers(-1, 9), max_size=9).map(tuple)),
         st.builds(_chain, numbers, tokens),
         st.builds(Verdict, tokens),
-        st.builds(Hello, numbers),
-        st.builds(Text, numbers, tokens, st.booleans()),
+        st.builds(ProbeReply, numbers),
+        st.builds(CatchUp, numbers, tokens, st.booleans()),
         st.just(Stop()),
-        st.just(Knock()),
+        st.just(Probe()),
     )
 
 

@@ -7,10 +7,10 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import (
     Commit,
-    Hello,
     KeepKV,
     Message,
     PeerError,
+    ProbeReply,
     Receive,
     Role,
     Send,
@@ -121,7 +121,7 @@ def test_a_group_ends_when_it_hears_nothing_and_says_so() -> None:
 def test_a_group_that_is_told_to_stop_is_not_lost() -> None:
     request = Request(prompt=(1, 2), max_new_tokens=9)
     part = recoverable(Dsi(), request, Role.TARGET, fallback=Autoregressive(), patience_s=3.0)
-    list(run_alone(part.run(), messages=[Hello(5), Stop()]))
+    list(run_alone(part.run(), messages=[ProbeReply(5), Stop()]))
     assert not part.lost
 
 

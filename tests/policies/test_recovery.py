@@ -15,7 +15,7 @@ from tests.policies.faults import SHAPES, Fate, Faults, Outage, World, faults, s
 fallbacks = st.sampled_from((Autoregressive(), PromptLookup(num_draft_tokens=2)))
 GOOD_DRAFT = FakeDraft(target=FakeTarget(seed=1), ranks=(0, 0, 0, 1), steepness=16, seed=2)
 LONG = Request(prompt=(3, 1, 4, 1, 5), max_new_tokens=200)
-# Until a draft that is there is taken back: the longest pause between two knocks, and an exchange of messages.
+# Until a draft that is there is taken back: the longest pause between two probes, and an exchange of messages.
 BACK_WITHIN = 80 + 60
 
 
@@ -90,7 +90,7 @@ def test_nothing_is_computed_again_when_the_draft_was_only_slow(name: str) -> No
     assert not world.target_part.lost
 
 
-def test_target_knocks_less_and_less_at_a_draft_that_is_of_no_use() -> None:
+def test_target_probes_less_and_less_at_a_draft_that_is_of_no_use() -> None:
     """It answers, but then every word is lost: half of the time at least goes into decoding alone."""
     mute = Faults(to_target=(Fate(), Fate(lost=True)), alone=True, patience=40)
     world = World(small("swiftspec"), LONG, GOOD_DRAFT, mute, Autoregressive()).run()

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from swiftspec.engine.model.gpu_kv_cache import StaticCache
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.profiler.agreement import decoder_records, greedy_records
 
 
@@ -13,13 +13,13 @@ from swiftspec.profiler.agreement import decoder_records, greedy_records
 def test_every_output_is_generated_in_one_cache_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU each new cache would have all its graphs recorded first, for every policy and prompt."""
     caches: Counter[int] = Counter()
-    new_cache = StaticDecoder.new_cache
+    new_cache = GpuDecoder.new_cache
 
-    def counted(self: StaticDecoder, capacity: int | None = None) -> StaticCache:
+    def counted(self: GpuDecoder, capacity: int | None = None) -> GpuKVCache:
         caches[self.spec.num_layers] += 1
         return new_cache(self, capacity)
 
-    monkeypatch.setattr(StaticDecoder, "new_cache", counted)
+    monkeypatch.setattr(GpuDecoder, "new_cache", counted)
     records = list(greedy_records("cpu", dtypes=["float32"], num_prompts=2, max_new_tokens=4))
     assert len(records) > 1
     assert {record["differing_outputs"] for record in records} == {0}

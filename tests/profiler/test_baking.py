@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from swiftspec.engine.model.input_batch import BUCKETS
+from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.kernels.tables import Product
 from swiftspec.profiler.baking import decodings, tuning_launches
 from swiftspec.profiler.tuning import candidates, products_of
@@ -112,7 +112,7 @@ def test_int4_has_a_kernel_of_its_own_where_its_blocks_are_a_multiple_of_16() ->
 def test_forwards_of_every_format_and_number_of_rows_are_compiled() -> None:
     found = list(decodings("layers=16,hidden=512"))
     formats = ("bfloat16", "fp8", "int4", "float32")
-    assert {(each.dtype, each.num_rows) for each in found if each.pdl} == set(itertools.product(formats, BUCKETS))
+    assert {(each.dtype, each.num_rows) for each in found if each.pdl} == set(itertools.product(formats, CAPTURE_SIZES))
 
 
 def test_the_pair_that_is_compared_with_the_cpu_is_compiled_as_it_is() -> None:

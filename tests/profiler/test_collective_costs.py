@@ -9,7 +9,7 @@ import pytest
 
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.profiler import collective_costs
-from swiftspec.profiler.collective_costs import TeamCosts, team_samples
+from swiftspec.profiler.collective_costs import CollectiveCosts, collective_samples
 from tests.engine.conftest import two_cores
 
 SPEC = dataclasses.replace(ModelSpec.from_directory(model_directory("demo/draft")), num_layers=2)
@@ -17,12 +17,12 @@ SPEC = dataclasses.replace(ModelSpec.from_directory(model_directory("demo/draft"
 
 @two_cores
 def test_two_ranks_cost_each_other_something_at_every_number_of_rows() -> None:
-    samples = team_samples(SPEC, "float32", devices=(0, 1), ranks=2, rows=(1, 8))
+    samples = collective_samples(SPEC, "float32", devices=(0, 1), ranks=2, rows=(1, 8))
     assert set(samples) == {1, 8}
     for of_rows in samples.values():
         assert [len(seconds) for seconds in of_rows] == [*[collective_costs.SAMPLES] * 2, 1, collective_costs.SAMPLES]
         assert all(second > 0 for seconds in of_rows for second in seconds)
-    costs = TeamCosts.of([samples])
+    costs = CollectiveCosts.of([samples])
     assert 1e-6 < costs.in_a_row_s[8] < 1
     assert 0 < costs.gather.at(8).median_s < 1
 
@@ -34,5 +34,5 @@ def test_a_rank_that_fails_is_told_and_leaves_no_file(tmp_path: Path, monkeypatc
     monkeypatch.setattr(spawn, "tempfile", here)
     impossible = dataclasses.replace(SPEC, hidden_size=-1)
     with pytest.raises(RuntimeError, match="collectives among 2 ranks failed"):
-        team_samples(impossible, "float32", devices=(0, 1), ranks=2, rows=(1,))
+        collective_samples(impossible, "float32", devices=(0, 1), ranks=2, rows=(1,))
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.drift import DriftGauge
+from swiftspec.profiler.drift import DriftProbe
 from swiftspec.profiler.steps import DRAFT_ROWS, step_points
 from tests.engine.pairs import references, write_pair
 
@@ -24,31 +24,31 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
         yield started
 
 
-def swept(engine: Launcher) -> tuple[DriftGauge, Profile]:
+def swept(engine: Launcher) -> tuple[DriftProbe, Profile]:
     """A gauge after two sweeps, and the profile that these would make."""
-    gauge = DriftGauge([(engine, GROUPS, {})], vocab_size=64)
-    gauge.warm_up()
-    gauge.sweep()
-    gauge.sweep()
-    timelines = gauge._timelines[0]
+    drift_probe = DriftProbe([(engine, GROUPS, {})], vocab_size=64)
+    drift_probe.warm_up()
+    drift_probe.sweep()
+    drift_probe.sweep()
+    timelines = drift_probe._timelines[0]
     reference = ModelRef(model="synthetic", dtype="float32")
     steps = tuple(step_points(timelines, GROUPS, Layout.COLOCATED, ranks={}))
-    return gauge, Profile(
+    return drift_probe, Profile(
         origin=Origin.here(), device="cpu", num_devices=1, target=reference, draft=reference, steps=steps, host=()
     )
 
 
 def test_a_machine_that_is_as_profiled_has_factors_of_one(engine: Launcher) -> None:
-    gauge, profile = swept(engine)
-    factors = gauge.factors(profile)
+    drift_probe, profile = swept(engine)
+    factors = drift_probe.factors(profile)
     assert list(factors.values()) == pytest.approx([1.0] * len(factors))
     assert {table.phase for table in factors} == {Phase.PREFILL, Phase.VERIFY, Phase.EXPAND, Phase.FUZZY}
 
 
 def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Launcher) -> None:
-    gauge, profile = swept(engine)
+    drift_probe, profile = swept(engine)
     verify = next(step.table for step in profile.steps if step.phase is Phase.VERIFY)
-    factors = gauge.factors(profile.retimed({verify: 0.5}))
+    factors = drift_probe.factors(profile.retimed({verify: 0.5}))
     assert factors.pop(verify) == pytest.approx(2.0)
     assert list(factors.values()) == pytest.approx([1.0] * len(factors))
 
@@ -57,27 +57,27 @@ def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch
     """A draft that alternates with its target is always cold here: that is no drift where it was so profiled."""
     monkeypatch.setattr("swiftspec.profiler.steps.COOLING_S", 0.0)
     monkeypatch.setattr("swiftspec.profiler.steps.LEAST_COLD_SAMPLES", 1)
-    gauge, profile = swept(engine)
+    drift_probe, profile = swept(engine)
     cold = {step.table for step in profile.steps if step.cold}
     assert cold
     warm = [step.model_copy(update={"cold": False}) for step in profile.steps if step.cold]
     known = {(*step.table, step.rows, step.context) for step in profile.steps}
     warm = [step for step in warm if (*step.table, step.rows, step.context) not in known]
     profile = profile.model_copy(update={"steps": (*profile.steps, *warm)})
-    factors = gauge.factors(profile.retimed(dict.fromkeys(cold, 3.0)))
+    factors = drift_probe.factors(profile.retimed(dict.fromkeys(cold, 3.0)))
     assert [factors[table] for table in cold] == pytest.approx([1 / 3] * len(cold))
     # Where cold forwards were not profiled there is nothing to compare them with.
     warm_only = profile.model_copy(update={"steps": tuple(step for step in profile.steps if not step.cold)})
-    assert not cold & gauge.factors(warm_only).keys()
+    assert not cold & drift_probe.factors(warm_only).keys()
 
 
 def test_a_draft_on_cores_of_its_own_is_timed_after_waits_too(tmp_path: Path) -> None:
     target, draft = references(write_pair(tmp_path, architecture="llama"))
     groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
     with Launcher(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=256) as started:
-        gauge = DriftGauge([(started, groups, {})], vocab_size=64)
-        gauge.sweep()
-    overlapped, resumed = gauge._timelines[0]
+        drift_probe = DriftProbe([(started, groups, {})], vocab_size=64)
+        drift_probe.sweep()
+    overlapped, resumed = drift_probe._timelines[0]
     assert {span.phase for span in overlapped.spans} >= {Phase.VERIFY, Phase.EXPAND}
     expansions = [span for span in resumed.spans if span.phase is Phase.EXPAND]
     assert expansions == list(resumed.spans)
@@ -88,6 +88,6 @@ def test_an_engine_without_a_draft_is_left_alone(engine: Launcher) -> None:
     profile = swept(engine)[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "layout", Layout.TARGET_ONLY)
-        gauge = DriftGauge([(engine, GROUPS, {})], vocab_size=64)
-        gauge.sweep()
-        assert gauge.factors(profile) == {}
+        drift_probe = DriftProbe([(engine, GROUPS, {})], vocab_size=64)
+        drift_probe.sweep()
+        assert drift_probe.factors(profile) == {}

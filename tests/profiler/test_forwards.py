@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.profiler import forwards
 from swiftspec.profiler.forwards import forward_record, shape_of
-from swiftspec.profiler.op_timer import Stopwatch
+from swiftspec.profiler.op_timer import OpTimer
 
 
 def time_forward(**options: Any) -> dict[str, Any]:
-    watch = Stopwatch("cpu", repeats=1, warm_up_s=0.0, budget_s=0.0, cached_bytes=1024)
+    watch = OpTimer("cpu", repeats=1, warm_up_s=0.0, budget_s=0.0, cached_bytes=1024)
     spec = shape_of("8B", quick=True)
     return forward_record(watch, model="8B", spec=spec, dtype="bfloat16", context=4, **options)
 
 
 def num_decoders() -> int:
-    return sum(issubclass(type(found), StaticDecoder) for found in gc.get_objects())
+    return sum(issubclass(type(found), GpuDecoder) for found in gc.get_objects())
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -27,12 +27,12 @@ def test_a_model_is_gone_before_the_next_one_is_built(monkeypatch: pytest.Monkey
     """The largest one fits into a GPU's memory only once."""
     alive: list[int] = []
 
-    class Counted(StaticDecoder):
+    class Counted(GpuDecoder):
         def __init__(self, *args: Any, **options: Any) -> None:
             alive.append(num_decoders() - 1)
             super().__init__(*args, **options)
 
-    monkeypatch.setattr(forwards, "StaticDecoder", Counted)
+    monkeypatch.setattr(forwards, "GpuDecoder", Counted)
     gc.collect()
     before = num_decoders()
     gc.disable()

@@ -13,7 +13,7 @@ from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.profiler import op_benchmark
 from swiftspec.profiler.collectives import all_reduce_times
 from swiftspec.profiler.op_benchmark import Grid, OpRow, chain_words, measure_ops, op_tables, peak_bytes_per_s
-from swiftspec.profiler.op_timer import Stopwatch, Timing
+from swiftspec.profiler.op_timer import OpTimer, Timing
 
 CPU = torch.device("cpu")
 TARGET = ModelSpec.from_directory(model_directory("demo/target"))
@@ -24,14 +24,14 @@ GRID = Grid(rows=(1, 8), contexts=(16, 64), degrees=(1, 2))
 @pytest.fixture(scope="module")
 def rows() -> list[OpRow]:
     """Of the bundled pair, a target that is quantised nowhere and a draft in another dtype; next to no samples."""
-    watch = Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
+    watch = OpTimer(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
     models = [(TARGET, "float32"), (DRAFT, "bfloat16")]
     return list(measure_ops(models, watch=watch, grid=GRID, num_devices=1, progress=lambda *_: None))
 
 
 def test_a_row_is_known_before_the_next_operation_is_timed() -> None:
     begun: list[str] = []
-    watch = Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
+    watch = OpTimer(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
     rows = measure_ops(
         [(DRAFT, "float32")], watch=watch, grid=GRID, num_devices=1, progress=lambda *state: begun.append(state[-1])
     )
@@ -109,7 +109,7 @@ def test_quantised_weights_are_read_with_their_scales(monkeypatch: pytest.Monkey
         return Halved(weight.half(), torch.ones(len(weight), 1))
 
     monkeypatch.setattr(op_benchmark, "build_weight", build)
-    bench = op_benchmark.Bench.on(Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
+    bench = op_benchmark.Bench.on(OpTimer(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
     weight_format = replace(FORMATS["float32"], quantised="fp8")
     (row,) = bench.products(64, 32, weight_format, gated=True, rows=(4,))
     assert bench.ops is reference_ops()
@@ -117,7 +117,7 @@ def test_quantised_weights_are_read_with_their_scales(monkeypatch: pytest.Monkey
 
 
 def test_int4_weights_that_cannot_be_packed_are_timed_as_the_16_bits_they_stay_in() -> None:
-    bench = op_benchmark.Bench.on(Stopwatch(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
+    bench = op_benchmark.Bench.on(OpTimer(CPU, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024))
     (row,) = bench.products(64, 128, FORMATS["int4"], gated=True, rows=(4,))
     assert (row.op, row.dtype, row.num_bytes) == ("gate_up", "bf16", 64 * 128 * 2)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.profiler.op_timer import Stopwatch, Timing, cache_bytes, num_copies
+from swiftspec.profiler.op_timer import OpTimer, Timing, cache_bytes, num_copies
 
 CPU = torch.device("cpu")
 BRIEF: dict[str, Any] = {"warm_up_s": 0.0, "budget_s": 0.0}
@@ -42,7 +42,7 @@ def test_a_cpu_has_a_cache() -> None:
 
 @pytest.mark.parametrize("way", ["eager", "graphed"])
 def test_a_call_is_timed_alone(way: str) -> None:
-    watch = Stopwatch(CPU, repeats=5, **BRIEF)
+    watch = OpTimer(CPU, repeats=5, **BRIEF)
     timing = getattr(watch, way)(time.sleep, [(0.005,)])
     assert 0.005 <= timing.low_s <= timing.median_s < 0.05  # ten together take that long
     assert timing.num_samples == 5
@@ -51,7 +51,7 @@ def test_a_call_is_timed_alone(way: str) -> None:
 @pytest.mark.parametrize("way", ["eager", "graphed"])
 def test_arguments_take_turns(way: str) -> None:
     seen: list[int] = []
-    getattr(Stopwatch(CPU, repeats=6, **BRIEF), way)(seen.append, [(0,), (1,), (2,)])
+    getattr(OpTimer(CPU, repeats=6, **BRIEF), way)(seen.append, [(0,), (1,), (2,)])
     assert seen[:6] == [0, 1, 2, 0, 1, 2]
     counts = Counter(seen)
     assert max(counts.values()) - min(counts.values()) <= 1
@@ -59,12 +59,12 @@ def test_arguments_take_turns(way: str) -> None:
 
 def test_a_graph_holds_whole_turns_of_all_arguments() -> None:
     seen: list[int] = []
-    watch = Stopwatch(CPU, repeats=5, in_a_row=20, **BRIEF)
+    watch = OpTimer(CPU, repeats=5, in_a_row=20, **BRIEF)
     watch.graphed(seen.append, [(number,) for number in range(7)])
     assert set(Counter(seen).values()) == {(1 + 5) * 3}  # once to warm up; 21 calls each
 
 
 def test_slow_calls_end_with_the_budget_but_not_before_five_samples() -> None:
-    watch = Stopwatch(CPU, repeats=1000, warm_up_s=0.0, budget_s=0.02)
+    watch = OpTimer(CPU, repeats=1000, warm_up_s=0.0, budget_s=0.02)
     assert 5 <= watch.eager(time.sleep, [(0.001,)]).num_samples <= 21
-    assert Stopwatch(CPU, repeats=1000, **BRIEF).eager(time.sleep, [(0.001,)]).num_samples == 5
+    assert OpTimer(CPU, repeats=1000, **BRIEF).eager(time.sleep, [(0.001,)]).num_samples == 5

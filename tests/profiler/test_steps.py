@@ -6,7 +6,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS
-from swiftspec.engine.model.input_batch import BUCKETS
+from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.policies import Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
@@ -159,7 +159,7 @@ def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
     for layout in (Layout.COLOCATED, Layout.DISAGGREGATED):
         sweep = steps.new_sweep(layout, repeats=1, device="cuda")
         assert max(sweep.target_rows, sweep.draft_rows) <= TREE_SLOTS["cuda"]
-    assert {*steps.GPU_TARGET_ROWS, *steps.GPU_DRAFT_ROWS, *steps.GPU_HALVES_ROWS} == set(BUCKETS)
+    assert {*steps.GPU_TARGET_ROWS, *steps.GPU_DRAFT_ROWS, *steps.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
 
 
 def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:

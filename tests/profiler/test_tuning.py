@@ -6,7 +6,7 @@ import torch
 
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, default_config
 from swiftspec.kernels.tables import Product, load_table
-from swiftspec.profiler.op_timer import Stopwatch
+from swiftspec.profiler.op_timer import OpTimer
 from swiftspec.profiler.tuning import BITS, ROWS, Timing, candidates, choose, products_of, save_table, tune
 
 FAST = TileConfig(block_n=64, block_k=128)
@@ -84,7 +84,7 @@ def test_measures_a_product_and_saves_it(product: Product, tmp_path: Path) -> No
     """On a CPU the kernels run in the interpreter: every step but the speed."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     lines: list[str] = []
-    watch = Stopwatch(device, repeats=5, warm_up_s=0.0, budget_s=0.0, cached_bytes=1024)
+    watch = OpTimer(device, repeats=5, warm_up_s=0.0, budget_s=0.0, cached_bytes=1024)
     (choice,) = tune([(4, product)], watch=watch, progress=lines.append)
     save_table([choice], tmp_path / "tables" / "gpu.json")
     assert load_table(tmp_path / "tables" / "gpu.json") == {product: (choice,)}

@@ -9,27 +9,27 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.serial import SerialChain
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.latency import Meter, PriceList
+from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from tests.simulator.builders import chain_trace, constant_profile, divided_profile, host_point, profile, step_point
 
 SAMPLES_S = [1.0, 2.0, 3.0, 10.0]
 
 
-def meter(*, seed: int = 0) -> Meter:
+def meter(*, seed: int = 0) -> LatencySampler:
     steps = (
         step_point(Role.TARGET, Phase.VERIFY, SAMPLES_S, context=0),
         step_point(Role.TARGET, Phase.VERIFY, [20.0], busy=True, context=0),
         step_point(Role.TARGET, Phase.PREFILL, [5.0], rows=8, context=0),
         step_point(Role.DRAFT, Phase.PREFILL, [0.5], rows=8, context=0),
     )
-    made = Meter(
-        PriceList(profile(steps, (host_point(Phase.SEND, 0.25),)).latencies), degrees={Role.TARGET: 1, Role.DRAFT: 1}
+    made = LatencySampler(
+        LatencyTable(profile(steps, (host_point(Phase.SEND, 0.25),)).latencies), degrees={Role.TARGET: 1, Role.DRAFT: 1}
     )
     made.seed(seed)
     return made
 
 
-def verify_s(source: Meter, count: int, *, peer_busy: bool = False) -> list[float]:
+def verify_s(source: LatencySampler, count: int, *, peer_busy: bool = False) -> list[float]:
     return [source.forward(Role.TARGET, Phase.VERIFY, peer_busy=peer_busy, rows=1, context=0) for _ in range(count)]
 
 
@@ -82,7 +82,7 @@ def test_price_follows_context() -> None:
     points = [
         step_point(Role.TARGET, Phase.VERIFY, [seconds], context=context) for context, seconds in ((0, 1.0), (320, 2.0))
     ]
-    prices = PriceList(profile(tuple(points), ()).latencies)
+    prices = LatencyTable(profile(tuple(points), ()).latencies)
 
     def price_s(context: int) -> float:
         cost = prices.forward(Role.TARGET, Phase.VERIFY, degree=1, peer_busy=False, rows=1, context=context)
@@ -93,7 +93,7 @@ def test_price_follows_context() -> None:
 
 
 def test_unmeasured_degree_is_an_error() -> None:
-    prices = PriceList(constant_profile(expand_s=1.0, verify_s=5.0, degrees=(1,)).latencies)
+    prices = LatencyTable(constant_profile(expand_s=1.0, verify_s=5.0, degrees=(1,)).latencies)
     with pytest.raises(ValueError, match=r"degree is 3, but the target's verify steps were measured at \[1\]"):
         prices.forward(Role.TARGET, Phase.VERIFY, degree=3, peer_busy=False, rows=1, context=0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses
 from swiftspec.policies.effects import Role, Row
-from swiftspec.simulator.oracle import CacheMirror, CandidatePool, TraceOracle, synthesise_trace
+from swiftspec.simulator.oracle import CandidatePool, SimulatedKVCache, TraceOracle, synthesise_trace
 
 PATH = (0, 0, 7, 8, 9)  # a prompt of two tokens, an output of three
 
@@ -20,8 +20,8 @@ def oracle(trace: AcceptanceTrace, prompt_index: int = 0) -> TraceOracle:
     return TraceOracle(CandidatePool(trace), trace.prompts[prompt_index], prompt_index=prompt_index, rng=rng)
 
 
-def mirror_after_prefill() -> CacheMirror:
-    mirror = CacheMirror(PATH)
+def mirror_after_prefill() -> SimulatedKVCache:
+    mirror = SimulatedKVCache(PATH)
     mirror.prefill(1)
     return mirror
 
@@ -42,7 +42,7 @@ def test_compaction_moves_what_is_known_of_a_slot() -> None:
 
 
 def test_rows_beyond_the_trace_are_off_the_path() -> None:
-    mirror = CacheMirror(PATH)
+    mirror = SimulatedKVCache(PATH)
     mirror.prefill(4)
     assert mirror.append((Row(9, 4, 0), Row(0, 5, 0b1))) == [True, False]
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.engine.model.runner import CachedDecoder
+from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.planner.fit import Fit
@@ -49,7 +49,7 @@ TREES = {
 class RealDraft(TraceOracle):
     """Answers the draft's forwards by the draft itself, and the target's from the trace: those are its own output."""
 
-    model: ClassVar[CachedDecoder]
+    model: ClassVar[ModelRunner]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -96,7 +96,7 @@ def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     lines = (target.parent / "prompts" / "validate.jsonl").read_text().splitlines()
     prompts = [json.loads(lines[number * len(lines) // NUM_PROMPTS]) for number in range(NUM_PROMPTS)]
     reference = ModelRef(model=str(draft), dtype=DTYPE)
-    RealDraft.model = CachedDecoder.load(reference, max_context=512, tree_slots=256)
+    RealDraft.model = ModelRunner.load(reference, max_context=512, tree_slots=256)
     recorded = record_trace(
         target=ModelRef(model=str(target), dtype=DTYPE),
         draft=reference,

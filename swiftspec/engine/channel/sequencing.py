@@ -1,18 +1,18 @@
 """Which of a peer's messages still count. Numbers alone: no socket, no clock.
 
-A message carries its request's number, an attempt and a sequence number. An attempt is one conversation: from its
+A message carries its request's number, an attempt and a sequence number. An attempt is one session: from its
 opening until a message is missing, or makes no sense, or the leading end opens the next one. Nothing is delivered out
-of a broken or an older conversation, so that programs which were started together hear each other, whole, or nothing.
+of a broken or an older session, so that programs which were started together hear each other, whole, or nothing.
 """
 
 from typing import NamedTuple
 
-from swiftspec.policies.effects import Knock, Message, Stop
+from swiftspec.policies.effects import Message, Probe, Stop
 
-__all__ = ["Conversation", "Stamp"]
+__all__ = ["Header", "Session"]
 
 
-class Stamp(NamedTuple):
+class Header(NamedTuple):
     """What a message carries beside itself."""
 
     request: int
@@ -20,13 +20,13 @@ class Stamp(NamedTuple):
     sequence: int
 
 
-class Conversation:
+class Session:
     """One end.
 
     Parameters
     ----------
     leads : bool
-        Exactly one end, the target's, opens attempts: it knocks. The other one follows.
+        Exactly one end, the target's, opens attempts: it probes. The other one follows.
 
     Attributes
     ----------
@@ -46,28 +46,28 @@ class Conversation:
         self._request = request
         self._open(0)
 
-    def stamp(self, message: Message) -> Stamp:
+    def header(self, message: Message) -> Header:
         """Of the next message to send."""
-        if self._leads and isinstance(message, Knock):
+        if self._leads and isinstance(message, Probe):
             self._open(self._attempt + 1)
-        stamp = Stamp(self._request, self._attempt, self._num_sent)
+        header = Header(self._request, self._attempt, self._num_sent)
         self._num_sent += 1
-        return stamp
+        return header
 
-    def admits(self, stamp: Stamp, message: Message) -> bool:
+    def admits(self, header: Header, message: Message) -> bool:
         """Whether a message that has come is to be delivered."""
-        if stamp.request != self._request:
+        if header.request != self._request:
             return False
         # The end of a request is news whatever was lost before it; and so is the opening of an attempt.
-        is_opening = isinstance(message, Knock | Stop)
-        if is_opening and not self._leads and stamp.attempt > self._attempt:
-            self._open(stamp.attempt)
-        elif stamp.attempt != self._attempt or stamp.sequence < self._num_heard:
+        is_opening = isinstance(message, Probe | Stop)
+        if is_opening and not self._leads and header.attempt > self._attempt:
+            self._open(header.attempt)
+        elif header.attempt != self._attempt or header.sequence < self._num_heard:
             return False
-        elif not isinstance(message, Stop) and (self._broken or stamp.sequence > self._num_heard):
+        elif not isinstance(message, Stop) and (self._broken or header.sequence > self._num_heard):
             self.break_off()
             return False
-        self._num_heard = stamp.sequence + 1
+        self._num_heard = header.sequence + 1
         return True
 
     def break_off(self) -> None:

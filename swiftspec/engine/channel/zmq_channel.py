@@ -1,7 +1,7 @@
 """The channel between two roles: token ids only, over ZeroMQ. Messages are length-checked and parsed without pickle.
 
 Nothing that comes out of a socket raises, and nothing that goes into one waits: what cannot be sent is dropped, what
-makes no sense ends its conversation (see `conversation`), and the programs recover from either.
+makes no sense ends its session (see `session`), and the programs recover from either.
 """
 
 import os
@@ -15,15 +15,15 @@ from types import TracebackType
 import zmq
 
 from swiftspec.engine.channel.curve import Curve, secure
-from swiftspec.engine.channel.sequencing import Conversation, Stamp
-from swiftspec.policies.effects import Hello, Knock, Message, PeerError, Stop, Subtree, Text, Verdict
+from swiftspec.engine.channel.sequencing import Header, Session
+from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
 __all__ = ["Channel", "decode", "encode"]
 
 # Little-endian: request, attempt, sequence number, kind; int32s.
 _HEAD = struct.Struct("<IIIB")
-_VERDICT, _STOP, _SUBTREE, _KNOCK, _HELLO, _TEXT = range(6)
-_BARE: dict[int, type[Stop] | type[Knock]] = {_STOP: Stop, _KNOCK: Knock}
+_VERDICT, _STOP, _SUBTREE, _PROBE, _HELLO, _TEXT = range(6)
+_BARE: dict[int, type[Stop] | type[Probe]] = {_STOP: Stop, _PROBE: Probe}
 _MAX_TOKENS = 4096
 _MAX_BYTES = _HEAD.size + 4 * (2 * _MAX_TOKENS + 1)
 _MAX_QUEUED = 1024  # messages, in either direction: more than any policy has under way
@@ -35,7 +35,7 @@ _RECONNECT_MS = 10  # the end that binds may be there a little later
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
 
-def encode(message: Message, stamp: Stamp) -> bytes:
+def encode(message: Message, header: Header) -> bytes:
     """The bytes on the wire."""
     body: tuple[int, ...] = ()
     match message:
@@ -43,18 +43,18 @@ def encode(message: Message, stamp: Stamp) -> bytes:
             kind, body = _VERDICT, tokens
         case Subtree(position, tokens, parents):
             kind, body = _SUBTREE, (position, *tokens, *parents)
-        case Hello(num_known):
+        case ProbeReply(num_known):
             kind, body = _HELLO, (num_known,)
-        case Text(position, tokens, start):
+        case CatchUp(position, tokens, start):
             kind, body = _TEXT, (position, int(start), *tokens)
         case Stop():
             kind = _STOP
-        case Knock():
-            kind = _KNOCK
-    return _HEAD.pack(*stamp, kind) + struct.pack(f"<{len(body)}i", *body)
+        case Probe():
+            kind = _PROBE
+    return _HEAD.pack(*header, kind) + struct.pack(f"<{len(body)}i", *body)
 
 
-def decode(frame: bytes) -> tuple[Message, Stamp]:
+def decode(frame: bytes) -> tuple[Message, Header]:
     """The message and its numbers. PeerError for anything that `encode` does not write."""
     count, rest = divmod(len(frame) - _HEAD.size, 4)
     if count < 0 or rest or len(frame) > _MAX_BYTES:
@@ -64,7 +64,7 @@ def decode(frame: bytes) -> tuple[Message, Stamp]:
     message = _message(kind, body)
     if message is None:
         raise PeerError(f"a message of kind {kind} with {count} numbers makes no sense")
-    return message, Stamp(*numbers)
+    return message, Header(*numbers)
 
 
 def _message(kind: int, body: tuple[int, ...]) -> Message | None:
@@ -76,9 +76,9 @@ def _message(kind: int, body: tuple[int, ...]) -> Message | None:
     if kind == _VERDICT:
         return Verdict(body)
     if kind == _HELLO and len(body) == 1:
-        return Hello(*body)
+        return ProbeReply(*body)
     if kind == _TEXT and len(body) >= 2 and body[1] <= 1:
-        return Text(body[0], body[2:], bool(body[1]))
+        return CatchUp(body[0], body[2:], bool(body[1]))
     return _BARE[kind]() if kind in _BARE and not body else None
 
 
@@ -93,7 +93,7 @@ def _subtree(body: tuple[int, ...]) -> Subtree | None:
 
 
 def _tokens(message: Message) -> Iterable[int]:
-    return message.tokens if isinstance(message, Subtree | Verdict | Text) else ()
+    return message.tokens if isinstance(message, Subtree | Verdict | CatchUp) else ()
 
 
 class Channel:
@@ -106,7 +106,7 @@ class Channel:
     bind : bool
         Exactly one end binds.
     leads : bool
-        Exactly one end, the target's, opens conversations.
+        Exactly one end, the target's, opens sessions.
     vocab_size : int
         A message with any other token makes no sense.
     interrupted : callable
@@ -127,7 +127,7 @@ class Channel:
     ) -> None:
         self._address, self._binds, self._curve = address, bind, curve
         self._open()
-        self._conversation = Conversation(leads=leads)
+        self._session = Session(leads=leads)
         self._vocab_size = vocab_size
         self._interrupted = interrupted
         self._has_met_peer = False
@@ -178,20 +178,20 @@ class Channel:
 
     @property
     def num_refused(self) -> int:
-        """Messages that were not delivered, in all: nonsense, and those of conversations that something broke."""
-        return self._conversation.num_refused
+        """Messages that were not delivered, in all: nonsense, and those of sessions that something broke."""
+        return self._session.num_refused
 
     def begin(self, request: int) -> None:
         """What comes is about this request from now on, or dropped."""
         if not self._socket.poll(0, zmq.POLLOUT):  # no peer
             self._open_again_if_lost()
-        self._conversation.begin(request)
+        self._session.begin(request)
 
     def send(self, message: Message) -> None:
         """Dropped where no peer is there or its queue is full; the very first one may wait a moment for the peer."""
-        if isinstance(message, Knock):  # the peer has been silent
+        if isinstance(message, Probe):  # the peer has been silent
             self._open_again_if_lost()
-        frame = encode(message, self._conversation.stamp(message))
+        frame = encode(message, self._session.header(message))
         if not self._has_met_peer:
             self._socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)
             self._has_met_peer = True
@@ -203,7 +203,7 @@ class Channel:
         os.sched_yield()
 
     def poll(self) -> Message | None:
-        """The next message of this conversation, if it is there."""
+        """The next message of this session, if it is there."""
         os.sched_yield()
         for _ in range(_MAX_REFUSED):
             try:
@@ -216,7 +216,7 @@ class Channel:
         return None
 
     def receive(self, within_s: float | None = None) -> Message | None:
-        """Wait for the next message of this conversation; None if none comes within the bound.
+        """Wait for the next message of this session; None if none comes within the bound.
 
         InterruptedError when told to stop meanwhile.
         """
@@ -235,14 +235,14 @@ class Channel:
 
     def _admitted(self, frame: bytes) -> Message | None:
         try:
-            message, stamp = decode(frame)
+            message, header = decode(frame)
         except PeerError:
-            self._conversation.break_off()
+            self._session.break_off()
             return None
         if max(_tokens(message), default=0) >= self._vocab_size:
-            self._conversation.break_off()
+            self._session.break_off()
             return None
-        return message if self._conversation.admits(stamp, message) else None
+        return message if self._session.admits(header, message) else None
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:

@@ -19,7 +19,7 @@ __all__ = ["Admission"]
 _MOST_RANKS = 1024
 _MOST_CHANNELS = 64
 _CHANNEL_FILE = re.compile(r"channel-\d{1,4}")
-_TEAM = re.compile(r"team-[a-z]{1,20}-\d{1,4}-\d{1,9}")
+_TP_GROUP = re.compile(r"tp-group-[a-z]{1,20}-\d{1,4}-\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,8 @@ class Admission:
             f"1 to {most_context}, which the plan's models know",
         )
         yield "tree_slots", 1 <= setup.tree_slots <= TREE_SLOTS[self.device], f"1 to {TREE_SLOTS[self.device]}"
-        is_team = self._is_team(setup.team) if setup.size > 1 else not setup.team
-        yield "team", is_team, f"a file of {self.own.folder}, or a port of node 0, for a team of several"
+        is_tp_group = self._is_tp_group(setup.tp_group) if setup.size > 1 else not setup.tp_group
+        yield "tp_group", is_tp_group, f"a file of {self.own.folder}, or a port of node 0, for a TP group of several"
         reach = self._may_bind if setup.role is Role.TARGET else self._may_connect
         are_channels = len(setup.channels) <= _MOST_CHANNELS and all(map(reach, setup.channels))
         yield "channels", are_channels, f"sockets of {self.own.folder}, or ports that this node offered"
@@ -87,11 +87,11 @@ class Admission:
     def _most_context(self) -> int:
         return max(ModelSpec.from_directory(model_directory(model.model)).max_position for model in self.models)
 
-    def _is_team(self, team: str) -> bool:
-        scheme, _, place = team.partition("://")
+    def _is_tp_group(self, tp_group: str) -> bool:
+        scheme, _, place = tp_group.partition("://")
         if scheme == "file":
-            return self._is_file(place, _TEAM)
-        return _is_port(team, self.first.address, PORTS) and bool(_TEAM.fullmatch(urlsplit(team).path[1:]))
+            return self._is_file(place, _TP_GROUP)
+        return _is_port(tp_group, self.first.address, PORTS) and bool(_TP_GROUP.fullmatch(urlsplit(tp_group).path[1:]))
 
     def _may_bind(self, channel: str) -> bool:
         return self._is_socket(channel) or _is_port(channel, self.own.address, self.own.ports, path="")

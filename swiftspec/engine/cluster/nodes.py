@@ -20,13 +20,13 @@ from swiftspec.engine.cluster.connection import SILENCE_S, Link
 from swiftspec.engine.cluster.rendezvous import Meeting, NodeFacts
 from swiftspec.engine.cluster.wire import Bye, Clock, Close, Frame, Halt, Message
 from swiftspec.engine.parallel.store import StoreServer
-from swiftspec.engine.process.fork_server_client import Nursery, shared_nursery
-from swiftspec.engine.process.placement import Seat
+from swiftspec.engine.process.fork_server_client import ForkServer, shared_fork_server
+from swiftspec.engine.process.placement import WorkerSpec
 from swiftspec.engine.process.protocol import Command, Failed, Finished, Generate, Report, Setup
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker, check_report
 from swiftspec.errors import EngineError
 
-__all__ = ["NodeSite", "RemoteWorker", "free_ports", "lead", "serve", "shares"]
+__all__ = ["ClusterExecutor", "RemoteWorker", "free_ports", "lead", "serve", "shares"]
 
 _LOOK_EVERY_S = 0.25  # `Silence`, by which a frozen fork server is known, counts no more than this for one look
 _ANSWERS_WITHIN_S = 10.0  # an agent answers when it is done with what it was told before, such as to end a worker
@@ -169,8 +169,8 @@ class RemoteWorker:
         self._peer.link.send(Frame(self._number, message))
 
 
-class NodeSite:
-    """Where an engine's processes run that is spread over nodes; a `Site`.
+class ClusterExecutor:
+    """Where an engine's processes run that is spread over nodes; an `Executor`.
 
     Parameters
     ----------
@@ -183,8 +183,8 @@ class NodeSite:
     curve : Curve
         Keys of what is between nodes.
     store : callable
-        `tcp://host:port` where teams meet that span nodes; asked only if there are any.
-    nursery : Nursery
+        `tcp://host:port` where TP groups meet that span nodes; asked only if there are any.
+    fork_server : ForkServer
         Of node 0's own processes.
 
     Raises
@@ -201,10 +201,10 @@ class NodeSite:
         *,
         curve: Curve,
         store: Callable[[], str],
-        nursery: Nursery,
+        fork_server: ForkServer,
     ) -> None:
         self._nodes, self._peers, self._owned = nodes, peers, owned
-        self._curve, self._store, self._nursery = curve, store, nursery
+        self._curve, self._store, self._fork_server = curve, store, fork_server
         # Nodes that are processes of one machine count its devices together.
         hosts: dict[int, int] = {}
         for node, devices in zip(nodes, owned, strict=True):
@@ -217,7 +217,7 @@ class NodeSite:
     def num_devices(self, device: Device) -> int:  # noqa: ARG002 - every node has said how many it has of that kind
         return max(map(max, self._owned)) + 1
 
-    def channel(self, target: Seat, draft: Seat) -> str:
+    def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:
         node, other = self._node_of(target.devices), self._node_of(draft.devices)
         if node.host == other.host:
             return f"ipc://{node.folder}/channel-{target.group}"
@@ -227,18 +227,18 @@ class NodeSite:
             )
         return f"tcp://{node.address}:{node.ports[target.group]}"
 
-    def team(self, name: str, setups: Sequence[Setup]) -> str:
+    def tp_group(self, name: str, setups: Sequence[Setup]) -> str:
         nodes = [self._node_of(setup.devices) for setup in setups]
         if all(node.host == nodes[0].host for node in nodes):
-            return f"file://{nodes[0].folder}/team-{name}"
-        return f"{self._store()}/team-{name}"
+            return f"file://{nodes[0].folder}/tp-group-{name}"
+        return f"{self._store()}/tp-group-{name}"
 
     def start(self, setup: Setup) -> Worker:
         rank = self._node_of(setup.devices).rank
         local = replace(setup, devices=tuple(device - self._first[rank] for device in setup.devices))
         if rank:
             return self._peers[rank].start(local)
-        return LocalWorker.start(replace(local, curve=self._curve), self._nursery)
+        return LocalWorker.start(replace(local, curve=self._curve), self._fork_server)
 
     def _node_of(self, devices: tuple[int, ...]) -> NodeFacts:
         for node, owned in zip(self._nodes, self._owned, strict=True):
@@ -248,8 +248,8 @@ class NodeSite:
 
 
 @contextmanager
-def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], curve: Curve) -> Iterator[NodeSite]:
-    """Node 0's part: every node as one site, until the end, at which all others end.
+def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], curve: Curve) -> Iterator[ClusterExecutor]:
+    """Node 0's part: every node as one executor, until the end, at which all others end.
 
     Raises
     ------
@@ -270,8 +270,8 @@ def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], cur
         def store() -> str:
             return f"tcp://{own.address}:{stack.enter_context(StoreServer(own.address, 0, curve)).port}"
 
-        nursery = stack.enter_context(shared_nursery())
-        yield NodeSite(nodes, peers, owned, curve=curve, store=store, nursery=nursery)
+        fork_server = stack.enter_context(shared_fork_server())
+        yield ClusterExecutor(nodes, peers, owned, curve=curve, store=store, fork_server=fork_server)
 
 
 def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[ModelRef], device: Device) -> None:
@@ -297,9 +297,9 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[Mo
     admission = Admission(
         own=own, first=first, models=models, device=device, shares_machine=meeting.rendezvous.is_process
     )
-    with shared_nursery() as nursery, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
+    with shared_fork_server() as fork_server, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
         link.await_peer(meeting.rendezvous.timeout_s)
-        agent = _Agent(link, admission, curve, nursery)
+        agent = _Agent(link, admission, curve, fork_server)
         try:
             while agent.obey():
                 agent.pass_on()
@@ -311,9 +311,9 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[Mo
 class _Agent:
     """Workers of this node, by the numbers that node 0 gave them."""
 
-    def __init__(self, link: Link, admission: Admission, curve: Curve, nursery: Nursery) -> None:
+    def __init__(self, link: Link, admission: Admission, curve: Curve, fork_server: ForkServer) -> None:
         self._link, self._admission, self._curve = link, admission, curve
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._workers: dict[int, LocalWorker] = {}
 
     @property
@@ -344,7 +344,7 @@ class _Agent:
                 f"node 0 asks for process {number} beside {len(self._workers)}; expected a new one of {most}"
             )
         try:
-            self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._nursery)
+            self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._fork_server)
         except (ValueError, EngineError) as error:  # not node 0's fault; the other workers go on
             self._tell_failure(number, error)
 

@@ -24,11 +24,11 @@ from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampler import top_candidates
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.spec import Inflation, ModelSpec
 
-__all__ = ["Decoder"]
+__all__ = ["CpuDecoder"]
 
 
 class _Workspace:
@@ -65,12 +65,12 @@ class _Step:
         return self.residual.shape[0]
 
 
-class Decoder:
+class CpuDecoder:
     """A loaded model. One instance serves any number of caches, one forward at a time.
 
     The residual stream, norms and rotations are fp32; weights, products and the cache are in `dtype`.
 
-    The ranks of a team each hold a shard of `spec`, whose `weights` these are, and make the same calls. Logits are rank
+    The ranks of a TP group each hold a shard of `spec`, whose `weights` these are, and make the same calls. Logits are rank
     0's to read.
     """
 
@@ -80,12 +80,12 @@ class Decoder:
         weights: Mapping[str, Tensor],
         *,
         dtype: torch.dtype = torch.float32,
-        team: Team | None = None,
+        tp_group: TPGroup | None = None,
     ) -> None:
         self.spec = spec
         self.dtype = dtype
-        self._team = team or Team()
-        self._held = spec = local_spec(spec, rank=self._team.rank, size=self._team.size)
+        self._tp_group = tp_group or TPGroup()
+        self._held = spec = local_spec(spec, rank=self._tp_group.rank, size=self._tp_group.size)
         self._embedding = weights["model.embed_tokens.weight"].to(dtype)
         self._layers = [build_layer(weights, index, spec, dtype=dtype) for index in range(spec.num_layers)]
         self._head = build_head(weights, spec, dtype=dtype)
@@ -106,15 +106,15 @@ class Decoder:
         dtype: torch.dtype = torch.float32,
         inflation: Inflation | None = None,
         seed: int = 0,
-        team: Team | None = None,
-    ) -> Decoder:
+        tp_group: TPGroup | None = None,
+    ) -> CpuDecoder:
         """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
 
         ValueError in one sentence if the directory cannot be used.
         """
-        team = team or Team()
-        spec, weights = load_model(directory, rank=team.rank, size=team.size, inflation=inflation, seed=seed)
-        return cls(spec, weights, dtype=dtype, team=team)
+        tp_group = tp_group or TPGroup()
+        spec, weights = load_model(directory, rank=tp_group.rank, size=tp_group.size, inflation=inflation, seed=seed)
+        return cls(spec, weights, dtype=dtype, tp_group=tp_group)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache that fits this model; as long as its longest context unless `capacity` says otherwise."""
@@ -270,16 +270,16 @@ class Decoder:
         work.qk_complex.mul_(step.turns)
         work.attention.queries_GRJD.copy_(work.queries_GRJD)
         next(step.new_slots).copy_(step.new)
-        return self._team.all_reduce(layer.output(work.attention(next(step.keys), next(step.values))))
+        return self._tp_group.all_reduce(layer.output(work.attention(next(step.keys), next(step.values))))
 
     def _feed(self, step: _Step, layer: Layer) -> None:
         gate, up = layer.gate_up(self._normalised(step)).chunk(2, -1)
-        step.residual.add_(self._team.all_reduce(layer.down(F.silu(gate).mul_(up))))
+        step.residual.add_(self._tp_group.all_reduce(layer.down(F.silu(gate).mul_(up))))
 
     def _logits(self, step: _Step, *, row: int | None = None) -> Tensor:
         """Of all rows, or of one."""
         hidden = self._normalised(step)
-        return self._team.gather(
+        return self._tp_group.gather(
             self._head(hidden if row is None else hidden[row : row + 1]), self.spec.vocab_size
         ).float()
 

@@ -10,17 +10,17 @@ from torch import Tensor
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
 from swiftspec.engine.model.gpu_layers import Step
 from swiftspec.engine.model.gpu_ops import Ops
-from swiftspec.engine.model.input_batch import BUCKETS, Moves, Rows
+from swiftspec.engine.model.input_batch import CAPTURE_SIZES, InputBatch, SlotMoves
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["StaticCache"]
+__all__ = ["GpuKVCache"]
 
 _WORD_BITS = 32
 
 
-class StaticCache(KVCache):
-    """Keys and values of one sequence on a device, with room behind them for the rows that fill up a bucket.
+class GpuKVCache(KVCache):
+    """Keys and values of one sequence on a device, with room behind them for the rows that fill up a capture size.
 
     The host knows the lengths and tells the device with every step. A move is not waited for: it is done before the
     next forward of the same stream, whose latency it is part of.
@@ -49,13 +49,13 @@ class StaticCache(KVCache):
         num_words = -(-tree_slots // _WORD_BITS)
         self.tree_slots = num_words * _WORD_BITS
         # Zeros, spare slots too: masks multiply, and what they hide must not be a NaN.
-        spare = max(self.tree_slots, BUCKETS[-1])
+        spare = max(self.tree_slots, CAPTURE_SIZES[-1])
         super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
-        self.workspace = ops.tree_attention_workspace(BUCKETS[-1], spec.num_heads, self.data[0, 0])
-        self.rows = Rows(num_words=num_words, device=pool.device)
+        self.workspace = ops.tree_attention_workspace(CAPTURE_SIZES[-1], spec.num_heads, self.data[0, 0])
+        self.rows = InputBatch(num_words=num_words, device=pool.device)
         self.replays: dict[tuple[str, int], Replay[Step]] = {}
         self.candidates: dict[tuple[str, int, int], Replay[Tensor]] = {}
-        moves = Moves(num_slots=self.tree_slots, device=pool.device)
+        moves = SlotMoves(num_slots=self.tree_slots, device=pool.device)
         self._moves = moves
         self._mover = Replay(
             lambda: ops.keep_slots(self.data, moves.slots_K, moves.lengths_2, moves.num_verified), pool

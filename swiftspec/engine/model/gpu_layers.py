@@ -15,7 +15,7 @@ from swiftspec.engine.model.gpu_ops import Ops
 from swiftspec.engine.model.gpu_weights import Projection, Weight, WeightFormat, build_layer
 from swiftspec.engine.model.loader import local_spec
 from swiftspec.engine.model.rope import rotations
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["Attend", "Groups", "Layers", "Step"]
@@ -49,11 +49,11 @@ class Layers:
         *,
         weight_format: WeightFormat,
         device: torch.device,
-        team: Team,
+        tp_group: TPGroup,
     ) -> None:
         self._vocab_size = spec.vocab_size
-        self._team = team
-        self._spec = spec = local_spec(spec, rank=team.rank, size=team.size)
+        self._tp_group = tp_group
+        self._spec = spec = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
         self._device = device
         self._layers = [
             build_layer(weights, index, spec, weight_format=weight_format, device=device)
@@ -103,7 +103,7 @@ class Layers:
         update = None if step.update is None else step.update[rows]
         hidden = step.ops.rms_norm(step.residual[rows], update, self._norm, eps=self._spec.rms_norm_eps)
         step.update = None
-        step.logits = self._team.gather(step.ops.linear(hidden, self._head), self._vocab_size).float()
+        step.logits = self._tp_group.gather(step.ops.linear(hidden, self._head), self._vocab_size).float()
 
     def cos_sin(self, capacity: int) -> Tensor:
         """fp32 [capacity, D]: cosines, then sines. A table per capacity: recorded graphs know its address."""

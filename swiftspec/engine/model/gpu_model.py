@@ -1,6 +1,6 @@
 """Decoder of the Llama family on static buffers: every forward is the same few launches, recorded as one CUDA graph.
 
-R rows, filled up to a bucket; V vocabulary; H query heads, G key/value heads, D head dimension.
+R rows, filled up to a capture size; V vocabulary; H query heads, G key/value heads, D head dimension.
 The same methods as `model.Decoder`, whose logits these are. On a CPU the same steps run in plain torch, one by one.
 """
 
@@ -20,17 +20,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
-from swiftspec.engine.model.gpu_kv_cache import StaticCache
+from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu_layers import Groups, Layers, Step
 from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, joined_ops, ops_for
 from swiftspec.engine.model.gpu_weights import FORMATS, WeightFormat
-from swiftspec.engine.model.input_batch import ancestor_words, bucket_of, packed, unpacked
+from swiftspec.engine.model.input_batch import ancestor_words, capture_size_of, packed, unpacked
 from swiftspec.engine.model.loader import load_model, local_spec
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.spec import Inflation, ModelSpec
 
-__all__ = ["StaticDecoder"]
+__all__ = ["GpuDecoder"]
 
 _PREFILL_ROWS = 512
 # torch prefers cuDNN on Hopper, which builds a plan for every new shape of a mask: 0.4 s for each new prompt length.
@@ -54,11 +54,11 @@ class _Halfway(NamedTuple):
     num_rows: int
 
 
-class StaticDecoder:
+class GpuDecoder:
     """A loaded model. One instance serves any number of caches of its own, one forward at a time.
 
     The residual stream, norms and rotations are fp32; activations, products and the cache are in the format's dtype.
-    Logits are valid until the next forward: on a GPU its graph overwrites them. The ranks of a team each hold a shard
+    Logits are valid until the next forward: on a GPU its graph overwrites them. The ranks of a TP group each hold a shard
     of `spec`, whose `weights` these are, and make the same calls. Logits are rank 0's to read.
     """
 
@@ -70,19 +70,19 @@ class StaticDecoder:
         weight_format: WeightFormat,
         device: torch.device | str,
         ops: Ops | None = None,
-        team: Team | None = None,
+        tp_group: TPGroup | None = None,
     ) -> None:
-        team = team or Team()
+        tp_group = tp_group or TPGroup()
         self.spec = spec
         self.device = torch.device(device)
         self.dtype = weight_format.dtype
-        self._held = local_spec(spec, rank=team.rank, size=team.size)
+        self._held = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
         self._ops = joined_ops(
-            ops or ops_for(self.device), team, hidden=spec.hidden_size, dtype=self.dtype, device=self.device
+            ops or ops_for(self.device), tp_group, hidden=spec.hidden_size, dtype=self.dtype, device=self.device
         )
         # Kernels are for a few rows: a prompt is multiplied by what is made for many.
         self._prefill_ops = dataclasses.replace(self._ops, **PRODUCTS)
-        self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device, team=team)
+        self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device, tp_group=tp_group)
         one_by_one = [(index,) for index in range(spec.num_layers)]
         self._exact: Groups = one_by_one
         self._fuzzy: Groups = layer_groups(range(spec.num_layers))
@@ -101,21 +101,21 @@ class StaticDecoder:
         inflation: Inflation | None = None,
         seed: int = 0,
         ops: Ops | None = None,
-        team: Team | None = None,
-    ) -> StaticDecoder:
+        tp_group: TPGroup | None = None,
+    ) -> GpuDecoder:
         """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
 
         ValueError in one sentence if the directory cannot be used.
         """
-        team = team or Team()
+        tp_group = tp_group or TPGroup()
         spec, weights = load_model(
-            directory, rank=team.rank, size=team.size, inflation=inflation, seed=seed, device=device
+            directory, rank=tp_group.rank, size=tp_group.size, inflation=inflation, seed=seed, device=device
         )
-        return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, team=team)
+        return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, tp_group=tp_group)
 
-    def new_cache(self, capacity: int | None = None, *, tree_slots: int = TREE_SLOTS["cuda"]) -> StaticCache:
+    def new_cache(self, capacity: int | None = None, *, tree_slots: int = TREE_SLOTS["cuda"]) -> GpuKVCache:
         """An empty cache; as long as the model's longest context unless `capacity` says otherwise."""
-        return StaticCache(
+        return GpuKVCache(
             self._held,
             capacity=capacity or self.spec.max_position,
             tree_slots=tree_slots,
@@ -124,9 +124,9 @@ class StaticDecoder:
             ops=self._ops,
         )
 
-    def warm_up(self, row_counts: Iterable[int], cache: StaticCache) -> None:
-        """Run every kind of forward in the buckets of these row counts, which records it; `cache` stays empty."""
-        for num_rows in sorted({bucket_of(num_rows) for num_rows in row_counts}):
+    def warm_up(self, row_counts: Iterable[int], cache: GpuKVCache) -> None:
+        """Run every kind of forward in the capture sizes of these row counts, which records it; `cache` stays empty."""
+        for num_rows in sorted({capture_size_of(num_rows) for num_rows in row_counts}):
             if num_rows > min(cache.tree_slots, cache.capacity):
                 break
             tokens, positions, ancestors = [0] * num_rows, range(num_rows), [0] * num_rows
@@ -144,11 +144,11 @@ class StaticDecoder:
         tokens: Sequence[int],
         positions: Sequence[int],
         ancestors: Sequence[int],
-        cache: StaticCache,
+        cache: GpuKVCache,
         *,
         fuzzy: bool = False,
     ) -> Tensor:
-        """As `Decoder.forward`, for at most 64 rows; logits [R, V] in fp32 on the device."""
+        """As `CpuDecoder.forward`, for at most 64 rows; logits [R, V] in fp32 on the device."""
         size = self._send(tokens, positions, ancestors, cache)
         step = self._replay("fuzzy" if fuzzy else "forward", size, cache)
         cache.extend_tree(len(tokens))
@@ -156,7 +156,7 @@ class StaticDecoder:
 
     @torch.inference_mode()
     def exit(
-        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: StaticCache
+        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: GpuKVCache
     ) -> Tensor:
         """What the first half of the layers would answer to `forward`. Only its `finish` may follow."""
         size = self._send(tokens, positions, ancestors, cache)
@@ -165,7 +165,7 @@ class StaticDecoder:
         return step.logits[: len(tokens)]
 
     @torch.inference_mode()
-    def finish(self, cache: StaticCache) -> Tensor:
+    def finish(self, cache: GpuKVCache) -> Tensor:
         """The rest of the forward that `exit` began, with its answer."""
         assert self._halfway is not None, "an exit comes before"
         _, size, num_rows = self._halfway
@@ -175,8 +175,8 @@ class StaticDecoder:
         return step.logits[:num_rows]
 
     @torch.inference_mode()
-    def candidates(self, logits: Tensor, k: int, cache: StaticCache) -> tuple[list[list[int]], list[list[float]]]:
-        """As `Decoder.candidates`, of the last forward or half of one, whose logits these are; recorded as well."""
+    def candidates(self, logits: Tensor, k: int, cache: GpuKVCache) -> tuple[list[list[int]], list[list[float]]]:
+        """As `CpuDecoder.candidates`, of the last forward or half of one, whose logits these are; recorded as well."""
         assert self._answer is not None, "a forward comes before"
         kind, size, step = self._answer
         assert logits.data_ptr() == step.logits.data_ptr(), "these are the last forward's logits"
@@ -187,8 +187,8 @@ class StaticDecoder:
         return unpacked(replay()[:, : len(logits)])
 
     @torch.inference_mode()
-    def prefill(self, tokens: Sequence[int], cache: StaticCache) -> Tensor | None:
-        """As `Decoder.prefill`. Not recorded: chunks of a prompt come in any length, and once."""
+    def prefill(self, tokens: Sequence[int], cache: GpuKVCache) -> Tensor | None:
+        """As `CpuDecoder.prefill`. Not recorded: chunks of a prompt come in any length, and once."""
         if cache.tree_length:
             raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
         cache.require_room(len(tokens))
@@ -205,7 +205,7 @@ class StaticDecoder:
         return step.logits[0]
 
     def _send(
-        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: StaticCache
+        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: GpuKVCache
     ) -> int:
         """Rows to the device; with how many rows the forward is to run."""
         if not len(tokens) == len(positions) == len(ancestors) > 0:
@@ -217,7 +217,7 @@ class StaticDecoder:
             raise ValueError(f"positions are {list(positions)}; expected 0 to {cache.capacity - 1}")
         self._check_tokens(tokens)
         cache.require_tree_room(len(tokens))
-        size = bucket_of(len(tokens))
+        size = capture_size_of(len(tokens))
         words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
         lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
         cache.rows.send(tokens, positions, words, **lengths)
@@ -229,7 +229,7 @@ class StaticDecoder:
         if wrong:
             raise ValueError(f"tokens have {wrong[0]} among them; expected 0 to {self.spec.vocab_size - 1}")
 
-    def _replay(self, kind: str, size: int, cache: StaticCache) -> Step:
+    def _replay(self, kind: str, size: int, cache: GpuKVCache) -> Step:
         replay = cache.replays.get((kind, size))
         if replay is None:
             steps: dict[str, Callable[[], Step]] = {
@@ -246,7 +246,7 @@ class StaticDecoder:
         assert self._answer is not None, "a forward comes before"
         return packed(*self._ops.top_candidates(self._answer.step.logits, k))
 
-    def _from_rows(self, size: int, cache: StaticCache, groups: Groups) -> Step:
+    def _from_rows(self, size: int, cache: GpuKVCache, groups: Groups) -> Step:
         """Through `groups` of the layers from what `cache.rows` says, and to the head."""
         rows = cache.rows
         attend = partial(
@@ -278,7 +278,7 @@ class StaticDecoder:
         self._layers.read_out(step)
         return step
 
-    def _begin_chunk(self, tokens: Tensor, cache: StaticCache) -> Step:
+    def _begin_chunk(self, tokens: Tensor, cache: GpuKVCache) -> Step:
         """Rows behind the prefix that see it and each other, causally."""
         first, num_rows = cache.prefix_length, len(tokens)
         visible = torch.ones(num_rows, first + num_rows, dtype=torch.bool, device=self.device).tril(first)

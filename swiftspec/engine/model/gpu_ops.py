@@ -23,7 +23,7 @@ from torch import Tensor
 
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.gpu_weights import Quantised
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 
 __all__ = ["PRODUCTS", "Ops", "joined_ops", "ops_for", "reference_ops", "triton_ops"]
 
@@ -122,29 +122,29 @@ def _pdl_is_wanted() -> bool:
     return wanted == "1"
 
 
-def joined_ops(ops: Ops, team: Team, *, hidden: int, dtype: torch.dtype, device: torch.device) -> Ops:
-    """`ops` in a team, whose ranks' updates are partial sums. On GPUs all of its ranks call this together."""
-    if team.size == 1:
+def joined_ops(ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> Ops:
+    """`ops` in a TP group, whose ranks' updates are partial sums. On GPUs all of its ranks call this together."""
+    if tp_group.size == 1:
         return ops
     if device.type == "cuda":
         return dataclasses.replace(
-            ops, rms_norm=_reducing_on_gpus(ops, team, hidden=hidden, dtype=dtype, device=device)
+            ops, rms_norm=_reducing_on_gpus(ops, tp_group, hidden=hidden, dtype=dtype, device=device)
         )
 
     def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
-        total = None if update_RH is None else team.all_reduce(update_RH)
+        total = None if update_RH is None else tp_group.all_reduce(update_RH)
         return ops.rms_norm(residual_RH, total, weight_H, eps=eps)
 
     return dataclasses.replace(ops, rms_norm=rms_norm)
 
 
 def _reducing_on_gpus(
-    ops: Ops, team: Team, *, hidden: int, dtype: torch.dtype, device: torch.device
+    ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, device: torch.device
 ) -> Callable[..., Tensor]:
     """One kernel with the norm for few rows where the GPUs have symmetric memory, else NCCL before it."""
     from swiftspec.kernels.all_reduce import AllReduce
 
-    reduce = AllReduce.connect(team.group, hidden=hidden, dtype=dtype, device=device)
+    reduce = AllReduce.connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
 
     def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
         if update_RH is None:

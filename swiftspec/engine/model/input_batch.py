@@ -1,6 +1,6 @@
 """What a step is told, at fixed places on the device, and what it answers: each copied in one piece.
 
-B rows of the largest bucket, W words of ancestors per row, K tree slots.
+B rows of the largest capture size, W words of ancestors per row, K tree slots.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["BUCKETS", "Moves", "Rows", "ancestor_words", "bucket_of", "packed", "unpacked"]
+__all__ = ["CAPTURE_SIZES", "InputBatch", "SlotMoves", "ancestor_words", "capture_size_of", "packed", "unpacked"]
 
-BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+CAPTURE_SIZES = (1, 2, 4, 8, 16, 32, 64)
 _WORD_BYTES = 4
 _ALIGNED = 4  # int32 numbers: kernels load 16 bytes at once from where a view begins
 
 Words = np.ndarray[Any, np.dtype[np.int32]]
 
 
-def bucket_of(num_rows: int) -> int:
+def capture_size_of(num_rows: int) -> int:
     """The fewest rows, of those that forwards are made for, that hold `num_rows`. ValueError beyond the most."""
-    for bucket in BUCKETS:
-        if num_rows <= bucket:
-            return bucket
-    raise ValueError(f"forward has {num_rows} rows; expected at most {BUCKETS[-1]} on static buffers")
+    for capture_size in CAPTURE_SIZES:
+        if num_rows <= capture_size:
+            return capture_size
+    raise ValueError(f"forward has {num_rows} rows; expected at most {CAPTURE_SIZES[-1]} on static buffers")
 
 
 def ancestor_words(ancestors: Sequence[int], tree_length: int, num_words: int) -> Words:
@@ -81,15 +81,15 @@ class _Staging:
             self._copied.record()
 
 
-class Rows(_Staging):
-    """The rows of a forward, filled up to a bucket with copies of the last one.
+class InputBatch(_Staging):
+    """The rows of a forward, filled up to a capture size with copies of the last one.
 
     A copy's keys and values land behind the real rows' slots, where nobody looks; it sees what its original sees, so
     that it computes with numbers, never with none.
     """
 
     def __init__(self, *, num_words: int, device: torch.device) -> None:
-        most = BUCKETS[-1]
+        most = CAPTURE_SIZES[-1]
         self.num_words = num_words
         super().__init__({"lengths": 2, "tokens": most, "positions": most, "ancestors": most * num_words}, device)
         self.lengths_2: Tensor = self._views["lengths"]
@@ -99,7 +99,7 @@ class Rows(_Staging):
     def send(
         self, tokens: Sequence[int], positions: Sequence[int], words: Words, *, prefix_length: int, tree_length: int
     ) -> None:
-        """To the device; at most as many rows as the largest bucket."""
+        """To the device; at most as many rows as the largest capture size."""
         parts, num_rows = self._writable(), len(tokens)
         parts["lengths"][:] = prefix_length, tree_length
         for name, values in (("tokens", tokens), ("positions", positions)):
@@ -122,7 +122,7 @@ class Rows(_Staging):
         return self._ancestors_view[:num_rows]
 
 
-class Moves(_Staging):
+class SlotMoves(_Staging):
     """Tree slots to keep."""
 
     def __init__(self, *, num_slots: int, device: torch.device) -> None:

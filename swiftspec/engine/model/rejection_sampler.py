@@ -32,7 +32,7 @@ from torch import Tensor
 from swiftspec.engine.model.sampler import Floats, Sampler, gumbel, stream
 from swiftspec.policies.effects import Candidates, Role, Row
 
-__all__ = ["Book", "Proposal", "ResidualSampling", "accept", "draw"]
+__all__ = ["Proposal", "ProposalsBySlot", "RejectionSampler", "accept", "draw"]
 
 # Uses of randomness beside the target's draws: the draft must not know what the target's tokens will be.
 _COINS, _CANDIDATES = 1, 2
@@ -110,7 +110,7 @@ class _Cache:
         self.tree = kept[num_verified:]
 
 
-class Book:
+class ProposalsBySlot:
     """Proposals by path, from the draft's forward until its cache drops the row."""
 
     def __init__(self) -> None:
@@ -151,12 +151,12 @@ class Book:
             self._proposals = {path: self._proposals[path] for path in tree}
 
 
-class ResidualSampling:
+class RejectionSampler:
     """Candidates and choices of one request whose two models are in one process."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._book = Book()
+        self._book = ProposalsBySlot()
         self._generator = stream(sampler.seed, 0, use=_CANDIDATES)
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> None:

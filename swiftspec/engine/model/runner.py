@@ -10,19 +10,19 @@ from torch import Tensor
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import usable_device
-from swiftspec.engine.model.cpu_model import Decoder
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_weights import FORMATS
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies.effects import Row
 
-__all__ = ["DTYPES", "AnyCache", "AnyDecoder", "CachedDecoder"]
+__all__ = ["DTYPES", "Cache", "Decoder", "ModelRunner"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class AnyCache(Protocol):
+class Cache(Protocol):
     """A cache, as its owner sees it."""
 
     prefix_length: int
@@ -35,8 +35,8 @@ class AnyCache(Protocol):
         """Keep tree slots in this order; the first `num_verified` join the prefix."""
 
 
-class AnyDecoder(Protocol):
-    """What `Decoder` and `StaticDecoder` have in common; each knows only caches that it made."""
+class Decoder(Protocol):
+    """What `CpuDecoder` and `GpuDecoder` have in common; each knows only caches that it made."""
 
     spec: ModelSpec
 
@@ -70,10 +70,10 @@ class AnyDecoder(Protocol):
         """The `k` likeliest tokens behind each row of the last forward, whose logits these are, and their log-probs."""
 
 
-class CachedDecoder:
+class ModelRunner:
     """One sequence at a time."""
 
-    def __init__(self, decoder: AnyDecoder, cache: AnyCache) -> None:
+    def __init__(self, decoder: Decoder, cache: Cache) -> None:
         self._decoder = decoder
         self._cache = cache
 
@@ -85,11 +85,11 @@ class CachedDecoder:
         max_context: int,
         tree_slots: int,
         device: str = "cpu",
-        team: Team | None = None,
-    ) -> CachedDecoder:
+        tp_group: TPGroup | None = None,
+    ) -> ModelRunner:
         """A model with room for `max_context` tokens and `tree_slots` tree nodes behind them, on `cpu` or `cuda:N`.
 
-        In a team, this rank's shard of it: all ranks load, warm up and run it together. A GPU has to be the current
+        In a TP group, this rank's shard of it: all ranks load, warm up and run it together. A GPU has to be the current
         one. ValueError, in one sentence, if the model, its inflation or the device cannot be used.
         """
         place = usable_device(device)
@@ -100,12 +100,12 @@ class CachedDecoder:
         inflation = Inflation.parse(reference.inflate) if reference.inflate else None
         capacity = max_context + tree_slots
         if place.type == "cpu":
-            decoder = Decoder.load(directory, dtype=DTYPES[reference.dtype], inflation=inflation, team=team)
+            decoder = CpuDecoder.load(directory, dtype=DTYPES[reference.dtype], inflation=inflation, tp_group=tp_group)
             return cls(decoder, decoder.new_cache(capacity))
         try:
             weight_format = FORMATS[reference.dtype]
-            static = StaticDecoder.load(
-                directory, weight_format=weight_format, device=place, inflation=inflation, team=team
+            static = GpuDecoder.load(
+                directory, weight_format=weight_format, device=place, inflation=inflation, tp_group=tp_group
             )
             return cls(static, static.new_cache(capacity, tree_slots=tree_slots))
         except torch.OutOfMemoryError:

@@ -1,4 +1,4 @@
-"""One program for all ranks of a team: the leader runs it and says which forwards, the followers do the same.
+"""One program for all ranks of a TP group: the leader runs it and says which forwards, the followers do the same.
 
 A note names the call and the model, since co-located roles share their ranks. Bytes of numbers, no pickle.
 """
@@ -13,10 +13,10 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.policies.effects import Role, Row
 
-__all__ = ["Leading", "follow"]
+__all__ = ["ShardedModel", "follow"]
 
 _HEAD = struct.Struct("<5i")  # call, role, numbers, number beside them, bytes of a mask
 _ROLES = tuple(Role)
@@ -42,8 +42,8 @@ class _Note(NamedTuple):
     rows: Sequence[Row] = ()
 
 
-class Leading:
-    """A model whose shards are on the ranks of a team, as its leader drives it: `protocol.Model`.
+class ShardedModel:
+    """A model whose shards are on the ranks of a TP group, as its leader drives it: `protocol.Model`.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ class Leading:
         What the followers know the model by.
     """
 
-    def __init__(self, model: Model, team: Team, role: Role) -> None:
+    def __init__(self, model: Model, tp_group: TPGroup, role: Role) -> None:
         self._model = model
-        self._team = team
+        self._tp_group = tp_group
         self._role = role
 
     def reset(self) -> None:
@@ -93,13 +93,13 @@ class Leading:
         self._model.keep(slots, num_verified)
 
     def _tell(self, call: _Call, **values: Any) -> None:
-        self._team.tell(_encoded(_Note(call, self._role, **values)))
+        self._tp_group.tell(_encoded(_Note(call, self._role, **values)))
 
 
-def follow(models: Mapping[Role, Model], team: Team) -> None:
+def follow(models: Mapping[Role, Model], tp_group: TPGroup) -> None:
     """Do with this rank's shards what the leader does with its own, until dismissed or a rank is gone."""
     try:
-        while note := team.listen():
+        while note := tp_group.listen():
             _obey(_decoded(note), models)
     except ConnectionError:
         return  # the leader will hear of it, unless it is the one

@@ -6,13 +6,13 @@ import time
 
 import torch
 
-from swiftspec.engine.model.runner import AnyDecoder
+from swiftspec.engine.model.runner import Decoder
 
 __all__ = ["forward_latencies_s"]
 
 
 def forward_latencies_s(
-    decoder: AnyDecoder, *, rows: int, context: int, repeats: int = 20, warmup: int = 3
+    decoder: Decoder, *, rows: int, context: int, repeats: int = 20, warmup: int = 3
 ) -> list[float]:
     """Seconds of `repeats` forwards of `rows` rows, a chain behind a prefix of `context` tokens.
 

@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import FileStore  # type: ignore[attr-defined]
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.parallel.store import NodeStore
 
-__all__ = ["SilentTeam", "Team"]
+__all__ = ["NoOpTPGroup", "TPGroup"]
 
 # Nobody waits for a dead rank, whose connections close. So a timeout would only end a rank that has nothing to do.
 _TIMEOUT = timedelta(days=365)
@@ -36,11 +36,11 @@ _LENGTH = struct.Struct("<q")
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
-class Team:
-    """The ranks of a process group, as one of them; a team of one has no group and nothing to do.
+class TPGroup:
+    """The ranks of a process group, as one of them; a TP group of one has no group and nothing to do.
 
     Collectives are called by all ranks in the same order, with the same shapes. ConnectionError, at once, when a rank
-    is gone: the team is then of no more use.
+    is gone: the TP group is then of no more use.
 
     Attributes
     ----------
@@ -56,14 +56,16 @@ class Team:
         self._place: _Place | None = None
 
     @classmethod
-    def join(cls, store: str, *, rank: int, size: int, device: torch.device | str, curve: Curve | None = None) -> Team:
+    def join(
+        cls, store: str, *, rank: int, size: int, device: torch.device | str, curve: Curve | None = None
+    ) -> TPGroup:
         """Meet the other ranks; returns when all are there.
 
         Parameters
         ----------
         store : str
             Where they meet: `file:///path`, of a file that is not there yet, on one machine; `tcp://host:port/prefix`
-            of a running `StoreServer`, where every team has a prefix of its own, across machines.
+            of a running `StoreServer`, where every TP group has a prefix of its own, across machines.
         device : torch.device or str
             What this rank computes on.
         curve : Curve, optional
@@ -76,10 +78,10 @@ class Team:
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank is {rank}; expected 0 to {size - 1}, there being {size}")
-        team = cls()
+        tp_group = cls()
         if size == 1:
-            return team
-        team._place = place = _meeting_place(store, size, curve)
+            return tp_group
+        tp_group._place = place = _meeting_place(store, size, curve)
         is_cuda = torch.device(device).type == "cuda"
         # Read when the group is made; the process has one group.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", place.interface)
@@ -91,8 +93,8 @@ class Team:
             timeout=_TIMEOUT,
             device_id=torch.device(device) if is_cuda else None,
         )
-        team.rank, team.size = rank, size
-        return team
+        tp_group.rank, tp_group.size = rank, size
+        return tp_group
 
     @property
     def is_leader(self) -> bool:
@@ -100,15 +102,15 @@ class Team:
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """The process group, of a team of several."""
+        """The process group, of a TP group of several."""
         group = dist.group.WORLD
-        assert group is not None, "a team of one has none"
+        assert group is not None, "a TP group of one has none"
         return group
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all ranks' `x`, in fp32 and in the ranks' order, so that all have the same bits.
 
-        In `x` itself on a GPU; a team of one answers `x`.
+        In `x` itself on a GPU; a TP group of one answers `x`.
         """
         if self.size == 1:
             return x
@@ -182,15 +184,15 @@ class Team:
         return parts
 
 
-class SilentTeam(Team):
-    """Ranks that compute what they compute in a team, but send nothing: what they answer is wrong.
+class NoOpTPGroup(TPGroup):
+    """Ranks that compute what they compute in a TP group, but send nothing: what they answer is wrong.
 
-    It shows what forwards take without the others. A leader's notes go by the team itself.
+    It shows what forwards take without the others. A leader's notes go by the TP group itself.
     """
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, tp_group: TPGroup) -> None:
         super().__init__()
-        self.rank, self.size = team.rank, team.size
+        self.rank, self.size = tp_group.rank, tp_group.size
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
@@ -203,7 +205,7 @@ def _started(tensor: Tensor) -> dist.Work:
     try:
         work: dist.Work | None = dist.broadcast(tensor, src=0, async_op=True)
     except RuntimeError as error:
-        raise ConnectionError(f"a rank of this team is gone: {error}") from None
+        raise ConnectionError(f"a rank of this TP group is gone: {error}") from None
     assert work is not None, "this rank is in the group"
     return work
 
@@ -217,7 +219,7 @@ def _wait(work: dist.Work | None) -> None:
             os.sched_yield()
         work.wait()
     except RuntimeError as error:
-        raise ConnectionError(f"a rank of this team is gone: {error}") from None
+        raise ConnectionError(f"a rank of this TP group is gone: {error}") from None
 
 
 class _Place(NamedTuple):

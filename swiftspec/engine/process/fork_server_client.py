@@ -19,7 +19,7 @@ from swiftspec.engine.process.interrupts import signals_held
 from swiftspec.engine.process.timeouts import Silence, is_stopped
 from swiftspec.errors import EngineError
 
-__all__ = ["ForkedProcess", "Nursery", "shared_nursery"]
+__all__ = ["ForkServer", "ForkedProcess", "shared_fork_server"]
 
 _ANSWERS_WITHIN_S = 3.0  # a fork takes milliseconds; a fork server that takes longer is replaced
 _IMPORTS_WITHIN_S = 120.0  # torch, from a slow disk
@@ -27,7 +27,7 @@ _ENDS_WITHIN_S = 1.0
 _LOOK_EVERY_S = 0.05
 
 
-class Nursery:
+class ForkServer:
     """Where launchers, of whatever threads, have their processes started. Nothing runs before the first `start`.
 
     Nothing here waits for the fork server. One that has died, or does not answer, is replaced at the next `start`.
@@ -281,20 +281,20 @@ def _is_readable(descriptor: int, *, within_s: float) -> bool:
 
 
 @contextmanager
-def shared_nursery() -> Iterator[Nursery]:
-    """The nursery of this process: engines that are there together load torch once. The last to leave ends it."""
+def shared_fork_server() -> Iterator[ForkServer]:
+    """The fork server of this process: engines that are there together load torch once. The last to leave ends it."""
     with _sharing:
-        nursery = _shared[-1] if _shared else Nursery()
-        _shared.append(nursery)
+        fork_server = _shared[-1] if _shared else ForkServer()
+        _shared.append(fork_server)
     try:
-        yield nursery
+        yield fork_server
     finally:
         with _sharing:
-            _shared.remove(nursery)
-            is_last = nursery not in _shared
+            _shared.remove(fork_server)
+            is_last = fork_server not in _shared
         if is_last:
-            nursery.close()
+            fork_server.close()
 
 
 _sharing = Lock()
-_shared: list[Nursery] = []  # once for everyone who holds one
+_shared: list[ForkServer] = []  # once for everyone who holds one

@@ -1,4 +1,4 @@
-"""Which process of the engine runs where: devices, checked, and the teams of processes that share them."""
+"""Which process of the engine runs where: devices, checked, and the TP groups of processes that share them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from swiftspec.devices.local import Device, num_devices_here
-from swiftspec.engine.process.fork_server_client import ForkedProcess, Nursery
+from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker, start_process
 from swiftspec.policies.effects import Role
 
-__all__ = ["LocalSite", "Seat", "Site", "ThreadSite", "check_groups", "cores_of", "ranks_of", "seats"]
+__all__ = [
+    "Executor",
+    "LocalExecutor",
+    "ThreadExecutor",
+    "WorkerSpec",
+    "check_groups",
+    "cores_of",
+    "ranks_of",
+    "worker_specs",
+]
 
 
-class Site(Protocol):
+class Executor(Protocol):
     """Where an engine's processes run, and how they reach each other."""
 
     def num_devices(self, device: Device) -> int:
         """How many devices of a kind there are."""
 
-    def channel(self, target: Seat, draft: Seat) -> str:
+    def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:
         """Address of the channel between the leader of a target group and that of the draft."""
 
-    def team(self, name: str, setups: Sequence[Setup]) -> str:
-        """Where a team of several ranks meets; another name, another place."""
+    def tp_group(self, name: str, setups: Sequence[Setup]) -> str:
+        """Where a TP group of several ranks meets; another name, another place."""
 
     def start(self, setup: Setup) -> Worker:
         """Start a process, without waiting; it loads its models and reports Ready, or Failed.
@@ -37,46 +46,46 @@ class Site(Protocol):
         """
 
 
-class LocalSite:
+class LocalExecutor:
     """This machine. Sockets and meeting places are files in `folder`: nothing is bound to a network."""
 
-    def __init__(self, folder: Path, nursery: Nursery) -> None:
+    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
         self._folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     def num_devices(self, device: Device) -> int:
         return num_devices_here(device)
 
-    def channel(self, target: Seat, draft: Seat) -> str:  # noqa: ARG002 - both are on this machine
+    def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:  # noqa: ARG002 - both are on this machine
         return f"ipc://{self._folder / f'channel-{target.group}'}"
 
-    def team(self, name: str, setups: Sequence[Setup]) -> str:  # noqa: ARG002 - all are on this machine
-        return f"file://{self._folder / f'team-{name}'}"
+    def tp_group(self, name: str, setups: Sequence[Setup]) -> str:  # noqa: ARG002 - all are on this machine
+        return f"file://{self._folder / f'tp-group-{name}'}"
 
     def start(self, setup: Setup) -> Worker:
-        return LocalWorker.start(setup, self._nursery)
+        return LocalWorker.start(setup, self._fork_server)
 
 
-class ThreadSite(LocalSite):
+class ThreadExecutor(LocalExecutor):
     """This machine, for roles that share a GPU: they share a process, too, and each is a thread with its own stream.
 
     Two processes take turns on a GPU; two streams of one process run beside each other.
     """
 
-    def __init__(self, folder: Path, nursery: Nursery) -> None:
-        super().__init__(folder, nursery)
+    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
+        super().__init__(folder, fork_server)
         self._free: list[tuple[ForkedProcess, PipeEnd]] = []  # a thread of a process that has been started already
 
     def start(self, setup: Setup) -> Worker:
         if not self._free:
-            process, ends = start_process(self._nursery, num_threads=2)
+            process, ends = start_process(self._fork_server, num_threads=2)
             self._free = [(process, end) for end in ends]
         own = replace(setup, is_thread=True)
         return LocalWorker(own, *self._free.pop())
 
 
-class Seat(NamedTuple):
-    """Devices of one process: a rank of a role's, or of a target group's, team."""
+class WorkerSpec(NamedTuple):
+    """Devices of one process: a rank of a role's, or of a target group's, TP group."""
 
     role: Role
     group: int
@@ -88,7 +97,7 @@ class Seat(NamedTuple):
 def ranks_of(
     role: Role, devices: tuple[int, ...], ranks: Mapping[Role, int], *, target_groups: int, device: Device
 ) -> int:
-    """Processes of each of a role's teams: as told; else one on a CPU, and one for each GPU."""
+    """Processes of each of a role's TP groups: as told; else one on a CPU, and one for each GPU."""
     num_groups = target_groups if role is Role.TARGET else 1
     return ranks.get(role, 1 if device == "cpu" else max(1, len(devices) // num_groups))
 
@@ -117,19 +126,19 @@ def check_groups(
             raise ValueError(f"{role} has {size} ranks on {per_group} {noun} of a group; expected {expected}")
 
 
-def seats(
+def worker_specs(
     groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], *, target_groups: int, device: Device
-) -> list[list[Seat]]:
-    """The processes of every team, target groups first; their devices are consecutive slices of the role's."""
-    teams = []
+) -> list[list[WorkerSpec]]:
+    """The processes of every TP group, target groups first; their devices are consecutive slices of the role's."""
+    tp_groups = []
     for role, devices in sorted(groups.items(), key=lambda item: list(Role).index(item[0])):
         num_groups = target_groups if role is Role.TARGET else 1
         size = ranks_of(role, devices, ranks, target_groups=target_groups, device=device)
         share = len(devices) // (num_groups * size)
         slices = [devices[first : first + share] for first in range(0, len(devices), share)]
         for group in range(num_groups):
-            teams.append([Seat(role, group, rank, size, slices[group * size + rank]) for rank in range(size)])
-    return teams
+            tp_groups.append([WorkerSpec(role, group, rank, size, slices[group * size + rank]) for rank in range(size)])
+    return tp_groups
 
 
 def cores_of(setup: Setup) -> tuple[int, ...]:

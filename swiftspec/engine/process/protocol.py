@@ -25,9 +25,9 @@ class Setup:
     group : int
         Which of several target groups it belongs to; 0 otherwise.
     rank, size : int
-        Its place in the team that computes the group's models together, and how many they are. Rank 0 leads.
-    team : str
-        Where a team of several meets: `file:///path` or `tcp://host:port/name`.
+        Its place in the TP group that computes the group's models together, and how many they are. Rank 0 leads.
+    tp_group : str
+        Where a TP group of several meets: `file:///path` or `tcp://host:port/name`.
     models : mapping
         By role; both where the policy is co-located.
     devices : tuple of int
@@ -41,7 +41,7 @@ class Setup:
     curve : Curve or None
         Who may connect to channels over a network; never leaves its node.
     silent : bool
-        To be measured: the team's ranks neither sum nor gather, see `SilentTeam`.
+        To be measured: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
     is_thread : bool
         It shares its process with another role, see `ThreadSite`.
     """
@@ -50,7 +50,7 @@ class Setup:
     group: int
     rank: int
     size: int
-    team: str
+    tp_group: str
     models: Mapping[Role, ModelRef]
     devices: tuple[int, ...]
     device: Device
@@ -68,14 +68,14 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """For a sentence: `target`, or `target rank 1` in a team."""
+        """For a sentence: `target`, or `target rank 1` in a TP group."""
         group = f" group {self.group}" if self.group else ""
         return f"{self.role}{group}" + (f" rank {self.rank}" if self.size > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Run this role's program of one request. To the leaders of teams.
+    """Run this role's program of one request. To the leaders of TP groups.
 
     Parameters
     ----------

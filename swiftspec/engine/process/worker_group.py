@@ -1,4 +1,4 @@
-"""A team of processes as the launcher sees it: its leader is told what to do, and it works while all of it lives."""
+"""A TP group of processes as the launcher sees it: its leader is told what to do, and it works while all of it lives."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from swiftspec.engine.process.placement import Site
+from swiftspec.engine.process.placement import Executor
 from swiftspec.engine.process.protocol import Committed, Finished, Generate, Ready, Setup
 from swiftspec.engine.process.timeouts import RestartBudget
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 
-__all__ = ["Crew", "ProcessInfo"]
+__all__ = ["ProcessInfo", "WorkerGroup"]
 
 _START_ATTEMPTS = 4
 _log = logging.getLogger("swiftspec")
@@ -24,7 +24,7 @@ _log = logging.getLogger("swiftspec")
 class ProcessInfo:
     """A process of the engine, the cores it may use, and what it computes on.
 
-    group: which of several target groups. rank: in the group's team. node: where its id and its cores count.
+    group: which of several target groups. rank: in the group's TP group. node: where its id and its cores count.
     """
 
     role: Role
@@ -36,12 +36,12 @@ class ProcessInfo:
     device: str
 
 
-class Crew:
-    """The processes of one team, which may be started again.
+class WorkerGroup:
+    """The processes of one TP group, which may be started again.
 
     Parameters
     ----------
-    site : Site
+    executor : Executor
         Starts them.
     setups : sequence of Setup
         One for each rank, the leader first.
@@ -49,13 +49,13 @@ class Crew:
         How often within an hour, see `reports_or_restart`.
     """
 
-    def __init__(self, site: Site, setups: Sequence[Setup], *, max_restarts: int = 0) -> None:
+    def __init__(self, executor: Executor, setups: Sequence[Setup], *, max_restarts: int = 0) -> None:
         self.role = setups[0].role
         self.group = setups[0].group
         self.num_starts = 0
         self.processes: tuple[ProcessInfo, ...] = ()  # once all are ready
         self.last_error = ""  # what ended it last
-        self._site = site
+        self._executor = executor
         self._setups = setups
         self._workers: list[Worker] = []
         self._ending: list[Worker] = []  # killed, and not seen to have ended
@@ -73,9 +73,9 @@ class Crew:
         self.num_starts += 1
         size = len(self._setups)
         name = f"{self.role}-{self.group}-{self.num_starts}"
-        team = self._site.team(name, self._setups) if size > 1 else ""
+        tp_group = self._executor.tp_group(name, self._setups) if size > 1 else ""
         for setup in self._setups:
-            self._workers.append(self._site.start(replace(setup, team=team)))
+            self._workers.append(self._executor.start(replace(setup, tp_group=tp_group)))
 
     def attend_start(self) -> None:
         """Notice what became of a first start; where the fork server or a draft's process died, start again.
@@ -125,7 +125,7 @@ class Crew:
                     yield report
 
     def reports_or_restart(self) -> Iterator[Committed | Finished]:
-        """As `reports`; a crew that failed is started again instead, if it may be. Never waits, never raises."""
+        """As `reports`; a worker group that failed is started again instead, if it may be. Never waits, never raises."""
         try:
             yield from self.reports()
         except (EngineError, ValueError) as error:

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from typing import Protocol
 
-from swiftspec.engine.process.fork_server_client import ForkedProcess, Nursery
+from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
 from swiftspec.errors import EngineError
@@ -65,7 +65,7 @@ class Worker(Protocol):
         """Hang up, and end the process if that does not; waits for its end no longer than a bound."""
 
 
-def start_process(nursery: Nursery, num_threads: int) -> tuple[ForkedProcess, list[PipeEnd]]:
+def start_process(fork_server: ForkServer, num_threads: int) -> tuple[ForkedProcess, list[PipeEnd]]:
     """A process that is being started, and a pipe to each of its threads. EngineError if it cannot be."""
     try:
         pipes = [pipe() for _ in range(num_threads)]
@@ -75,7 +75,7 @@ def start_process(nursery: Nursery, num_threads: int) -> tuple[ForkedProcess, li
         for ours, their_end in pipes:
             unless_started.callback(ours.close)
             stack.enter_context(their_end)
-        process = nursery.start([their_end.fileno() for _, their_end in pipes])
+        process = fork_server.start([their_end.fileno() for _, their_end in pipes])
         unless_started.pop_all()
     return process, [ours for ours, _ in pipes]
 
@@ -91,9 +91,9 @@ class LocalWorker:
         end.send(setup)
 
     @classmethod
-    def start(cls, setup: Setup, nursery: Nursery) -> LocalWorker:
+    def start(cls, setup: Setup, fork_server: ForkServer) -> LocalWorker:
         """A process of its own."""
-        process, (end,) = start_process(nursery, 1)
+        process, (end,) = start_process(fork_server, 1)
         return cls(setup, process, end)
 
     def send(self, command: Command) -> None:

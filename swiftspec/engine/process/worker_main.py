@@ -1,6 +1,6 @@
 """One process of the engine, forked by the fork server for the launcher.
 
-It pins itself to its cores before torch starts its threads and loads its share of the models. The leader of a team
+It pins itself to its cores before torch starts its threads and loads its share of the models. The leader of a TP group
 then runs role programs, one request at a time; the others compute what it tells them. It ends with its launcher.
 """
 
@@ -20,9 +20,9 @@ import torch
 from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.driver import Driver
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.model.runner import CachedDecoder
-from swiftspec.engine.model.sharded_model import Leading, follow
-from swiftspec.engine.parallel.tp_group import SilentTeam, Team
+from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.engine.model.sharded_model import ShardedModel, follow
+from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.gpu_streams import own_stream
 from swiftspec.engine.process.placement import cores_of
 from swiftspec.engine.process.protocol import Committed, Failed, Finished, Generate, Ready, Setup
@@ -115,30 +115,32 @@ def _serve(connection: Connection, setup: Setup) -> None:
 
 
 def _run(connection: Connection, setup: Setup, device: str) -> None:
-    team = Team.join(setup.team, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
+    tp_group = TPGroup.join(setup.tp_group, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
     with _loading:
-        models = _loaded(setup, team, device)
+        models = _loaded(setup, tp_group, device)
     gc.disable()  # a collection in the middle of a round would be its longest part
     gc.freeze()
     ready = Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device)
-    if team.is_leader:
+    if tp_group.is_leader:
         leading: Mapping[Role, Model] = models
-        if team.size > 1:
-            leading = {role: Leading(model, team, role) for role, model in models.items()}
+        if tp_group.size > 1:
+            leading = {role: ShardedModel(model, tp_group, role) for role, model in models.items()}
         vocab_size = min(model.vocab_size for model in models.values())
         _lead(connection, setup, leading, ready, vocab_size=vocab_size)
     else:
         connection.send(ready)
         with torch.inference_mode():
-            follow(models, team)
+            follow(models, tp_group)
         connection.recv()  # the leader is gone; the launcher will find that out, and hang up
 
 
-def _loaded(setup: Setup, team: Team, device: str) -> Mapping[Role, CachedDecoder]:
+def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Mapping[Role, ModelRunner]:
     """The models, having run once."""
     room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
     models = {
-        role: CachedDecoder.load(reference, device=device, team=SilentTeam(team) if setup.silent else team, **room)
+        role: ModelRunner.load(
+            reference, device=device, tp_group=NoOpTPGroup(tp_group) if setup.silent else tp_group, **room
+        )
         for role, reference in setup.models.items()
     }
     for model in models.values():

@@ -1,73 +1,73 @@
-from swiftspec.engine.channel.sequencing import Conversation, Stamp
-from swiftspec.policies.effects import Hello, Knock, Message, Stop, Text, Verdict
+from swiftspec.engine.channel.sequencing import Header, Session
+from swiftspec.policies.effects import CatchUp, Message, Probe, ProbeReply, Stop, Verdict
 
 WORD = Verdict((1,))
 
 
-def ends() -> tuple[Conversation, Conversation]:
-    return Conversation(leads=True), Conversation(leads=False)
+def ends() -> tuple[Session, Session]:
+    return Session(leads=True), Session(leads=False)
 
 
 def test_messages_in_order_are_admitted_once() -> None:
     target, draft = ends()
-    stamps = [target.stamp(WORD) for _ in range(3)]
-    assert [draft.admits(stamp, WORD) for stamp in stamps] == [True] * 3
-    assert not any(draft.admits(stamp, WORD) for stamp in stamps)
+    headers = [target.header(WORD) for _ in range(3)]
+    assert [draft.admits(header, WORD) for header in headers] == [True] * 3
+    assert not any(draft.admits(header, WORD) for header in headers)
     assert draft.num_refused == 0
 
 
-def test_a_gap_ends_the_conversation_until_the_leading_end_opens_another() -> None:
+def test_a_gap_ends_the_session_until_the_leading_end_opens_another() -> None:
     target, draft = ends()
-    target.stamp(WORD)
-    assert not draft.admits(target.stamp(WORD), WORD)
-    assert not draft.admits(target.stamp(WORD), WORD)
+    target.header(WORD)
+    assert not draft.admits(target.header(WORD), WORD)
+    assert not draft.admits(target.header(WORD), WORD)
     assert draft.num_refused == 2
-    assert draft.admits(target.stamp(Knock()), Knock())
-    assert draft.admits(target.stamp(WORD), WORD)
+    assert draft.admits(target.header(Probe()), Probe())
+    assert draft.admits(target.header(WORD), WORD)
 
 
-def test_what_an_older_conversation_left_behind_is_dropped_by_both_ends() -> None:
+def test_what_an_older_session_left_behind_is_dropped_by_both_ends() -> None:
     target, draft = ends()
-    late_verdict, late_hello = target.stamp(WORD), draft.stamp(Hello(3))
-    knock = target.stamp(Knock())
-    assert not target.admits(late_hello, Hello(3))
-    assert draft.admits(knock, Knock())
+    late_verdict, late_hello = target.header(WORD), draft.header(ProbeReply(3))
+    probe = target.header(Probe())
+    assert not target.admits(late_hello, ProbeReply(3))
+    assert draft.admits(probe, Probe())
     assert not draft.admits(late_verdict, WORD)
-    assert target.admits(draft.stamp(Hello(3)), Hello(3))
-    assert draft.admits(target.stamp(Text(0, (), True)), Text(0, (), True))
+    assert target.admits(draft.header(ProbeReply(3)), ProbeReply(3))
+    assert draft.admits(target.header(CatchUp(0, (), True)), CatchUp(0, (), True))
     assert (target.num_refused, draft.num_refused) == (0, 0)
 
 
-def test_any_knock_of_several_opens() -> None:
+def test_any_probe_of_several_opens() -> None:
     target, draft = ends()
-    knocks = [target.stamp(Knock()) for _ in range(3)]
-    assert draft.admits(knocks[1], Knock())
-    assert not draft.admits(knocks[0], Knock())
-    assert draft.admits(knocks[2], Knock())
+    probes = [target.header(Probe()) for _ in range(3)]
+    assert draft.admits(probes[1], Probe())
+    assert not draft.admits(probes[0], Probe())
+    assert draft.admits(probes[2], Probe())
 
 
 def test_only_the_leading_end_opens() -> None:
     target, _ = ends()
-    for message in (Knock(), Stop()):
-        assert not target.admits(Stamp(0, 9, 0), message)
-    assert target.stamp(WORD) == Stamp(0, 0, 0)
+    for message in (Probe(), Stop()):
+        assert not target.admits(Header(0, 9, 0), message)
+    assert target.header(WORD) == Header(0, 0, 0)
 
 
 def test_stop_is_heard_whatever_was_lost_before_it() -> None:
-    losses: list[list[Message]] = [[WORD], [Knock()], [WORD, Knock(), WORD]]
+    losses: list[list[Message]] = [[WORD], [Probe()], [WORD, Probe(), WORD]]
     for lost in losses:
         target, draft = ends()
         for message in lost:
-            target.stamp(message)
-        assert draft.admits(target.stamp(Stop()), Stop())
+            target.header(message)
+        assert draft.admits(target.header(Stop()), Stop())
 
 
-def test_a_new_request_begins_with_its_first_conversation() -> None:
+def test_a_new_request_begins_with_its_first_session() -> None:
     target, draft = ends()
-    stale = target.stamp(WORD)
+    stale = target.header(WORD)
     draft.break_off()
     for end in (target, draft):
         end.begin(7)
     assert not draft.admits(stale, WORD)
-    assert target.stamp(WORD) == Stamp(7, 0, 0)
-    assert draft.admits(Stamp(7, 0, 0), WORD)
+    assert target.header(WORD) == Header(7, 0, 0)
+    assert draft.admits(Header(7, 0, 0), WORD)

@@ -11,15 +11,15 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swiftspec.engine.channel.sequencing import Stamp
+from swiftspec.engine.channel.sequencing import Header
 from swiftspec.engine.channel.zmq_channel import Channel, decode, encode
-from swiftspec.policies.effects import Hello, Knock, Message, PeerError, Stop, Subtree, Text, Verdict
+from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
 VOCAB_SIZE = 50
-FIRST = Stamp(0, 0, 0)
+FIRST = Header(0, 0, 0)
 tokens = st.integers(0, 2**31 - 1)
 token_lists = st.lists(tokens, max_size=40).map(tuple)
-stamps = st.builds(Stamp, *[st.integers(0, 2**32 - 1)] * 3)
+headers = st.builds(Header, *[st.integers(0, 2**32 - 1)] * 3)
 
 
 @st.composite
@@ -33,16 +33,16 @@ messages = st.one_of(
     subtrees(),
     st.builds(Verdict, token_lists),
     st.just(Stop()),
-    st.just(Knock()),
-    st.builds(Hello, tokens),
-    st.builds(Text, tokens, token_lists, st.booleans()),
+    st.just(Probe()),
+    st.builds(ProbeReply, tokens),
+    st.builds(CatchUp, tokens, token_lists, st.booleans()),
 )
 
 
-@given(messages, stamps)
-def test_what_is_encoded_is_decoded(message: Message, stamp: Stamp) -> None:
-    decoded, decoded_stamp = decode(encode(message, stamp))
-    assert (type(decoded), decoded, decoded_stamp) == (type(message), message, stamp)
+@given(messages, headers)
+def test_what_is_encoded_is_decoded(message: Message, header: Header) -> None:
+    decoded, decoded_header = decode(encode(message, header))
+    assert (type(decoded), decoded, decoded_header) == (type(message), message, header)
 
 
 def head(kind: int) -> bytes:
@@ -56,10 +56,10 @@ def numbers(*values: int) -> bytes:
 @given(st.binary(max_size=200) | st.builds(bytes.__add__, st.integers(0, 8).map(head), st.binary(max_size=60)))
 def test_random_bytes_are_a_message_or_a_peer_error(frame: bytes) -> None:
     try:
-        message, stamp = decode(frame)
+        message, header = decode(frame)
     except PeerError:
         return
-    assert encode(message, stamp) == frame
+    assert encode(message, header) == frame
 
 
 NONSENSE = {
@@ -157,30 +157,30 @@ def test_sending_to_a_peer_that_does_not_read_never_blocks(ends: tuple[Channel, 
     target, draft = ends
     for _ in range(5000):
         target.send(Verdict((1,) * 1000))
-    target.send(Knock())  # the queue is full: this one is dropped too
+    target.send(Probe())  # the queue is full: this one is dropped too
     admitted = 0
     while draft.receive(1.0) is not None:
         admitted += 1
     assert 1000 < admitted < 5000
-    target.send(Knock())
-    assert isinstance(draft.receive(9), Knock)
+    target.send(Probe())
+    assert isinstance(draft.receive(9), Probe)
 
 
 @pytest.mark.parametrize("frame", [*NONSENSE.values(), encode(Verdict((VOCAB_SIZE,)), FIRST)])
-def test_nonsense_ends_the_conversation_until_the_next(open_end: Open, address: str, frame: bytes) -> None:
+def test_nonsense_ends_the_session_until_the_next(open_end: Open, address: str, frame: bytes) -> None:
     target = open_end(target=True)
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.setsockopt(zmq.LINGER, 0)
         peer.connect(address)
         peer.send(frame)
-        peer.send(encode(Hello(1), FIRST))
+        peer.send(encode(ProbeReply(1), FIRST))
         if len(frame) > 4 * 8194:  # which ZeroMQ itself refuses, and hangs up
-            assert target.receive(0.2) in (None, Hello(1))
+            assert target.receive(0.2) in (None, ProbeReply(1))
             return
         await_refusals(target, 2)
-        target.send(Knock())
-        peer.send(encode(Hello(2), Stamp(0, 1, 0)))
-        assert target.receive(9) == Hello(2)
+        target.send(Probe())
+        peer.send(encode(ProbeReply(2), Header(0, 1, 0)))
+        assert target.receive(9) == ProbeReply(2)
 
 
 def await_refusals(target: Channel, count: int) -> None:
@@ -192,9 +192,9 @@ def await_refusals(target: Channel, count: int) -> None:
 
 
 def meet(target: Channel, draft: Channel) -> None:
-    """Knock until it is heard."""
+    """Probe until it is heard."""
     for _ in range(20):
-        target.send(Knock())
+        target.send(Probe())
         if draft.receive(0.1) is not None:
             return
 
@@ -211,8 +211,8 @@ def test_bytes_that_are_not_zeromqs_are_no_more_than_nonsense(open_end: Open, ad
             assert target.receive(0.05) is None
     draft = open_end(target=False)
     meet(target, draft)
-    draft.send(Hello(5))
-    assert target.receive(9) == Hello(5)
+    draft.send(ProbeReply(5))
+    assert target.receive(9) == ProbeReply(5)
 
 
 def test_a_peer_that_died_is_replaced(open_end: Open, address: str) -> None:
@@ -220,6 +220,6 @@ def test_a_peer_that_died_is_replaced(open_end: Open, address: str) -> None:
     for number in range(3):
         with Channel(address, bind=False, leads=False, vocab_size=VOCAB_SIZE, interrupted=lambda: False) as draft:
             meet(target, draft)
-            draft.send(Hello(number))
-            assert target.receive(9) == Hello(number)
-            draft.send(Hello(99))
+            draft.send(ProbeReply(number))
+            assert target.receive(9) == ProbeReply(number)
+            draft.send(ProbeReply(99))

@@ -47,8 +47,8 @@ def honest(**changes: Any) -> Setup:
     return setup(**(asked | changes))
 
 
-def team(place: str) -> dict[str, Any]:
-    return {"size": 2, "rank": 1, "team": place}
+def tp_group(place: str) -> dict[str, Any]:
+    return {"size": 2, "rank": 1, "tp_group": place}
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def team(place: str) -> dict[str, Any]:
         {"channels": ("ipc://OWN/channel-0", "ipc://OWN/channel-12")},
         {"channels": (), "models": {Role.TARGET: TARGET, Role.DRAFT: DRAFT}},
         {"role": Role.DRAFT, "models": {Role.DRAFT: DRAFT}, "channels": ("tcp://198.51.100.7:4000",)},
-        team("file://OWN/team-target-0-1"),
-        team("tcp://192.0.2.0:4000/team-draft-0-12"),
+        tp_group("file://OWN/tp-group-target-0-1"),
+        tp_group("tcp://192.0.2.0:4000/tp-group-draft-0-12"),
     ],
 )
 def test_what_a_plan_needs_is_done(changes: dict[str, Any], admission: Admission, folder: Path) -> None:
@@ -94,16 +94,16 @@ PLACES = [
 ]
 TEAMS = [
     "file:///home/user/thesis.txt",
-    "file://OWN/../team-target-0-1",
+    "file://OWN/../tp-group-target-0-1",
     "file://OWN/thesis.txt",
-    "file://OWN/team-../../x-1",
-    "file://TMP/swiftspec-other/team-target-0-1",
-    "tcp://198.51.100.7:4000/team-target-0-1",
-    "tcp://192.0.2.0:0/team-target-0-1",
-    "tcp://192.0.2.0:99999/team-target-0-1",
+    "file://OWN/tp-group-../../x-1",
+    "file://TMP/swiftspec-other/tp-group-target-0-1",
+    "tcp://198.51.100.7:4000/tp-group-target-0-1",
+    "tcp://192.0.2.0:0/tp-group-target-0-1",
+    "tcp://192.0.2.0:99999/tp-group-target-0-1",
     "tcp://192.0.2.0:4000/",
-    "tcp://user@192.0.2.0:4000/team-target-0-1",
-    "tcp://192.0.2.0:4000/team-target-0-1?x",
+    "tcp://user@192.0.2.0:4000/tp-group-target-0-1",
+    "tcp://192.0.2.0:4000/tp-group-target-0-1?x",
     "",
 ]
 HOSTILE: list[tuple[str, dict[str, Any]]] = [
@@ -115,8 +115,8 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("channels", {"channels": ("tcp://192.0.2.1:5000/x",)}),
     ("channels", {"channels": ("tcp://192.0.2.1:5000;198.51.100.7:5000",)}),
     ("channels", {"channels": ("tcp://192.0.2.1:5000",) * 65}),
-    *(("team", team(place)) for place in TEAMS),
-    ("team", {"team": "file:///home/user/thesis.txt"}),
+    *(("tp_group", tp_group(place)) for place in TEAMS),
+    ("tp_group", {"tp_group": "file:///home/user/thesis.txt"}),
     ("role", {"role": Role.DRAFT}),
     ("role", {"models": {}}),
     ("models", {"models": {Role.TARGET: ModelRef(model="/etc", dtype="float32")}}),
@@ -173,7 +173,7 @@ def test_processes_of_one_machine_may_name_each_others_folders(
     place: str, is_allowed: bool, admission: Admission, folder: Path
 ) -> None:
     shared = replace(admission, shares_machine=True)
-    for changes in ({"channels": (f"ipc://{place}/channel-0",)}, team(f"file://{place}/team-target-0-1")):
+    for changes in ({"channels": (f"ipc://{place}/channel-0",)}, tp_group(f"file://{place}/tp-group-target-0-1")):
         if is_allowed:
             shared.check(honest(**placed(changes, folder)))
         else:

@@ -9,11 +9,11 @@ from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.admission import Admission
 from swiftspec.engine.cluster.connection import Link
-from swiftspec.engine.cluster.nodes import NodeSite, Peer, _Agent, free_ports, shares
+from swiftspec.engine.cluster.nodes import ClusterExecutor, Peer, _Agent, free_ports, shares
 from swiftspec.engine.cluster.rendezvous import NodeFacts
 from swiftspec.engine.cluster.wire import Clock, Close, Frame, Halt
-from swiftspec.engine.process.fork_server_client import ForkedProcess, Nursery
-from swiftspec.engine.process.placement import Seat
+from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
+from swiftspec.engine.process.placement import WorkerSpec
 from swiftspec.engine.process.protocol import Committed, Failed, Finished, Ready, Setup
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
@@ -23,14 +23,14 @@ HERE = "127.0.0.1"
 CURVE = Curve.derived(b"s" * 32)
 
 
-def site(*nodes: NodeFacts, owned: list[tuple[int, ...]] | None = None) -> NodeSite:
-    return NodeSite(
-        nodes, {}, owned or shares(4, 2), curve=CURVE, store=lambda: "tcp://192.0.2.0:29500", nursery=Nursery()
+def executor(*nodes: NodeFacts, owned: list[tuple[int, ...]] | None = None) -> ClusterExecutor:
+    return ClusterExecutor(
+        nodes, {}, owned or shares(4, 2), curve=CURVE, store=lambda: "tcp://192.0.2.0:29500", fork_server=ForkServer()
     )
 
 
-def seat(role: Role, *devices: int, group: int = 0) -> Seat:
-    return Seat(role, group, 0, 1, devices)
+def worker_spec(role: Role, *devices: int, group: int = 0) -> WorkerSpec:
+    return WorkerSpec(role, group, 0, 1, devices)
 
 
 def of_draft(*devices: int, rank: int = 0) -> Setup:
@@ -51,22 +51,22 @@ def test_free_ports_differ() -> None:
 
 
 def test_what_stays_on_a_node_never_touches_the_network() -> None:
-    nodes = site(node_facts(0), node_facts(1))
+    nodes = executor(node_facts(0), node_facts(1))
     assert nodes.num_devices("cpu") == 4
-    assert nodes.channel(seat(Role.TARGET, 2), seat(Role.DRAFT, 3)) == "ipc:///folder-1/channel-0"
-    assert nodes.channel(seat(Role.TARGET, 2, group=1), seat(Role.DRAFT, 0)) == "tcp://192.0.2.1:5001"
-    assert nodes.team("a", [of_draft(2), of_draft(3, rank=1)]) == "file:///folder-1/team-a"
-    assert nodes.team("a", [of_draft(1), of_draft(2, rank=1)]) == "tcp://192.0.2.0:29500/team-a"
+    assert nodes.channel(worker_spec(Role.TARGET, 2), worker_spec(Role.DRAFT, 3)) == "ipc:///folder-1/channel-0"
+    assert nodes.channel(worker_spec(Role.TARGET, 2, group=1), worker_spec(Role.DRAFT, 0)) == "tcp://192.0.2.1:5001"
+    assert nodes.tp_group("a", [of_draft(2), of_draft(3, rank=1)]) == "file:///folder-1/tp-group-a"
+    assert nodes.tp_group("a", [of_draft(1), of_draft(2, rank=1)]) == "tcp://192.0.2.0:29500/tp-group-a"
 
 
 def test_nodes_of_one_machine_share_its_files() -> None:
-    nodes = site(node_facts(0, host=0), node_facts(1, host=0), owned=[(0,), (1,)])
-    assert nodes.channel(seat(Role.TARGET, 0), seat(Role.DRAFT, 1)) == "ipc:///folder-0/channel-0"
+    nodes = executor(node_facts(0, host=0), node_facts(1, host=0), owned=[(0,), (1,)])
+    assert nodes.channel(worker_spec(Role.TARGET, 0), worker_spec(Role.DRAFT, 1)) == "ipc:///folder-0/channel-0"
 
 
 def test_a_process_has_its_devices_on_one_node() -> None:
     with pytest.raises(ValueError, match=r"devices \[1, 2\] are of several nodes; one process needs its own on one"):
-        site(node_facts(0), node_facts(1)).start(of_draft(1, 2))
+        executor(node_facts(0), node_facts(1)).start(of_draft(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_node_with_too_few_devices_is_named(
 ) -> None:
     offered = nodes[1].num_devices
     with pytest.raises(ValueError, match=f"node 1 needs {needed} devices for this plan; it offers {offered}"):
-        site(*nodes, owned=owned)
+        executor(*nodes, owned=owned)
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_node_that_does_not_say_its_time_is_not_waited_for_without_end(
         worker.receive()
 
 
-class Barren(Nursery):
+class Barren(ForkServer):
     """That of a machine which can start no process."""
 
     def start(self, connections: Sequence[int]) -> ForkedProcess:
@@ -221,4 +221,4 @@ def test_a_process_that_cannot_be_started_is_a_failure_of_that_process_alone(end
 
 def test_a_target_group_without_a_port_is_named() -> None:
     with pytest.raises(ValueError, match=r"target group 2 needs a port of its own on node 1; it offers 2"):
-        site(node_facts(0), node_facts(1)).channel(seat(Role.TARGET, 2, group=2), seat(Role.DRAFT, 0))
+        executor(node_facts(0), node_facts(1)).channel(worker_spec(Role.TARGET, 2, group=2), worker_spec(Role.DRAFT, 0))

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_SIZES
-from swiftspec.engine.model.cpu_model import Decoder
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import WeightFormat
-from swiftspec.engine.model.runner import AnyCache, AnyDecoder
+from swiftspec.engine.model.runner import Cache, Decoder
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -19,17 +19,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TOLERANCE = 1e-4
 # Parent of each tree node, -1 = the prefix: two roots, branches, and a chain four deep.
 PARENTS = (-1, 0, 0, 1, 3, -1, 5, 2)
-Load = Callable[..., AnyDecoder]
+Load = Callable[..., Decoder]
 
 
-def load_packed(directory: Path, *, dtype: torch.dtype = torch.float32) -> AnyDecoder:
-    return Decoder.load(directory, dtype=dtype)
+def load_packed(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+    return CpuDecoder.load(directory, dtype=dtype)
 
 
-def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> AnyDecoder:
+def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
     """On a GPU if there is one: then forwards are graphs, and these tests ask whether they are replayed rightly."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return StaticDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())
+    return GpuDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())
 
 
 @pytest.fixture(scope="module", params=[load_packed, load_static], ids=["packed", "static"])
@@ -44,7 +44,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def decoder(load: Load, directory: Path) -> AnyDecoder:
+def decoder(load: Load, directory: Path) -> Decoder:
     return load(directory)
 
 
@@ -53,7 +53,7 @@ def random_tokens(count: int, seed: int = 0) -> list[int]:
     return tokens
 
 
-def causal_logits(decoder: AnyDecoder, tokens: list[int]) -> Tensor:
+def causal_logits(decoder: Decoder, tokens: list[int]) -> Tensor:
     """Logits after the last of `tokens`, computed from nothing."""
     logits = decoder.prefill(tokens, decoder.new_cache(len(tokens)))
     assert logits is not None
@@ -72,7 +72,7 @@ def ancestor_bits(node: int) -> int:
     return sum(1 << ancestor for ancestor in path_to(node)[:-1])
 
 
-def forward_tree(decoder: AnyDecoder, cache: AnyCache, tokens: list[int], nodes: range) -> Tensor:
+def forward_tree(decoder: Decoder, cache: Cache, tokens: list[int], nodes: range) -> Tensor:
     """One forward of the nodes `nodes` of the tree above; node n has token `tokens[n]` and takes slot n."""
     positions = [cache.prefix_length + len(path_to(node)) - 1 for node in nodes]
     bits = [ancestor_bits(node) for node in nodes]
@@ -116,7 +116,7 @@ def test_rounded_logits_are_close_to_fp32(
     assert (rounded - exact).abs().mean() < share * exact.abs().mean()
 
 
-def test_tree_forward_equals_a_causal_forward_of_each_path(decoder: AnyDecoder) -> None:
+def test_tree_forward_equals_a_causal_forward_of_each_path(decoder: Decoder) -> None:
     prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
     cache = decoder.new_cache(64)
     decoder.prefill(prefix, cache)
@@ -125,7 +125,7 @@ def test_tree_forward_equals_a_causal_forward_of_each_path(decoder: AnyDecoder) 
         assert_close(logits[node], causal_logits(decoder, prefix + [nodes[step] for step in path_to(node)]))
 
 
-def test_tree_grown_over_several_forwards_equals_one_forward(decoder: AnyDecoder) -> None:
+def test_tree_grown_over_several_forwards_equals_one_forward(decoder: Decoder) -> None:
     prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
     whole, grown = decoder.new_cache(64), decoder.new_cache(64)
     decoder.prefill(prefix, whole)
@@ -135,7 +135,7 @@ def test_tree_grown_over_several_forwards_equals_one_forward(decoder: AnyDecoder
     assert_close(torch.cat(parts), expected)
 
 
-def test_decoding_after_keep_equals_a_fresh_prefill(decoder: AnyDecoder) -> None:
+def test_decoding_after_keep_equals_a_fresh_prefill(decoder: Decoder) -> None:
     prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
     cache = decoder.new_cache(64)
     decoder.prefill(prefix, cache)
@@ -147,7 +147,7 @@ def test_decoding_after_keep_equals_a_fresh_prefill(decoder: AnyDecoder) -> None
     assert_close(logits[0], causal_logits(decoder, [*prefix, nodes[0], nodes[2], nodes[7], 11]))
 
 
-def test_whole_greedy_decoding_over_trees_is_the_autoregressive_one(decoder: AnyDecoder) -> None:
+def test_whole_greedy_decoding_over_trees_is_the_autoregressive_one(decoder: Decoder) -> None:
     prompt = random_tokens(9)
     alone: list[int] = []
     for _ in range(40):
@@ -167,7 +167,7 @@ def test_whole_greedy_decoding_over_trees_is_the_autoregressive_one(decoder: Any
     assert text[:40] == alone
 
 
-def test_chunked_prefill_equals_one_row_at_a_time(decoder: AnyDecoder) -> None:
+def test_chunked_prefill_equals_one_row_at_a_time(decoder: Decoder) -> None:
     tokens = random_tokens(300)
     cache = decoder.new_cache(300)
     logits = torch.empty(0)
@@ -181,7 +181,7 @@ def test_chunked_prefill_equals_one_row_at_a_time(decoder: AnyDecoder) -> None:
 def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache(
     num_tokens: int, directory: Path
 ) -> None:
-    decoder, tokens = Decoder.load(directory), random_tokens(num_tokens)
+    decoder, tokens = CpuDecoder.load(directory), random_tokens(num_tokens)
     reference = reference_logits(directory, tokens)[-1]
     full, roomy = decoder.new_cache(num_tokens), decoder.new_cache(num_tokens + 130)
     for cache in (full, roomy):
@@ -194,7 +194,7 @@ def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache
 
 
 def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(directory: Path) -> None:
-    decoder = Decoder.load(directory)
+    decoder = CpuDecoder.load(directory)
     cache = decoder.new_cache(256)
     decoder.warm_up(range(1, 33), cache)
     assert cache.length == 0
@@ -206,14 +206,14 @@ def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(director
     assert set(decoder._workspaces) == warm
 
 
-def test_cache_longer_than_the_models_context_is_allowed(directory: Path, decoder: AnyDecoder) -> None:
+def test_cache_longer_than_the_models_context_is_allowed(directory: Path, decoder: Decoder) -> None:
     cache = decoder.new_cache(1000)
     assert cache.capacity == 1000
     tokens = random_tokens(600)
     assert_close(causal_logits(decoder, tokens), reference_logits(directory, tokens)[-1])
 
 
-def test_halves_of_a_forward_are_the_forward(decoder: AnyDecoder) -> None:
+def test_halves_of_a_forward_are_the_forward(decoder: Decoder) -> None:
     prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
     bits = [ancestor_bits(node) for node in range(len(PARENTS))]
     cache = decoder.new_cache(64)
@@ -229,19 +229,19 @@ def test_halves_of_a_forward_are_the_forward(decoder: AnyDecoder) -> None:
         assert cache.tree_length == len(PARENTS)
 
 
-def test_prefill_of_no_tokens_answers_nothing(decoder: AnyDecoder) -> None:
+def test_prefill_of_no_tokens_answers_nothing(decoder: Decoder) -> None:
     cache = decoder.new_cache(8)
     assert decoder.prefill([], cache) is None
     assert cache.length == 0
 
 
-def test_warm_up_leaves_the_cache_empty(decoder: AnyDecoder) -> None:
+def test_warm_up_leaves_the_cache_empty(decoder: Decoder) -> None:
     cache = decoder.new_cache(8)
     decoder.warm_up((1, 8), cache)
     assert cache.length == 0
 
 
-def test_overflow_is_refused_before_anything_is_written(decoder: AnyDecoder) -> None:
+def test_overflow_is_refused_before_anything_is_written(decoder: Decoder) -> None:
     cache = decoder.new_cache(4)
     decoder.prefill([1, 2, 3], cache)
     with pytest.raises(ValueError, match="capacity is 4 slots; 3 in use and 2 more do not fit"):
@@ -251,7 +251,7 @@ def test_overflow_is_refused_before_anything_is_written(decoder: AnyDecoder) -> 
         decoder.prefill([1, 2], cache)
 
 
-def test_prefill_onto_a_tree_is_refused(decoder: AnyDecoder) -> None:
+def test_prefill_onto_a_tree_is_refused(decoder: Decoder) -> None:
     cache = decoder.new_cache(4)
     decoder.forward([1], [0], [0], cache)
     with pytest.raises(ValueError, match="holds a tree of 1 slots"):
@@ -259,11 +259,11 @@ def test_prefill_onto_a_tree_is_refused(decoder: AnyDecoder) -> None:
 
 
 @pytest.mark.parametrize(("positions", "ancestors"), [([0], [0, 0]), ([0, 1], [0])])
-def test_rows_of_unequal_length_are_refused(decoder: AnyDecoder, positions: list[int], ancestors: list[int]) -> None:
+def test_rows_of_unequal_length_are_refused(decoder: Decoder, positions: list[int], ancestors: list[int]) -> None:
     with pytest.raises(ValueError, match="expected one of each per row"):
         decoder.forward([1, 2], positions, ancestors, decoder.new_cache(8))
 
 
-def test_ancestors_beyond_the_tree_are_refused(decoder: AnyDecoder) -> None:
+def test_ancestors_beyond_the_tree_are_refused(decoder: Decoder) -> None:
     with pytest.raises(ValueError, match=r"ancestors\[0\] is 0x2"):
         decoder.forward([1], [0], [0b10], decoder.new_cache(8))

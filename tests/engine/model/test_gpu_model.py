@@ -1,4 +1,4 @@
-"""What static buffers add to a decoder: buckets, padding, masks of words, moves on the device."""
+"""What static buffers add to a decoder: capture sizes, padding, masks of words, moves on the device."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.model.cpu_model import Decoder
-from swiftspec.engine.model.gpu_model import StaticDecoder
+from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import WeightFormat
-from swiftspec.engine.model.runner import AnyDecoder, CachedDecoder
+from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
@@ -27,23 +27,23 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 1e-4
 PREFIX = tuple(range(1, 24))
-Pair = tuple[AnyDecoder, AnyDecoder]
+Pair = tuple[Decoder, Decoder]
 
 
-def load_static(directory: Path) -> StaticDecoder:
+def load_static(directory: Path) -> GpuDecoder:
     weight_format = WeightFormat(dtype=torch.float32)
-    return StaticDecoder.load(directory, weight_format=weight_format, device=DEVICE, ops=reference_ops())
+    return GpuDecoder.load(directory, weight_format=weight_format, device=DEVICE, ops=reference_ops())
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The same model twice."""
     directory = write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
-    return Decoder.load(directory), load_static(directory)
+    return CpuDecoder.load(directory), load_static(directory)
 
 
 @pytest.fixture(scope="module")
-def static(tmp_path_factory: pytest.TempPathFactory) -> StaticDecoder:
+def static(tmp_path_factory: pytest.TempPathFactory) -> GpuDecoder:
     return load_static(write_checkpoint(tmp_path_factory.mktemp("llama"), "llama"))
 
 
@@ -61,7 +61,7 @@ def chain(num_rows: int, *, tree_length: int = 0) -> tuple[list[int], list[int],
 @pytest.mark.parametrize("fuzzy", [False, True], ids=["exact", "fuzzy"])
 @pytest.mark.parametrize("parts", [(1, 2, 3, 5, 9), (31, 33), (63, 1), (50, 9, 5)], ids=str)
 def test_logits_do_not_depend_on_padding(pair: Pair, parts: Sequence[int], fuzzy: bool) -> None:
-    """Chains that fill the masks' words up to the last bit, in forwards that do and do not fill their bucket."""
+    """Chains that fill the masks' words up to the last bit, in forwards that do and do not fill their capture size."""
     caches = [decoder.new_cache(len(PREFIX) + 64) for decoder in pair]
     for decoder, cache in zip(pair, caches, strict=True):
         decoder.prefill(PREFIX, cache)
@@ -75,7 +75,7 @@ def test_logits_do_not_depend_on_padding(pair: Pair, parts: Sequence[int], fuzzy
         done += num_rows
 
 
-def test_every_forward_fills_its_bucket_whatever_the_tree_holds(static: StaticDecoder) -> None:
+def test_every_forward_fills_its_capture_size_whatever_the_tree_holds(static: GpuDecoder) -> None:
     cache = static.new_cache(100)
     for num_rows in (9, 48, 5, 2):
         static.forward(*chain(num_rows, tree_length=cache.tree_length), cache)
@@ -129,14 +129,14 @@ def test_candidates_are_those_of_the_other_decoder(pair: Pair, k: int) -> None:
         torch.testing.assert_close(torch.tensor(logprobs), torch.tensor(expected_logprobs), rtol=0, atol=TOLERANCE)
 
 
-def test_candidates_of_other_logits_are_a_mistake_of_ours(static: StaticDecoder) -> None:
+def test_candidates_of_other_logits_are_a_mistake_of_ours(static: GpuDecoder) -> None:
     cache = static.new_cache(64)
     logits = static.forward(*chain(3), cache)
     with pytest.raises(AssertionError, match="the last forward's logits"):
         static.candidates(logits + 1.0, 3, cache)
 
 
-def test_caches_of_one_decoder_do_not_meet(static: StaticDecoder) -> None:
+def test_caches_of_one_decoder_do_not_meet(static: GpuDecoder) -> None:
     caches = [static.new_cache(64) for _ in range(2)]
     alone = static.new_cache(64)
     static.prefill(PREFIX, alone)
@@ -147,7 +147,7 @@ def test_caches_of_one_decoder_do_not_meet(static: StaticDecoder) -> None:
         assert torch.allclose(static.forward(*chain(3), cache).cpu(), expected, atol=TOLERANCE) is same
 
 
-def test_a_reset_cache_is_as_good_as_new(static: StaticDecoder) -> None:
+def test_a_reset_cache_is_as_good_as_new(static: GpuDecoder) -> None:
     cache = static.new_cache(64)
     static.prefill(PREFIX, cache)
     expected = static.forward(*chain(3), cache).cpu()
@@ -165,13 +165,15 @@ def test_prompts_of_several_chunks_are_one(pair: Pair, monkeypatch: pytest.Monke
     assert_close(actual, expected)
 
 
-def test_warm_up_records_every_kind_in_every_bucket_and_leaves_the_cache_empty(static: StaticDecoder) -> None:
+def test_warm_up_records_every_kind_in_every_capture_size_and_leaves_the_cache_empty(static: GpuDecoder) -> None:
     cache = static.new_cache(40)
     static.warm_up(range(1, 65), cache)
     assert cache.length == 0
     kinds = ("forward", "fuzzy", "exit", "finish")
-    assert set(cache.replays) == {(kind, bucket) for kind in kinds for bucket in (1, 2, 4, 8, 16, 32)}
-    assert set(cache.candidates) == {(kind, bucket, 8) for kind in kinds[:3] for bucket in (1, 2, 4, 8, 16, 32)}
+    assert set(cache.replays) == {(kind, capture_size) for kind in kinds for capture_size in (1, 2, 4, 8, 16, 32)}
+    assert set(cache.candidates) == {
+        (kind, capture_size, 8) for kind in kinds[:3] for capture_size in (1, 2, 4, 8, 16, 32)
+    }
 
 
 @pytest.mark.parametrize(
@@ -184,19 +186,19 @@ def test_warm_up_records_every_kind_in_every_bucket_and_leaves_the_cache_empty(s
     ids=["rows", "position", "token"],
 )
 def test_what_a_kernel_would_not_notice_is_refused(
-    static: StaticDecoder, rows: tuple[list[int], list[int], list[int]], message: str
+    static: GpuDecoder, rows: tuple[list[int], list[int], list[int]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         static.forward(*rows, static.new_cache(100, tree_slots=64))
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB_SIZE])
-def test_a_prompt_of_other_tokens_is_refused(static: StaticDecoder, token: int) -> None:
+def test_a_prompt_of_other_tokens_is_refused(static: GpuDecoder, token: int) -> None:
     with pytest.raises(ValueError, match=f"tokens have {token} among them"):
         static.prefill([1, token], static.new_cache(8))
 
 
-def test_more_rows_than_the_largest_bucket_are_refused(static: StaticDecoder) -> None:
+def test_more_rows_than_the_largest_capture_size_are_refused(static: GpuDecoder) -> None:
     with pytest.raises(ValueError, match="forward has 65 rows; expected at most 64"):
         static.forward(*chain(65), static.new_cache(100, tree_slots=128))
 
@@ -205,14 +207,14 @@ def test_more_rows_than_the_largest_bucket_are_refused(static: StaticDecoder) ->
 def test_a_tree_beyond_the_kernels_masks_is_refused(tmp_path: Path, tree_slots: int) -> None:
     directory = write_checkpoint(tmp_path, "llama")
     ops = dataclasses.replace(reference_ops(), most_tree_slots=64)
-    decoder = StaticDecoder.load(directory, weight_format=WeightFormat(dtype=torch.float32), device=DEVICE, ops=ops)
+    decoder = GpuDecoder.load(directory, weight_format=WeightFormat(dtype=torch.float32), device=DEVICE, ops=ops)
     with pytest.raises(ValueError, match=f"tree_slots is {tree_slots}; expected 1 to 64, which the kernels' masks"):
         decoder.new_cache(100, tree_slots=tree_slots)
 
 
 def test_masks_are_as_wide_as_the_tree(pair: Pair) -> None:
     packed, static = pair
-    assert isinstance(static, StaticDecoder)
+    assert isinstance(static, GpuDecoder)
     caches = packed.new_cache(256), static.new_cache(256, tree_slots=150)
     for done in range(0, 150, 50):
         rows = chain(50, tree_length=done)
@@ -242,13 +244,13 @@ class _Models:
     def __init__(self, directory: Path) -> None:
         directories = write_pair(directory, architecture="llama")
         self.static = dict(zip(Role, map(load_static, directories), strict=True))
-        self.packed = dict(zip(Role, map(Decoder.load, directories), strict=True))
+        self.packed = dict(zip(Role, map(CpuDecoder.load, directories), strict=True))
 
-    def generate(self, policy: Policy, decoders: dict[Role, AnyDecoder], sampler: Sampler) -> list[int]:
+    def generate(self, policy: Policy, decoders: dict[Role, Decoder], sampler: Sampler) -> list[int]:
         tokens: list[int] = []
         driver = Driver(
             role=Role.TARGET,
-            models={role: CachedDecoder(decoder, decoder.new_cache(200)) for role, decoder in decoders.items()},
+            models={role: ModelRunner(decoder, decoder.new_cache(200)) for role, decoder in decoders.items()},
             channels=(),
             commit=tokens.extend,
             interrupted=lambda: False,
@@ -287,7 +289,7 @@ def test_policies_say_the_same_on_either_decoder(models: _Models, policy: Policy
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_has_the_other_decoders_logits(variant: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, variant)
-    packed, static = Decoder.load(directory), load_static(directory)
+    packed, static = CpuDecoder.load(directory), load_static(directory)
     caches = packed.new_cache(64), static.new_cache(64)
     for fuzzy in (False, True):
         rows = chain(6, tree_length=caches[0].tree_length)

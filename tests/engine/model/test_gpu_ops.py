@@ -94,7 +94,7 @@ def test_attention_is_a_softmax_over_what_each_row_sees(num_rows: int, prefix: i
 
 
 def test_slots_behind_the_words_are_seen_by_nobody() -> None:
-    """A forward's rows that fill up its bucket may lie there."""
+    """A forward's rows that fill up its capture size may lie there."""
     q, words = torch.randn(9, H, D, generator=generator()), torch.full((9, 1), -1, dtype=torch.int32)
     keys, values = torch.randn(2, G, C, D, generator=generator(1))
     expected = ops.tree_attention(q[:2], keys, values, words[:2], lengths(0, 30), scale=1.0, workspace=None)

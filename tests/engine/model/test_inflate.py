@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swiftspec.engine.model.checkpoint import load_weights
-from swiftspec.engine.model.cpu_model import Decoder
+from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.inflate import inflate_weights, write_inflated
 from swiftspec.models.spec import Inflation, ModelSpec
 from tests.engine.checkpoints import VARIANTS, reference_logits, write_checkpoint
@@ -23,7 +23,7 @@ INFLATIONS = {
 }
 
 
-def last_logits(decoder: Decoder) -> torch.Tensor:
+def last_logits(decoder: CpuDecoder) -> torch.Tensor:
     logits = decoder.prefill(TOKENS, decoder.new_cache(32))
     assert logits is not None
     return logits
@@ -33,9 +33,9 @@ def last_logits(decoder: Decoder) -> torch.Tensor:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_those_of_the_small_model(variant: str, inflation: Inflation, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, variant)
-    expected = last_logits(Decoder.load(tmp_path))
-    inflated = Decoder.load(tmp_path, inflation=inflation)
-    assert inflated.spec.num_parameters > Decoder.load(tmp_path).spec.num_parameters
+    expected = last_logits(CpuDecoder.load(tmp_path))
+    inflated = CpuDecoder.load(tmp_path, inflation=inflation)
+    assert inflated.spec.num_parameters > CpuDecoder.load(tmp_path).spec.num_parameters
     torch.testing.assert_close(last_logits(inflated), expected, rtol=0, atol=1e-4)
 
 
@@ -55,13 +55,13 @@ def test_only_projections_back_to_the_residual_stream_are_zero(variant: str, tmp
 def test_half_of_the_layers_say_what_half_of_the_small_models_do(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llama")
 
-    def halfway(decoder: Decoder) -> torch.Tensor:
+    def halfway(decoder: CpuDecoder) -> torch.Tensor:
         cache = decoder.new_cache(32)
         decoder.prefill(TOKENS[:-1], cache)
         return decoder.exit(TOKENS[-1:], [len(TOKENS) - 1], [0], cache)
 
-    inflated = Decoder.load(tmp_path, inflation=Inflation(layers=6, hidden=96))
-    torch.testing.assert_close(halfway(inflated), halfway(Decoder.load(tmp_path)), rtol=0, atol=1e-4)
+    inflated = CpuDecoder.load(tmp_path, inflation=Inflation(layers=6, hidden=96))
+    torch.testing.assert_close(halfway(inflated), halfway(CpuDecoder.load(tmp_path)), rtol=0, atol=1e-4)
 
 
 def test_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_written_directory_gives_the_same_logits_in_transformers(variant: str, t
     write_inflated(source, INFLATIONS["all"], out, dtype=torch.float32)
     expected = reference_logits(source, TOKENS)
     torch.testing.assert_close(reference_logits(out, TOKENS), expected, rtol=0, atol=1e-4)
-    torch.testing.assert_close(last_logits(Decoder.load(out)), expected[-1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(last_logits(CpuDecoder.load(out)), expected[-1], rtol=0, atol=1e-4)
     assert ModelSpec.from_directory(out) == INFLATIONS["all"].inflated(ModelSpec.from_directory(source))
 
 
@@ -133,7 +133,7 @@ def test_a_model_beyond_memory_is_refused_before_it_is_made(tmp_path: Path, infl
     with pytest.raises(ValueError, match=message):
         write_inflated(source, inflation, tmp_path / "out", dtype=torch.float32)
     with pytest.raises(ValueError, match=message.replace("the model of", "the model inflated to")):
-        Decoder.load(source, inflation=inflation)
+        CpuDecoder.load(source, inflation=inflation)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,14 +1,22 @@
 import pytest
 import torch
 
-from swiftspec.engine.model.input_batch import BUCKETS, Moves, Rows, ancestor_words, bucket_of, packed, unpacked
+from swiftspec.engine.model.input_batch import (
+    CAPTURE_SIZES,
+    InputBatch,
+    SlotMoves,
+    ancestor_words,
+    capture_size_of,
+    packed,
+    unpacked,
+)
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("num_rows", "bucket"), [(1, 1), (2, 2), (3, 4), (9, 16), (33, 64), (64, 64)])
-def test_a_bucket_is_the_next_power_of_two(num_rows: int, bucket: int) -> None:
-    assert bucket_of(num_rows) == bucket
+@pytest.mark.parametrize(("num_rows", "capture_size"), [(1, 1), (2, 2), (3, 4), (9, 16), (33, 64), (64, 64)])
+def test_a_capture_size_is_the_next_power_of_two(num_rows: int, capture_size: int) -> None:
+    assert capture_size_of(num_rows) == capture_size
 
 
 def test_words_are_little_endian_and_hold_the_rows_own_slot() -> None:
@@ -24,7 +32,7 @@ def test_bits_outside_the_tree_are_refused(bits: int) -> None:
 
 
 def test_rows_are_filled_up_with_copies_of_the_last() -> None:
-    rows = Rows(num_words=2, device=CPU)
+    rows = InputBatch(num_words=2, device=CPU)
     addresses = [rows.tokens(1).data_ptr(), rows.positions(1).data_ptr(), rows.ancestors(1).data_ptr()]
     for last in (7, 9):
         words = ancestor_words([0, 0b1, 0b11], 0, 2)
@@ -37,14 +45,14 @@ def test_rows_are_filled_up_with_copies_of_the_last() -> None:
 
 
 def test_every_view_begins_where_a_kernel_loads_sixteen_bytes() -> None:
-    rows, moves = Rows(num_words=3, device=CPU), Moves(num_slots=33, device=CPU)
+    rows, moves = InputBatch(num_words=3, device=CPU), SlotMoves(num_slots=33, device=CPU)
     views = [rows.lengths_2, rows.tokens(1), rows.positions(1), rows.ancestors(1), moves.lengths_2, moves.slots_K]
     assert [view.data_ptr() % 16 for view in views] == [0] * len(views)
-    assert rows.ancestors(BUCKETS[-1]).is_contiguous()
+    assert rows.ancestors(CAPTURE_SIZES[-1]).is_contiguous()
 
 
 def test_moves_are_padded_with_none() -> None:
-    moves = Moves(num_slots=5, device=CPU)
+    moves = SlotMoves(num_slots=5, device=CPU)
     moves.send([3, 1, 2, 0], prefix_length=9, tree_length=4, num_verified=2)
     moves.send([3, 1], prefix_length=9, tree_length=4, num_verified=2)
     assert moves.slots_K.tolist() == [3, 1, -1, -1, -1]

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chisquare
 
 from swiftspec.engine.model import rejection_sampler
-from swiftspec.engine.model.rejection_sampler import Book, Proposal, accept, draw
+from swiftspec.engine.model.rejection_sampler import Proposal, ProposalsBySlot, accept, draw
 from swiftspec.engine.model.sampler import Floats, Sampler, stream
 from swiftspec.policies import POLICIES, Layout, Request, make_policy
 from swiftspec.policies.effects import Role, Row
@@ -82,7 +82,7 @@ def test_a_rejection_by_rounding_leaves_something_to_draw_from() -> None:
 
 
 def test_book_finds_proposals_by_path_and_forgets_what_the_draft_drops() -> None:
-    book, (first, second, third) = Book(), (proposal(token) for token in range(3))
+    book, (first, second, third) = ProposalsBySlot(), (proposal(token) for token in range(3))
     book.prefill(Role.TARGET, (7, 8))
     book.prefill(Role.DRAFT, (7, 8))
     book.enter((Row(1, 2, 0),), [first])
@@ -99,14 +99,14 @@ def test_book_finds_proposals_by_path_and_forgets_what_the_draft_drops() -> None
 
 
 def test_same_tokens_in_another_place_are_another_path() -> None:
-    book = Book()
+    book = ProposalsBySlot()
     book.enter((Row(1, 0, 0), Row(2, 1, 0b1), Row(1, 0, 0)), [proposal(0), proposal(1), proposal(2)])
     (_, _), (found, _) = book.look_up((Row(2, 0, 0), Row(2, 1, 0b1)))
     assert found is None
 
 
 def test_a_tree_that_survives_a_second_round_is_followed() -> None:
-    book = Book()
+    book = ProposalsBySlot()
     book.enter((Row(1, 0, 0), Row(2, 1, 0b1), Row(3, 2, 0b11)), [proposal(0), proposal(1), proposal(2)])
     book.keep(Role.DRAFT, (0, 1, 2), 1)
     book.keep(Role.TARGET, (), 0)
@@ -162,14 +162,14 @@ def test_proposals_are_at_hand_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
     sizes: list[int] = []
     missing: list[bool] = []
 
-    class Watched(Book):
+    class Watched(ProposalsBySlot):
         def look_up(self, rows: Sequence[Row]) -> list[tuple[Proposal | None, frozenset[int]]]:
             sizes.append(len(self))
             found = super().look_up(rows)
             missing.extend(known is None for known, children in found if children and self._rounds_kept < 2)
             return found
 
-    monkeypatch.setattr(rejection_sampler, "Book", Watched)
+    monkeypatch.setattr(rejection_sampler, "ProposalsBySlot", Watched)
     for policy in (SerialTree(), make_policy("eagle2_tree"), make_policy("sequoia_tree")):
         random_pair(32, disagreement=0.5).generate(policy, Request(prompt=(1, 2), max_new_tokens=400), RESIDUAL)
         assert 0 < max(sizes) <= policy.draft_rows

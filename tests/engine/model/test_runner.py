@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.model.gpu_model import StaticDecoder
-from swiftspec.engine.model.runner import CachedDecoder
+from swiftspec.engine.model.gpu_model import GpuDecoder
+from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.policies.effects import Row
 from tests.engine.checkpoints import write_checkpoint
 
@@ -18,11 +18,11 @@ ROWS = (Row(1, 3, 0), Row(2, 4, 1), Row(3, 4, 1))
 
 @pytest.fixture
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], None]:
-    """Any device is there; on a GPU, `load` stands in for `StaticDecoder.load`."""
+    """Any device is there; on a GPU, `load` stands in for `GpuDecoder.load`."""
 
     def pretend(load: Callable[..., Any]) -> None:
         monkeypatch.setattr("swiftspec.engine.model.runner.usable_device", torch.device)
-        monkeypatch.setattr(StaticDecoder, "load", load)
+        monkeypatch.setattr(GpuDecoder, "load", load)
 
     return pretend
 
@@ -32,9 +32,9 @@ def test_a_gpu_gets_static_buffers_and_the_same_answers(
     tmp_path: Path, inflate: str | None, pretended_gpu: Callable[[Callable[..., Any]], None]
 ) -> None:
     asked: list[dict[str, Any]] = []
-    real = StaticDecoder.load
+    real = GpuDecoder.load
 
-    def load(directory: Path, *, device: torch.device, **settings: Any) -> StaticDecoder:
+    def load(directory: Path, *, device: torch.device, **settings: Any) -> GpuDecoder:
         asked.append({"device": device, **settings})
         return real(directory, **settings)
 
@@ -42,7 +42,7 @@ def test_a_gpu_gets_static_buffers_and_the_same_answers(
     reference = ModelRef(model=str(write_checkpoint(tmp_path, "llama")), dtype="float32", inflate=inflate)
     logits = []
     for device in ("cpu", "cuda:1"):
-        model = CachedDecoder.load(reference, max_context=40, tree_slots=33, device=device)
+        model = ModelRunner.load(reference, max_context=40, tree_slots=33, device=device)
         model.warm_up(4)
         model.prefill((4, 5, 6))
         model.forward(ROWS)
@@ -55,19 +55,19 @@ def test_a_gpu_gets_static_buffers_and_the_same_answers(
 
 
 def test_too_little_memory_is_one_sentence(tmp_path: Path, pretended_gpu: Callable[[Callable[..., Any]], None]) -> None:
-    def load(*_: Any, **__: Any) -> StaticDecoder:
+    def load(*_: Any, **__: Any) -> GpuDecoder:
         raise torch.OutOfMemoryError
 
     pretended_gpu(load)
     reference = ModelRef(model=str(tmp_path), dtype="bfloat16")
     with pytest.raises(ValueError, match=r"in bfloat16 with 104 slots does not fit into the memory of cuda:0"):
-        CachedDecoder.load(reference, max_context=40, tree_slots=64, device="cuda:0")
+        ModelRunner.load(reference, max_context=40, tree_slots=64, device="cuda:0")
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", "float32, bfloat16 on cpu"), ("cuda", "fp8, int4 on cuda")])
 def test_a_dtype_that_a_device_does_not_have_is_named(
     device: str, expected: str, pretended_gpu: Callable[[Callable[..., Any]], None]
 ) -> None:
-    pretended_gpu(StaticDecoder.load)
+    pretended_gpu(GpuDecoder.load)
     with pytest.raises(ValueError, match=rf"dtype is 'int3'; expected one of .*{expected}"):
-        CachedDecoder.load(ModelRef(model="nowhere", dtype="int3"), max_context=8, tree_slots=8, device=device)
+        ModelRunner.load(ModelRef(model="nowhere", dtype="int3"), max_context=8, tree_slots=8, device=device)

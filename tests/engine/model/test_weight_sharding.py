@@ -9,16 +9,16 @@ from safetensors.torch import load_file, save_file
 from swiftspec.engine.model.checkpoint import load_weights, weight_shapes
 from swiftspec.engine.model.loader import local_spec
 from swiftspec.engine.model.weight_sharding import cut
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models import shard_of
 from swiftspec.models.spec import ModelSpec
 from tests.engine.checkpoints import write_checkpoint
 
 
-def team_of(size: int, rank: int) -> Team:
-    team = Team()
-    team.size, team.rank = size, rank
-    return team
+def tp_group_of(size: int, rank: int) -> TPGroup:
+    tp_group = TPGroup()
+    tp_group.size, tp_group.rank = size, rank
+    return tp_group
 
 
 @pytest.mark.parametrize("degree", [2, 3, 5, 7])

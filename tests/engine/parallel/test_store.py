@@ -14,7 +14,7 @@ import zmq
 
 from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.parallel.store import MAX_BYTES, MAX_KEYS, MAX_VALUE_BYTES, NodeStore, StoreServer
-from swiftspec.engine.parallel.tp_group import Team
+from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.profiler.helper_processes import forkserver
 from tests.engine.processes import resident_bytes
 
@@ -190,9 +190,9 @@ def test_a_stranger_cannot_fill_the_memory(server: StoreServer, store: NodeStore
 
 def _sum(rank: int, port: int) -> None:
     torch.set_num_threads(1)
-    team = Team.join(f"tcp://{HERE}:{port}/team-a", rank=rank, size=2, device="cpu", curve=OURS)
-    assert team.all_reduce(torch.ones(2) * (rank + 1)).tolist() == [3.0, 3.0]
-    team.close()
+    tp_group = TPGroup.join(f"tcp://{HERE}:{port}/tp-group-a", rank=rank, size=2, device="cpu", curve=OURS)
+    assert tp_group.all_reduce(torch.ones(2) * (rank + 1)).tolist() == [3.0, 3.0]
+    tp_group.close()
 
 
 def test_ranks_find_each_other_by_it(server: StoreServer) -> None:

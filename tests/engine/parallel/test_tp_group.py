@@ -1,4 +1,4 @@
-"""Ranks of a team sum, gather and tell, and notice at once that one of them is gone."""
+"""Ranks of a TP group sum, gather and tell, and notice at once that one of them is gone."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.sharded_model import _Call, _decoded, _encoded, _Note
-from swiftspec.engine.parallel.tp_group import SilentTeam, Team
+from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.policies.effects import Role, Row
 from tests.engine.ranks import Ranks, joined_ranks
 
@@ -25,8 +25,8 @@ def part(rank: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(4, 33, generator=torch.Generator().manual_seed(rank)).to(dtype)
 
 
-def summed(team: Team, dtype: torch.dtype) -> Tensor:
-    return team.all_reduce(part(team.rank, dtype))
+def summed(tp_group: TPGroup, dtype: torch.dtype) -> Tensor:
+    return tp_group.all_reduce(part(tp_group.rank, dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -37,8 +37,8 @@ def test_a_sum_is_in_fp32_and_has_the_same_bits_everywhere(ranks: Ranks, dtype: 
     assert all(torch.equal(first, other) for other in others)
 
 
-def gathered(team: Team) -> Tensor:
-    return team.gather(part(team.rank, torch.float32), 90)
+def gathered(tp_group: TPGroup) -> Tensor:
+    return tp_group.gather(part(tp_group.rank, torch.float32), 90)
 
 
 def test_columns_are_gathered_at_rank_0(ranks: Ranks) -> None:
@@ -48,25 +48,25 @@ def test_columns_are_gathered_at_rank_0(ranks: Ranks) -> None:
     assert all(torch.equal(other, own) for other, own in zip(others, parts[1:], strict=True))
 
 
-def silently(team: Team) -> tuple[Tensor, Tensor]:
-    silent = SilentTeam(team)
-    own = part(team.rank, torch.float32)
+def silently(tp_group: TPGroup) -> tuple[Tensor, Tensor]:
+    silent = NoOpTPGroup(tp_group)
+    own = part(tp_group.rank, torch.float32)
     return silent.all_reduce(own), silent.gather(own, 90)
 
 
-def test_a_silent_team_leaves_every_rank_with_its_own_in_the_shapes_of_all(ranks: Ranks) -> None:
+def test_a_silent_tp_group_leaves_every_rank_with_its_own_in_the_shapes_of_all(ranks: Ranks) -> None:
     for rank, (reduced, gathered) in enumerate(ranks.run(silently)):
         own = part(rank, torch.float32)
         assert torch.equal(reduced, own)
         assert torch.equal(gathered, torch.cat([own] * 3, -1)[:, :90] if rank == 0 else own)
 
 
-def told(team: Team, notes: list[bytes]) -> list[bytes]:
-    if not team.is_leader:
-        return list(iter(team.listen, b""))
+def told(tp_group: TPGroup, notes: list[bytes]) -> list[bytes]:
+    if not tp_group.is_leader:
+        return list(iter(tp_group.listen, b""))
     for note in notes:
-        team.tell(note)
-    team.dismiss()
+        tp_group.tell(note)
+    tp_group.dismiss()
     return notes
 
 
@@ -75,22 +75,22 @@ def test_followers_hear_all_notes_short_and_long(ranks: Ranks) -> None:
     assert ranks.run(told, notes) == [notes] * 3
 
 
-def until_gone(team: Team) -> float:
+def until_gone(tp_group: TPGroup) -> float:
     """Seconds until a sum with a rank that ends itself is refused."""
-    if team.rank == 2:
+    if tp_group.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     start_s = time.perf_counter()
     with pytest.raises(ConnectionError, match="gone"):
-        team.all_reduce(torch.ones(3))
+        tp_group.all_reduce(torch.ones(3))
     return time.perf_counter() - start_s
 
 
-def until_leaderless(team: Team) -> float:
-    if team.is_leader:
+def until_leaderless(tp_group: TPGroup) -> float:
+    if tp_group.is_leader:
         os.kill(os.getpid(), signal.SIGKILL)
     start_s = time.perf_counter()
     with pytest.raises(ConnectionError, match="gone"):
-        team.listen()
+        tp_group.listen()
     return time.perf_counter() - start_s
 
 
@@ -105,22 +105,22 @@ def test_a_dead_leader_ends_the_listening() -> None:
         assert doomed.start(until_leaderless)[1].result(timeout=20) < 5
 
 
-def test_a_team_of_one_sums_and_gathers_what_it_has() -> None:
-    team, x = Team.join("file:///nowhere", rank=0, size=1, device="cpu"), torch.ones(2, 3)
-    assert team.is_leader
-    assert team.all_reduce(x) is x
-    assert team.gather(x, 3) is x
+def test_a_tp_group_of_one_sums_and_gathers_what_it_has() -> None:
+    tp_group, x = TPGroup.join("file:///nowhere", rank=0, size=1, device="cpu"), torch.ones(2, 3)
+    assert tp_group.is_leader
+    assert tp_group.all_reduce(x) is x
+    assert tp_group.gather(x, 3) is x
 
 
-@pytest.mark.parametrize("store", ["nowhere", "file://host/path", "tcp://127.0.0.1:80", "tcp://127.0.0.1/team"])
+@pytest.mark.parametrize("store", ["nowhere", "file://host/path", "tcp://127.0.0.1:80", "tcp://127.0.0.1/TP group"])
 def test_a_store_has_an_address(store: str) -> None:
     with pytest.raises(ValueError, match=r"store is .*; expected file:///path or tcp://host:port/prefix"):
-        Team.join(store, rank=0, size=2, device="cpu")
+        TPGroup.join(store, rank=0, size=2, device="cpu")
 
 
-def test_a_rank_is_one_of_the_team() -> None:
+def test_a_rank_is_one_of_the_tp_group() -> None:
     with pytest.raises(ValueError, match="rank is 2; expected 0 to 1"):
-        Team.join("file:///nowhere", rank=2, size=2, device="cpu")
+        TPGroup.join("file:///nowhere", rank=2, size=2, device="cpu")
 
 
 ROWS = (Row(7, 300, 1 << 511), Row(2**31 - 1, 0, 0), Row(0, 5, 0b1011))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.engine.process.fork_server_client import ForkedProcess, Nursery, shared_nursery
+from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer, shared_fork_server
 from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.worker_handle import LocalWorker, WorkerLostError
 from swiftspec.errors import EngineError
@@ -23,11 +23,11 @@ from tests.engine.setups import setup
 WITHIN_S = 60.0
 
 
-def start(nursery: Nursery) -> tuple[ForkedProcess, PipeEnd]:
+def start(fork_server: ForkServer) -> tuple[ForkedProcess, PipeEnd]:
     """Ask for a process that waits to be told what it is."""
     ours, theirs = pipe()
     with theirs:
-        return nursery.start([theirs.fileno()]), ours
+        return fork_server.start([theirs.fileno()]), ours
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -48,18 +48,18 @@ def started(process: ForkedProcess) -> int:
 
 
 @contextmanager
-def worker(nursery: Nursery) -> Iterator[int]:
-    process, ours = start(nursery)
+def worker(fork_server: ForkServer) -> Iterator[int]:
+    process, ours = start(fork_server)
     yield started(process)
     ours.close()
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """One of its own, which may be ill-treated."""
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+    fork_server = ForkServer()
+    yield fork_server
+    fork_server.close()
 
 
 def test_a_launcher_needs_no_torch() -> None:
@@ -68,32 +68,32 @@ def test_a_launcher_needs_no_torch() -> None:
 
 
 def test_who_is_there_together_shares_a_fork_server_and_the_last_one_ends_it() -> None:
-    with shared_nursery() as outer, worker(outer) as first:
-        with shared_nursery() as inner, worker(inner) as second:
+    with shared_fork_server() as outer, worker(outer) as first:
+        with shared_fork_server() as inner, worker(inner) as second:
             assert inner is outer
             assert {first, second} <= set(children(outer.pid or 0))
         assert outer.pid is not None
 
 
-def test_one_that_was_killed_is_replaced_and_its_workers_live_on(nursery: Nursery) -> None:
-    with worker(nursery) as first:
-        killed = nursery.pid
+def test_one_that_was_killed_is_replaced_and_its_workers_live_on(fork_server: ForkServer) -> None:
+    with worker(fork_server) as first:
+        killed = fork_server.pid
         assert killed
         os.kill(killed, signal.SIGKILL)
         assert gone_within([killed], 10.0)
-        with worker(nursery) as second:
-            assert nursery.pid != killed
+        with worker(fork_server) as second:
+            assert fork_server.pid != killed
             assert is_running(first)
-            assert second in children(nursery.pid or 0)
+            assert second in children(fork_server.pid or 0)
 
 
-def test_asking_a_stopped_one_does_not_wait_and_it_is_replaced(nursery: Nursery) -> None:
-    with worker(nursery):
-        stopped = nursery.pid
+def test_asking_a_stopped_one_does_not_wait_and_it_is_replaced(fork_server: ForkServer) -> None:
+    with worker(fork_server):
+        stopped = fork_server.pid
         assert stopped
         os.kill(stopped, signal.SIGSTOP)
         before_s = time.monotonic()
-        process, ours = start(nursery)
+        process, ours = start(fork_server)
         assert time.monotonic() - before_s < 1.0
 
         def has_hung_up() -> bool:
@@ -103,24 +103,24 @@ def test_asking_a_stopped_one_does_not_wait_and_it_is_replaced(nursery: Nursery)
         until(has_hung_up)
         assert not process.has_started
         assert gone_within([stopped], 10.0)
-        with worker(nursery):
-            assert nursery.pid != stopped
+        with worker(fork_server):
+            assert fork_server.pid != stopped
 
 
-def test_a_start_that_comes_to_nothing_says_why(nursery: Nursery) -> None:
+def test_a_start_that_comes_to_nothing_says_why(fork_server: ForkServer) -> None:
     """Killed before it has finished its imports."""
-    lost = LocalWorker.start(setup(role=Role.DRAFT), nursery)
-    assert nursery.pid
-    os.kill(nursery.pid, signal.SIGKILL)
+    lost = LocalWorker.start(setup(role=Role.DRAFT), fork_server)
+    assert fork_server.pid
+    os.kill(fork_server.pid, signal.SIGKILL)
     with pytest.raises(WorkerLostError, match="the draft process could not be started: the fork server") as failure:
         lost.receive()
     assert not failure.value.was_started
 
 
 def test_a_process_that_is_told_nothing_ends_without_a_word(
-    nursery: Nursery, capfd: pytest.CaptureFixture[str]
+    fork_server: ForkServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    process, ours = start(nursery)
+    process, ours = start(fork_server)
     started(process)
     ours.close()
     assert process.exit_code(within_s=10.0) == 0
@@ -128,24 +128,24 @@ def test_a_process_that_is_told_nothing_ends_without_a_word(
     assert capfd.readouterr().err == ""
 
 
-def test_without_a_descriptor_for_it_a_fork_server_is_not_started_and_later_it_is(nursery: Nursery) -> None:
+def test_without_a_descriptor_for_it_a_fork_server_is_not_started_and_later_it_is(fork_server: ForkServer) -> None:
     ours, theirs = pipe()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(ours.fileno(), theirs.fileno()), before[1]))
     try:
         with pytest.raises(EngineError, match=r"^the fork server cannot be started \(.*Too many open files\)$"):
-            nursery.start([theirs.fileno()])
+            fork_server.start([theirs.fileno()])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         ours.close()
         theirs.close()
-    with worker(nursery):
-        assert nursery.pid
+    with worker(fork_server):
+        assert fork_server.pid
 
 
 @pytest.mark.usefixtures("many_descriptors")
-def test_a_program_with_a_thousand_open_files_can_start_processes(nursery: Nursery) -> None:
-    process, ours = start(nursery)
+def test_a_program_with_a_thousand_open_files_can_start_processes(fork_server: ForkServer) -> None:
+    process, ours = start(fork_server)
     started(process)
     assert ours.fileno() > 1023
     assert not process.has_ended
@@ -154,9 +154,9 @@ def test_a_program_with_a_thousand_open_files_can_start_processes(nursery: Nurse
     assert process.exit_code(within_s=10.0) == 0
 
 
-def test_killing_a_process_that_has_ended_hits_nobody(nursery: Nursery) -> None:
+def test_killing_a_process_that_has_ended_hits_nobody(fork_server: ForkServer) -> None:
     """Its process id may be another's by now, and nobody is left to say whether it has ended."""
-    process, ours = start(nursery)
+    process, ours = start(fork_server)
     started(process)
     ours.close()
     assert process.await_end(within_s=10.0)
@@ -164,13 +164,13 @@ def test_killing_a_process_that_has_ended_hits_nobody(nursery: Nursery) -> None:
     process.kill()
 
 
-def test_a_process_can_be_killed_without_its_fork_server(nursery: Nursery) -> None:
-    process, ours = start(nursery)
+def test_a_process_can_be_killed_without_its_fork_server(fork_server: ForkServer) -> None:
+    process, ours = start(fork_server)
     pid = started(process)
     os.kill(pid, signal.SIGSTOP)
-    assert nursery.pid
-    os.kill(nursery.pid, signal.SIGKILL)
-    until(lambda: not is_running(nursery.pid or 0))
+    assert fork_server.pid
+    os.kill(fork_server.pid, signal.SIGKILL)
+    until(lambda: not is_running(fork_server.pid or 0))
     os.kill(pid, signal.SIGSTOP)  # again: the end of the fork server has continued it
     process.kill()
     assert process.await_end(within_s=10.0)
@@ -181,30 +181,30 @@ def test_a_process_can_be_killed_without_its_fork_server(nursery: Nursery) -> No
 def test_a_folder_that_was_removed_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    with shared_nursery() as nursery, pytest.raises(ValueError, match="the current folder has been removed"):
-        nursery.start([1])
+    with shared_fork_server() as fork_server, pytest.raises(ValueError, match="the current folder has been removed"):
+        fork_server.start([1])
 
 
 def test_processes_are_where_the_launcher_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with shared_nursery() as nursery, worker(nursery):
+    with shared_fork_server() as fork_server, worker(fork_server):
         monkeypatch.chdir(tmp_path)
-        with worker(nursery) as pid:
+        with worker(fork_server) as pid:
             until(lambda: Path(f"/proc/{pid}/cwd").readlink() == tmp_path)
 
 
 LAUNCHER = """
 import sys, time
-from swiftspec.engine.process.fork_server_client import Nursery
+from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import pipe
-nursery = Nursery()
+fork server = ForkServer()
 ours, theirs = pipe()
-process = nursery.start([theirs.fileno()])
+process = fork server.start([theirs.fileno()])
 theirs.close()
 print("asked", flush=True)
 while not process.has_started:
     process.attend()
     time.sleep(0.01)
-print(nursery.pid, process.pid, flush=True)
+print(fork server.pid, process.pid, flush=True)
 time.sleep(600)
 """
 

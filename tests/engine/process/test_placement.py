@@ -6,7 +6,7 @@ import torch
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import Device, usable_device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.process.placement import Seat, check_groups, cores_of, seats
+from swiftspec.engine.process.placement import WorkerSpec, check_groups, cores_of, worker_specs
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from tests.engine.setups import setup
@@ -97,15 +97,17 @@ def test_ranks_that_cannot_share_their_devices_are_named(num_ranks: int, device:
 
 
 def test_target_groups_are_equal_slices() -> None:
-    first, second, draft = seats({Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4,)}, {}, target_groups=2, device="cpu")
-    assert first == [Seat(Role.TARGET, 0, 0, 1, (0, 1))]
-    assert second == [Seat(Role.TARGET, 1, 0, 1, (2, 3))]
-    assert draft == [Seat(Role.DRAFT, 0, 0, 1, (4,))]
+    first, second, draft = worker_specs(
+        {Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4,)}, {}, target_groups=2, device="cpu"
+    )
+    assert first == [WorkerSpec(Role.TARGET, 0, 0, 1, (0, 1))]
+    assert second == [WorkerSpec(Role.TARGET, 1, 0, 1, (2, 3))]
+    assert draft == [WorkerSpec(Role.DRAFT, 0, 0, 1, (4,))]
 
 
 def test_ranks_are_equal_slices_of_their_group() -> None:
     groups = {Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4, 5)}
-    target, draft = seats(groups, {Role.TARGET: 2}, target_groups=1, device="cpu")
-    assert target == [Seat(Role.TARGET, 0, 0, 2, (0, 1)), Seat(Role.TARGET, 0, 1, 2, (2, 3))]
-    assert draft == [Seat(Role.DRAFT, 0, 0, 1, (4, 5))]
-    assert [len(team) for team in seats(groups, {}, target_groups=1, device="cuda")] == [4, 2]
+    target, draft = worker_specs(groups, {Role.TARGET: 2}, target_groups=1, device="cpu")
+    assert target == [WorkerSpec(Role.TARGET, 0, 0, 2, (0, 1)), WorkerSpec(Role.TARGET, 0, 1, 2, (2, 3))]
+    assert draft == [WorkerSpec(Role.DRAFT, 0, 0, 1, (4, 5))]
+    assert [len(tp_group) for tp_group in worker_specs(groups, {}, target_groups=1, device="cuda")] == [4, 2]

@@ -9,11 +9,11 @@ import numpy as np
 
 from swiftspec.artifacts.plan import Explored, Goal
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.evaluation import Effort, Evaluator, Outcome
+from swiftspec.planner.evaluation import Budget, Evaluator, Outcome
 from swiftspec.planner.goals import reach
 from swiftspec.planner.option import Key, Option, Split
 
-__all__ = ["HOPEFUL", "SAFE", "Expected", "Finals", "Progress", "Standing", "Trials", "by_policy"]
+__all__ = ["HOPEFUL", "SAFE", "Expected", "FinalStage", "Progress", "RankedOption", "Simulations", "by_policy"]
 
 # Shares of a limit: what keeps to the first in a short simulation does so in a long one, too; what misses the second
 # does not.
@@ -24,18 +24,18 @@ Progress = Callable[[int, int, str], None]
 _Cell = tuple[str, Split]  # of a policy
 
 
-class Finals(NamedTuple):
-    """Options for the last stage: with the efforts for those that may win, and for the best of hopeless policies."""
+class FinalStage(NamedTuple):
+    """Options for the last stage: with the budgets for those that may win, and for the best of hopeless policies."""
 
     contenders: list[Option]
-    whole: Effort
+    whole: Budget
     others: list[Option]
-    sample: Effort
+    sample: Budget
     expected: "Expected | None" = None  # of options that were not simulated for long
 
 
 @dataclass(slots=True, kw_only=True)
-class Trials:
+class Simulations:
     """Runs options and remembers their outcomes, effort by effort."""
 
     evaluator: Evaluator
@@ -44,34 +44,34 @@ class Trials:
     seed: int
     report: Progress
     num_done: int = 0
-    _outcomes: dict[Effort, dict[Key, Outcome]] = field(default_factory=dict)
+    _outcomes: dict[Budget, dict[Key, Outcome]] = field(default_factory=dict)
 
-    def run(self, options: Sequence[Option], effort: Effort, what: str, *, ahead: int) -> list[Outcome]:
+    def run(self, options: Sequence[Option], budget: Budget, what: str, *, ahead: int) -> list[Outcome]:
         """Outcomes in the order of `options`; `ahead` is the number of simulations from here to the end of the search.
 
         What was simulated with this effort before is not simulated again.
         """
-        done = self._outcomes.setdefault(effort, {})
+        done = self._outcomes.setdefault(budget, {})
         fresh = [option for option in options if option.key not in done]
         before, total = self.num_done, self.num_done + max(ahead, len(fresh))
-        outcomes = self.evaluator.run(fresh, effort, done=lambda count: self.report(before + count, total, what))
+        outcomes = self.evaluator.run(fresh, budget, done=lambda count: self.report(before + count, total, what))
         self.num_done += len(fresh)
         done.update((outcome.option.key, outcome) for outcome in outcomes)
         return [done[option.key] for option in options]
 
     def score(self, outcome: Outcome) -> tuple[bool, float]:
-        """To sort by: first what keeps to the goal's limits, by merit; what does not, by how nearly it does."""
-        return self.scored(Standing.of(outcome, self.goal))
+        """To sort by: first what keeps to the goal's limits, by score; what does not, by how nearly it does."""
+        return self.scored(RankedOption.of(outcome, self.goal))
 
-    def scored(self, standing: "Standing", *, margin: float = SAFE) -> tuple[bool, float]:
+    def scored(self, ranked: "RankedOption", *, margin: float = SAFE) -> tuple[bool, float]:
         """As `score`, of figures; margin: share of what the limits allow that still keeps to them."""
-        share = standing.reach(self.goal)
+        share = ranked.reach(self.goal)
         keeps = margin * share >= 1
-        return keeps, standing.merit if keeps else share
+        return keeps, ranked.score if keeps else share
 
     def keeps(self, outcome: Outcome) -> bool:
         """Whether an outcome is within the goal's limits."""
-        return Standing.of(outcome, self.goal).reach(self.goal) >= 1
+        return RankedOption.of(outcome, self.goal).reach(self.goal) >= 1
 
     def share(
         self,
@@ -82,12 +82,12 @@ class Trials:
         least_tokens: int,
         num_seeds: int = 1,
         explain: bool = False,
-    ) -> Effort:
+    ) -> Budget:
         """A share of the prompts, spread over the trace, and of the longest output."""
         num_prompts = len(self.trace.prompts)
         count = min(num_prompts, max(least_prompts, math.ceil(prompts * num_prompts)))
         indices = np.linspace(0, num_prompts - 1, count).round().astype(int)
-        return Effort(
+        return Budget(
             prompt_indices=tuple(indices.tolist()),
             max_new_tokens=min(self.longest, max(least_tokens, math.ceil(tokens * self.longest))),
             seeds=tuple(range(self.seed, self.seed + num_seeds)),
@@ -95,7 +95,7 @@ class Trials:
             paired=explain,
         )
 
-    def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Effort:
+    def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Budget:
         """A few prompts whose outputs' beginnings are, together, as easy and as diverse as the whole trace.
 
         Which shape is best depends on how easy the text is; so the few prompts must not be easier than the rest.
@@ -107,7 +107,7 @@ class Trials:
         samples = [np.sort(rng.permutation(len(begun))[:count]) for _ in range(_NUM_SAMPLES)]
         wanted = np.array([np.mean(of_all), np.std(begun)])
         distance = [np.abs(wanted - (begun[sample].mean(), begun[sample].std())).sum() for sample in samples]
-        return Effort(
+        return Budget(
             prompt_indices=tuple(samples[int(np.argmin(distance))].tolist()),
             max_new_tokens=min(self.longest, num_tokens),
             seeds=(self.seed,),
@@ -131,7 +131,7 @@ class Trials:
         """Keys of all options so far, at whatever effort."""
         return {key for outcomes in self._outcomes.values() for key in outcomes}
 
-    def standings(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["Standing"]:
+    def ranking(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["RankedOption"]:
         """Of every policy on every split the best of what was simulated longest, on the scale of its finalist.
 
         Parameters
@@ -142,34 +142,34 @@ class Trials:
             What to expect of an option, where that is known better than from its own simulation before the last stage.
         """
         final = {outcome.option.policy.name: outcome for outcome in finalists}
-        cells: dict[_Cell, tuple[int, Standing]] = {}
+        cells: dict[_Cell, tuple[int, RankedOption]] = {}
         simulated: dict[_Cell, set[Key]] = {}
-        for stage, (effort, outcomes) in enumerate(self._outcomes.items()):
+        for stage, (budget, outcomes) in enumerate(self._outcomes.items()):
             for outcome in outcomes.values():
                 cell = outcome.option.policy.name, outcome.option.split_key
                 simulated.setdefault(cell, set()).add(outcome.option.key)
                 finalist = final.get(outcome.option.policy.name, outcome)
                 if outcome is finalist:
                     found, depth = self._own(finalist), len(self._outcomes)  # what the plan says of this option
-                elif expected is None or effort.explain:
-                    found = self._standing(outcome, finalist, outcomes.get(finalist.option.key, finalist))
-                    depth = int(effort.explain) if expected else stage
+                elif expected is None or budget.explain:
+                    found = self._ranked(outcome, finalist, outcomes.get(finalist.option.key, finalist))
+                    depth = int(budget.explain) if expected else stage
                 else:
                     found = _scaled(expected(outcome.option), self._own(finalist), expected(finalist.option))
                     depth = 0
-                if cell not in cells or (depth, found.merit) > (cells[cell][0], cells[cell][1].merit):
-                    cells[cell] = depth, found._replace(estimated=not effort.explain)
+                if cell not in cells or (depth, found.score) > (cells[cell][0], cells[cell][1].score):
+                    cells[cell] = depth, found._replace(estimated=not budget.explain)
         return [found._replace(num_options=len(simulated[cell])) for cell, (_, found) in sorted(cells.items())]
 
-    def _standing(self, outcome: Outcome, finalist: Outcome, reference: Outcome) -> "Standing":
+    def _ranked(self, outcome: Outcome, finalist: Outcome, reference: Outcome) -> "RankedOption":
         """`reference` is the finalist at the outcome's own effort."""
         return _scaled(self._own(outcome), self._own(finalist), self._own(reference))
 
-    def _own(self, outcome: Outcome) -> "Standing":
-        return Standing.of(outcome, self.goal)
+    def _own(self, outcome: Outcome) -> "RankedOption":
+        return RankedOption.of(outcome, self.goal)
 
 
-class Standing(NamedTuple):
+class RankedOption(NamedTuple):
     """Where an option stands at the end of a search.
 
     num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last stage.
@@ -179,19 +179,19 @@ class Standing(NamedTuple):
     tokens_per_s: float
     tpot_s: float
     ttft_s: float
-    merit: float
+    score: float
     num_options: int = 1
     estimated: bool = False
 
     @classmethod
-    def of(cls, outcome: Outcome, goal: Goal) -> "Standing":
+    def of(cls, outcome: Outcome, goal: Goal) -> "RankedOption":
         """A finalist's own."""
         return cls(
             option=outcome.option,
             tokens_per_s=outcome.tokens_per_s,
             tpot_s=outcome.mean_tpot_s,
             ttft_s=outcome.mean_ttft_s,
-            merit=outcome.merit(goal),
+            score=outcome.score(goal),
         )
 
     def reach(self, goal: Goal) -> float:
@@ -211,16 +211,16 @@ class Standing(NamedTuple):
         )
 
 
-Expected = Callable[[Option], Standing]
+Expected = Callable[[Option], RankedOption]
 
 
-def _scaled(found: Standing, final: Standing, reference: Standing) -> Standing:
+def _scaled(found: RankedOption, final: RankedOption, reference: RankedOption) -> RankedOption:
     """As `final` is to `reference`."""
     return found._replace(
         tokens_per_s=found.tokens_per_s * final.tokens_per_s / reference.tokens_per_s,
         tpot_s=found.tpot_s * final.tpot_s / reference.tpot_s,
         ttft_s=found.ttft_s * final.ttft_s / reference.ttft_s,
-        merit=found.merit * final.merit / reference.merit,
+        score=found.score * final.score / reference.score,
     )
 
 

@@ -1,0 +1,62 @@
+"""The rooms of the package, and which may know which: `test_architecture` holds the code to this table."""
+
+from collections.abc import Mapping
+
+__all__ = ["NEVERS", "ROOMS"]
+
+# Room -> what its modules may import beside the standard library: rooms below it and third-party packages. A room is a
+# folder of swiftspec, a folder of the engine, or a module that lies in none; rooms stand in their order, lowest first.
+TORCH = ("torch", "numpy", "safetensors")
+ROOMS: Mapping[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "version": frozenset(),
+    "files": frozenset({"numpy"}),
+    "policies": frozenset(),
+    "models": frozenset({"files", "tokenizers"}),
+    "devices": frozenset({"models", "torch"}),
+    "artifacts": frozenset({"files", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "acceptance": frozenset({"artifacts", "models", "numpy", "scipy", "pydantic"}),
+    "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
+    "simulator": frozenset({"artifacts", "policies", "simpy", "numpy"}),
+    "planner": frozenset(
+        {"simulator", "artifacts", "devices", "models", "policies", "joblib", "distributed", "ray", "numpy", "scipy"}
+    ),
+    "kernels": frozenset({"files", "torch", "triton"}),
+    "engine.channel": frozenset({"files", "policies", "zmq"}),
+    "engine.parallel": frozenset({"engine.channel", "torch", "zmq"}),
+    "engine.model": frozenset(
+        {"engine.parallel", "artifacts", "devices", "files", "kernels", "models", "policies", *TORCH}
+    ),
+    "engine.driver": frozenset({"engine.model", "artifacts", "policies"}),
+    "engine.process": frozenset(
+        {"engine.channel", "engine.driver", "engine.model", "engine.parallel"}
+        | {"artifacts", "devices", "errors", "policies", "torch"}
+    ),
+    "engine.cluster": frozenset(
+        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "models", "policies"}
+        | {"torch", "zmq", "pydantic"}
+    ),
+    "engine": frozenset({"engine.model", "engine.process", "artifacts", "devices", "errors", "models", "policies"}),
+    "profiler": frozenset(
+        {"engine", "engine.driver", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
+        | {"devices", "files", "kernels", "models", "policies", "torch", "numpy"}
+    ),
+    "validation": frozenset({"artifacts"}),
+    "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),
+    "backtest": frozenset(
+        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "simulator"}
+        | {"joblib", "numpy", "scipy"}
+    ),
+    "demo": frozenset({"profiler", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
+    "root": frozenset({"engine", "version"}),
+    "cli": frozenset({"typer", "rich", "numpy"}),  # and every room but those two that follow
+    "__main__": frozenset({"cli"}),
+}
+
+# Finer than rooms: modules, and what they never import.
+NEVERS = (
+    ("swiftspec.engine.driver", ("swiftspec.engine.channel",)),  # it knows a Protocol
+    ("swiftspec.engine.model.gpu", ("swiftspec.engine.model.cpu",)),
+    ("swiftspec.engine.model.loader", ("swiftspec.engine.parallel", "torch.distributed")),
+    ("swiftspec.engine.parallel", ("swiftspec.engine.driver",)),
+)
