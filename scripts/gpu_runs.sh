@@ -112,8 +112,8 @@ export -f with
 export device
 
 is_right() {
-    local engine=(tests/engine/model/test_cuda_graph.py tests/engine/test_static_kernels.py tests/engine/model/test_gpu_model.py
-        tests/engine/test_sharing.py)
+    local engine=(tests/engine/model/test_cuda_graph.py tests/engine/model/test_static_kernels.py tests/engine/model/test_gpu_model.py
+        tests/engine/process/test_sharing.py)
     local ranks=(tests/kernels/test_all_reduce.py tests/kernels/test_gemm_all_reduce.py tests/kernels/test_symmetric.py
         tests/kernels/test_round.py)
     local kernels=(tests/kernels "${ranks[@]/#/--ignore=}")

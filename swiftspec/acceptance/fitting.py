@@ -77,7 +77,7 @@ Observation = Chain | Ranks | Length
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The acceptance model, which of its fields the figures decided, and the root mean square of what they still miss."""
+    """An acceptance model, the fields of it that figures decided, and the root mean square of what they still miss."""
 
     acceptance_model: AcceptanceModel
     fields: tuple[str, ...]

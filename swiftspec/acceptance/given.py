@@ -1,4 +1,4 @@
-"""Acceptance as a user gives it: a rate, or the rates by position that a server logs; and the acceptance model it calls for.
+"""Acceptance as a user gives it, a rate or the rates by position that a server logs, and the model it calls for.
 
 A server that drafts chains of k tokens counts how many it drafted and how many were accepted. vLLM logs the share of
 all drafted tokens that were accepted (`Avg Draft acceptance rate`), and for every position the share of chains that

@@ -66,7 +66,7 @@ PRIOR = AcceptanceModel(mean_logit=2.5, spread=3.5, persistence=0.3, correlation
 
 
 def logits(acceptance_model: AcceptanceModel, *, num_texts: int, num_tokens: int, seed: int) -> _Floats:
-    """Logits of the first candidate's probability, array (N, T). The same noise for every acceptance model of a seed."""
+    """Logits of the first candidate's probability, array (N, T). A seed has the same noise for every model."""
     shared, own = _noise(acceptance_model.correlation_length, num_texts, num_tokens, seed)
     persistence = acceptance_model.persistence
     noise: _Floats = np.sqrt(persistence) * shared + np.sqrt(1 - persistence) * own

@@ -99,7 +99,7 @@ def dataset_names() -> list[str]:
 
 
 def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None = None) -> Acceptance:
-    """The acceptance model of a pair on a data set, or on the mean of those that its target's reference has figures for.
+    """The model of a pair on a data set, or on the mean of those that its target's reference has figures for.
 
     `published` if the pair is part of that reference, else `assumed`.
 

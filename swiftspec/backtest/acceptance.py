@@ -6,8 +6,8 @@
   four data sets than chains of that acceptance are, by more than anything here explains.
 - Sequoia's trees from SpecInfer's for the same pair.
 
-No acceptance model is fitted to a row that it predicts, so that errors are as if that row were left out. Of the prior, spread
-and correlation length are the bundled pair's; the other two are means over several pairs, the row's own among them.
+No model is fitted to a row that it predicts, so that errors are as if that row were left out. Of the prior, spread and
+correlation length are the bundled pair's; the other two are means over several pairs, the row's own among them.
 """
 
 from collections.abc import Iterator

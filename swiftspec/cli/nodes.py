@@ -100,7 +100,7 @@ def _joined(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, source: 
 def node_executor(
     options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, candidate: Candidate, *, source: Path
 ) -> Iterator["ClusterExecutor"]:
-    """Node 0's: all nodes as one executor for a candidate's engine. ValueError if they do not find each other or fit."""
+    """All nodes as one executor for a candidate's engine. ValueError if they do not find each other, or do not fit."""
     from swiftspec.engine.cluster.nodes import lead, shares
 
     if rendezvous.is_process:

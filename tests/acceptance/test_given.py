@@ -9,7 +9,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import simulate
-from tests.simulator.builders import machine_profile
+from tests.builders import machine_profile
 
 MODEL = ModelRef(model="synthetic", dtype="float32")
 

@@ -10,7 +10,7 @@ from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import synthesise_trace
-from tests.simulator.builders import machine_profile
+from tests.builders import machine_profile
 
 
 @pytest.mark.parametrize("policy", [SerialTree(), SwiftSpec()], ids=lambda policy: policy.name)

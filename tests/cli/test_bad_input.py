@@ -15,7 +15,7 @@ from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.pairs import references
 from tests.engine.processes import gone_within, workers
-from tests.simulator.builders import machine_profile
+from tests.builders import machine_profile
 
 Fails = Callable[..., str]
 Models = tuple[Path, Path]

@@ -14,7 +14,7 @@ import pytest
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.cli.app import main
 from tests.cli import samples
-from tests.simulator.builders import machine_profile
+from tests.builders import machine_profile
 
 Fails = Callable[..., str]
 ROOT = Path(__file__).parents[2]

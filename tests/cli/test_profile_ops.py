@@ -15,7 +15,7 @@ from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.profiler import op_benchmark
 from swiftspec.profiler.noise_checks import Complaint
 from swiftspec.profiler.op_timer import OpTimer
-from tests.simulator.builders import machine_profile
+from tests.builders import machine_profile
 
 Fails = Callable[..., str]
 Models = tuple[Path, Path]

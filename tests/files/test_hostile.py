@@ -21,7 +21,7 @@ from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.checkpoints import write_checkpoint
 from tests.files import hostile
 from tests.files.readers import Outcome, attempt
-from tests.simulator.builders import machine_profile
+from tests.builders import machine_profile
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"trace": "f.npz", "op tables": "f.npz", "config": "config.json", "tokenizer": "tokenizer.json"}

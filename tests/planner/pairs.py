@@ -8,7 +8,7 @@ from swiftspec.artifacts.timeline import Phase
 from swiftspec.devices import named_device
 from swiftspec.models import known_model, weight_bytes
 from swiftspec.policies.effects import Role
-from tests.simulator.builders import host_point, profile
+from tests.builders import host_point, profile
 
 DEVICE = named_device("h800-sxm")
 PAIR = {Role.TARGET: known_model("llama-3-70b").spec, Role.DRAFT: known_model("llama-3.2-3b").spec}

@@ -12,7 +12,7 @@ from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import synthesise_trace
-from tests.simulator.builders import constant_profile, machine_profile, with_guesses
+from tests.builders import constant_profile, machine_profile, with_guesses
 
 ONE = {Role.TARGET: (0,)}
 SPLIT = {Role.TARGET: (0,), Role.DRAFT: (1,)}

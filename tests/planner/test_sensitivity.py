@@ -15,7 +15,7 @@ from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.oracle import synthesise_trace
 from tests.planner.pairs import DEVICE, PAIR, composed_profile
-from tests.simulator.builders import machine_profile, with_guesses
+from tests.builders import machine_profile, with_guesses
 
 TRACE = with_guesses(synthesise_trace((0.7, 0.15, 0.05), prompt_lengths=(40, 40), num_tokens=48, seed=1))
 PROFILE = composed_profile(num_devices=4)

@@ -9,7 +9,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.noise_checks import op_complaints, step_complaints
 from swiftspec.profiler.op_benchmark import OpRow
 from swiftspec.profiler.op_timer import Timing
-from tests.simulator.builders import machine_profile
+from tests.builders import machine_profile
 
 STEADY = (1.0,) * 20
 

@@ -7,7 +7,7 @@ from swiftspec.profiler.programs import Interruptions, Resumptions
 from swiftspec.profiler.steps import step_points
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from tests.simulator.builders import constant_profile
+from tests.builders import constant_profile
 
 EXPAND_S, VERIFY_S = 0.002, 0.016
 GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}

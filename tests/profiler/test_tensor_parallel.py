@@ -8,7 +8,7 @@ from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples
 from swiftspec.profiler.tensor_parallel import GLOO, IN_A_ROW, collective_of, composed_steps
-from tests.simulator.builders import step_point
+from tests.builders import step_point
 
 SPEC = ModelSpec.from_directory(model_directory("demo/target"))
 # An all-reduce costs 2 ms and 1 ms for every row, a gather 5 ms, a note 7 ms.

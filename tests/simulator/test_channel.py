@@ -14,7 +14,7 @@ from swiftspec.policies.effects import (
     draft_forward,
     target_forward,
 )
-from tests.simulator.builders import Scripted, chain_trace, constant_profile, machine_profile, simulate_one
+from tests.builders import Scripted, chain_trace, constant_profile, machine_profile, simulate_one
 
 
 def test_message_is_visible_a_hop_after_its_send_ended() -> None:

@@ -24,7 +24,7 @@ from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.closed_forms import best_tree_tokens, chain_tokens
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from tests.simulator.builders import SPLIT, Scripted, chain_trace, constant_profile, machine_profile, simulate_one
+from tests.builders import SPLIT, Scripted, chain_trace, constant_profile, machine_profile, simulate_one
 
 RANKS = (0.6, 0.2, 0.1)
 POLICIES: tuple[Policy, ...] = (

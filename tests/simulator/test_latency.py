@@ -10,7 +10,7 @@ from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.serial import SerialChain
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
-from tests.simulator.builders import chain_trace, constant_profile, divided_profile, host_point, profile, step_point
+from tests.builders import chain_trace, constant_profile, divided_profile, host_point, profile, step_point
 
 SAMPLES_S = [1.0, 2.0, 3.0, 10.0]
 

@@ -36,7 +36,7 @@ from swiftspec.simulator.closed_forms import (
 )
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.oracle import synthesise_trace
-from tests.simulator.builders import constant_profile, with_guesses
+from tests.builders import constant_profile, with_guesses
 
 # (acceptance, cost ratio): speed-up of the best serial chain and its length, of PEARL with K = c, of AMUSD with m = 2
 # and with m = 1, of DSI with k = 1 and blocks that answer for themselves alone.

@@ -28,7 +28,7 @@ from swiftspec.policies.effects import Candidates, Role, Row
 from swiftspec.profiler.acceptance import record_trace
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import TraceOracle
-from tests.simulator.builders import machine_profile
+from tests.builders import machine_profile
 
 NUM_PROMPTS = 16
 NEW_TOKENS = 48

@@ -5,7 +5,7 @@ from swiftspec.policies import Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.recovery import RecoveringDraft, RecoveringTarget
-from tests.simulator.builders import Scripted, chain_trace, constant_profile, simulate_one
+from tests.builders import Scripted, chain_trace, constant_profile, simulate_one
 
 PATIENCE_S = 0.7
 TRACE = chain_trace(num_tokens=60)

@@ -70,8 +70,8 @@ class CpuDecoder:
 
     The residual stream, norms and rotations are fp32; weights, products and the cache are in `dtype`.
 
-    The ranks of a TP group each hold a shard of `spec`, whose `weights` these are, and make the same calls. Logits are rank
-    0's to read.
+    The ranks of a TP group each hold a shard of `spec`, whose `weights` these are, and make the same calls. Logits are
+    rank 0's to read.
     """
 
     def __init__(

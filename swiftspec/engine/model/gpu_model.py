@@ -58,8 +58,8 @@ class GpuDecoder:
     """A loaded model. One instance serves any number of caches of its own, one forward at a time.
 
     The residual stream, norms and rotations are fp32; activations, products and the cache are in the format's dtype.
-    Logits are valid until the next forward: on a GPU its graph overwrites them. The ranks of a TP group each hold a shard
-    of `spec`, whose `weights` these are, and make the same calls. Logits are rank 0's to read.
+    Logits are valid until the next forward: on a GPU its graph overwrites them. The ranks of a TP group each hold a
+    shard of `spec`, whose `weights` these are, and make the same calls. Logits are rank 0's to read.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Fork server: imports torch once and forks every worker, so that workers and their replacements start at once.
 
-`python -m swiftspec.engine.process.fork_server FD PID` is started by a `ForkServer`, never by hand: FD is the socket on which it
-is asked for workers, PID the launcher's. It computes nothing itself, so that no thread of torch exists when it forks.
+`python -m swiftspec.engine.process.fork_server FD PID` is started by a `ForkServer`, never by hand: FD is the socket on
+which it is asked for workers, PID the launcher's. It computes nothing itself, so that no thread of torch exists when it
+forks.
 
 It ends with its launcher. The kernel kills it then, also while it imports or is stopped, and continues its workers:
 one that was stopped finds out that its launcher has gone, and ends, too.

@@ -1,4 +1,4 @@
-"""A TP group of processes as the launcher sees it: its leader is told what to do, and it works while all of it lives."""
+"""Worker group: the processes of one TP group as the launcher sees them, started, told what to do, started again."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class WorkerGroup:
                     yield report
 
     def reports_or_restart(self) -> Iterator[Committed | Finished]:
-        """As `reports`; a worker group that failed is started again instead, if it may be. Never waits, never raises."""
+        """As `reports`; a group that failed is started again instead, if it may be. Never waits, never raises."""
         try:
             yield from self.reports()
         except (EngineError, ValueError) as error:

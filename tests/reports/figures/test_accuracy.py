@@ -3,7 +3,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from swiftspec.reports.figures import errors, predicted_vs_measured
-from tests.plotting.samples import report
+from tests.reports.figures.samples import report
 
 
 def heights(axes: Axes) -> list[float]:

@@ -16,9 +16,9 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.page import typical_timeline, write_page
 from swiftspec.reports.html import render
-from tests.html.samples import CHOSEN_TOKENS_PER_S, candidate, composed_profile, rich_plan, timeline
+from tests.reports.html.samples import CHOSEN_TOKENS_PER_S, candidate, composed_profile, rich_plan, timeline
 
-RECORDED = Path(__file__).resolve().parents[2] / "swiftspec/profiles/demo-zen4-2-cores"
+RECORDED = Path(__file__).resolve().parents[3] / "swiftspec/profiles/demo-zen4-2-cores"
 STYLE = files("swiftspec.reports.html").joinpath("report.css").read_text(encoding="utf-8")
 
 

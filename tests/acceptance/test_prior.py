@@ -18,7 +18,7 @@ from swiftspec.planner.fit import fitted_temperature
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
-from tests.simulator.builders import constant_profile
+from tests.builders import constant_profile
 
 NUM_RANKS, LONGEST = 8, 8
 

@@ -2,15 +2,15 @@ import json
 from pathlib import Path
 
 import pytest
-import swiftspec.registry as registry
 
-from swiftspec.devices import DEVICES, ClusterSpec, named_device
+from swiftspec import models
+from swiftspec.devices import DEVICES, ClusterSpec, DeviceSpec, named_device
 from swiftspec.models import known_model, model_names, registered_name, weight_bytes
 
 # Sizes of the safetensors files' tensors, as the models' cards state them.
 PARAMETERS = {
     name: entry["num_parameters"]
-    for name, entry in json.loads((Path(registry.__file__).parent / "models.json").read_text()).items()
+    for name, entry in json.loads((Path(models.__file__).parent / "published.json").read_text()).items()
 }
 
 
@@ -43,7 +43,7 @@ def test_int4_is_the_layers_matrices_in_groups_and_the_rest_in_bf16() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
-def test_devices_are_plausible_and_say_where_figures_are_from(device: registry.DeviceSpec) -> None:
+def test_devices_are_plausible_and_say_where_figures_are_from(device: DeviceSpec) -> None:
     assert device.source
     assert f"{device.memory_bytes // 2**20}MiB" in device.memory_source or device.name == "h800-sxm"
     # Decoding is bound by memory: a weight is read long before it could be used a hundred times.

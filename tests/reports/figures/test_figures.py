@@ -18,9 +18,9 @@ from swiftspec.reports.figures import (
     timeline_rounds,
 )
 from tests.cli.samples import parallel_timeline, serial_timeline, trace
-from tests.html.samples import rich_plan
-from tests.plotting.samples import forwards, report
-from tests.simulator.builders import machine_profile
+from tests.reports.html.samples import rich_plan
+from tests.reports.figures.samples import forwards, report
+from tests.builders import machine_profile
 
 FIGURES = {
     "acceptance": lambda: acceptance_by_rank(trace()),

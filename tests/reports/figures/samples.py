@@ -5,7 +5,7 @@ from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.validation.validator import Measurement, make_report
 from tests.cli.samples import ORIGIN, plan, serial_timeline
-from tests.html.samples import composed_profile
+from tests.reports.html.samples import composed_profile
 
 
 def report() -> Report:
