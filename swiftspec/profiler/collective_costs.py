@@ -146,9 +146,9 @@ def _rank(
         samples = {count: imitation.samples(count) for count in rows}
     if tp_group.is_leader:
         answers.put(samples)
-        tp_group.dismiss()
+        tp_group.stop_followers()
     else:
-        tp_group.listen()
+        tp_group.receive_command()
     tp_group.close()
 
 
@@ -213,14 +213,14 @@ class _Imitation:
     def _tell(self) -> None:
         """As a forward starts: the leader has been busy with other things, then tells what to keep and what to run."""
         if not self._tp_group.is_leader:
-            self._tp_group.listen()
-            self._tp_group.listen()
+            self._tp_group.receive_command()
+            self._tp_group.receive_command()
             return
         busy_until_s = time.perf_counter() + _BUSY_S
         while time.perf_counter() < busy_until_s:
             pass
-        self._tp_group.tell(_NOTE)
-        self._tp_group.tell(_NOTE)
+        self._tp_group.broadcast(_NOTE)
+        self._tp_group.broadcast(_NOTE)
 
     def _all_reduce_in_a_row(self, x: Tensor) -> float:
         start_s = time.perf_counter()

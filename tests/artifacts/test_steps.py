@@ -6,8 +6,8 @@ from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
-from tests.planner.pairs import composed_profile
 from tests.builders import divided_profile, machine_profile
+from tests.planner.pairs import composed_profile
 
 COMPOSED = composed_profile(num_devices=2)
 VERIFY = {"degree": 2, "peer_busy": False, "rows": 10, "context": 700}

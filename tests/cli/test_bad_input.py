@@ -11,11 +11,11 @@ import pytest
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
+from tests.builders import machine_profile
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.pairs import references
 from tests.engine.processes import gone_within, workers
-from tests.builders import machine_profile
 
 Fails = Callable[..., str]
 Models = tuple[Path, Path]

@@ -13,8 +13,8 @@ import pytest
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.cli.app import main
-from tests.cli import samples
 from tests.builders import machine_profile
+from tests.cli import samples
 
 Fails = Callable[..., str]
 ROOT = Path(__file__).parents[2]

@@ -112,7 +112,7 @@ def led(tp_group: TPGroup, kind: str, directories: Mapping[Role, Path], script: 
     try:
         return script({role: ShardedModel(model, tp_group, role) for role, model in models.items()})
     finally:
-        tp_group.dismiss()
+        tp_group.stop_followers()
 
 
 def session(models: Mapping[Role, Model]) -> list[Tensor]:

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.op_tables import OpTables
 from tests.artifacts.test_report import MEASURED, PREDICTED, policy_report, report
+from tests.builders import machine_profile
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.checkpoints import write_checkpoint
 from tests.files import hostile
 from tests.files.readers import Outcome, attempt
-from tests.builders import machine_profile
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"trace": "f.npz", "op tables": "f.npz", "config": "config.json", "tokenizer": "tokenizer.json"}

@@ -4,8 +4,8 @@ import pytest
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED, EXACT, ROOFLINE, ForwardErrors, forward_errors
-from tests.planner.pairs import composed_profile
 from tests.builders import machine_profile
+from tests.planner.pairs import composed_profile
 
 FIVE_PERCENT = ForwardErrors(of_role=dict.fromkeys(Role, 0.05))
 

@@ -1,6 +1,6 @@
 """One program for all ranks of a TP group: the leader runs it and says which forwards, the followers do the same.
 
-A note names the call and the model, since co-located roles share their ranks. Bytes of numbers, no pickle.
+A command names the call and the model, since co-located roles share their ranks. Bytes of numbers, no pickle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Call(IntEnum):
     KEEP = 6
 
 
-class _Note(NamedTuple):
+class _Command(NamedTuple):
     """A call, and what it is called with: tokens of a prefill, slots to keep, or rows."""
 
     call: _Call
@@ -60,27 +60,27 @@ class ShardedModel:
 
     def reset(self) -> None:
         """Forget every cached token."""
-        self._tell(_Call.RESET)
+        self._send(_Call.RESET)
         self._model.reset()
 
     def prefill(self, tokens: tuple[int, ...]) -> Any:
         """Put tokens into the prefix; logits after the last one, (vocab,)."""
-        self._tell(_Call.PREFILL, numbers=tokens)
+        self._send(_Call.PREFILL, numbers=tokens)
         return self._model.prefill(tokens)
 
     def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Any:
         """Append rows to the tree; logits (rows, vocab)."""
-        self._tell(_Call.FUZZY if fuzzy else _Call.FORWARD, rows=rows)
+        self._send(_Call.FUZZY if fuzzy else _Call.FORWARD, rows=rows)
         return self._model.forward(rows, fuzzy=fuzzy)
 
     def exit(self, rows: tuple[Row, ...]) -> Any:
         """The first half of a forward; its logits (rows, vocab)."""
-        self._tell(_Call.EXIT, rows=rows)
+        self._send(_Call.EXIT, rows=rows)
         return self._model.exit(rows)
 
     def finish(self) -> Any:
         """The other half; the forward's logits (rows, vocab)."""
-        self._tell(_Call.FINISH)
+        self._send(_Call.FINISH)
         return self._model.finish()
 
     def candidates(self, logits: Any, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
@@ -89,24 +89,24 @@ class ShardedModel:
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
         """Compact the cache."""
-        self._tell(_Call.KEEP, numbers=slots, num_verified=num_verified)
+        self._send(_Call.KEEP, numbers=slots, num_verified=num_verified)
         self._model.keep(slots, num_verified)
 
-    def _tell(self, call: _Call, **values: Any) -> None:
-        self._tp_group.tell(_encoded(_Note(call, self._role, **values)))
+    def _send(self, call: _Call, **values: Any) -> None:
+        self._tp_group.broadcast(_encoded(_Command(call, self._role, **values)))
 
 
 def follow(models: Mapping[Role, Model], tp_group: TPGroup) -> None:
     """Do with this rank's shards what the leader does with its own, until dismissed or a rank is gone."""
     try:
-        while note := tp_group.listen():
-            _obey(_decoded(note), models)
+        while command := tp_group.receive_command():
+            _obey(_decoded(command), models)
     except ConnectionError:
         return  # the leader will hear of it, unless it is the one
 
 
-def _obey(note: _Note, models: Mapping[Role, Model]) -> None:
-    model, rows, numbers = models[note.role], tuple(note.rows), tuple(note.numbers)
+def _obey(command: _Command, models: Mapping[Role, Model]) -> None:
+    model, rows, numbers = models[command.role], tuple(command.rows), tuple(command.numbers)
     calls: dict[_Call, Callable[[], Any]] = {
         _Call.RESET: model.reset,
         _Call.PREFILL: lambda: model.prefill(numbers),
@@ -114,26 +114,28 @@ def _obey(note: _Note, models: Mapping[Role, Model]) -> None:
         _Call.FUZZY: lambda: model.forward(rows, fuzzy=True),
         _Call.EXIT: lambda: model.exit(rows),
         _Call.FINISH: model.finish,
-        _Call.KEEP: lambda: model.keep(numbers, note.num_verified),
+        _Call.KEEP: lambda: model.keep(numbers, command.num_verified),
     }
     # No room, say: the leader's shard has refused the same, and it is the leader's to tell.
     with suppress(ValueError):
-        calls[note.call]()
+        calls[command.call]()
 
 
-def _encoded(note: _Note) -> bytes:
-    numbers = [*note.numbers, *(row.token for row in note.rows), *(row.position for row in note.rows)]
-    width = max(((row.ancestors.bit_length() + 7) // 8 for row in note.rows), default=0)
-    beside = len(note.rows) or note.num_verified
-    head = _HEAD.pack(note.call, _ROLES.index(note.role), len(numbers), beside, width)
-    return head + array("i", numbers).tobytes() + b"".join(row.ancestors.to_bytes(width, "little") for row in note.rows)
+def _encoded(command: _Command) -> bytes:
+    numbers = [*command.numbers, *(row.token for row in command.rows), *(row.position for row in command.rows)]
+    width = max(((row.ancestors.bit_length() + 7) // 8 for row in command.rows), default=0)
+    beside = len(command.rows) or command.num_verified
+    head = _HEAD.pack(command.call, _ROLES.index(command.role), len(numbers), beside, width)
+    return (
+        head + array("i", numbers).tobytes() + b"".join(row.ancestors.to_bytes(width, "little") for row in command.rows)
+    )
 
 
-def _decoded(told: bytes) -> _Note:
+def _decoded(told: bytes) -> _Command:
     call, role, num_numbers, beside, width = _HEAD.unpack_from(told)
     numbers = array("i", told[_HEAD.size : _HEAD.size + 4 * num_numbers])
     if call not in (_Call.FORWARD, _Call.FUZZY, _Call.EXIT):
-        return _Note(_Call(call), _ROLES[role], numbers=numbers, num_verified=beside)
+        return _Command(_Call(call), _ROLES[role], numbers=numbers, num_verified=beside)
     masks = told[_HEAD.size + 4 * num_numbers :]
     ancestors = [int.from_bytes(masks[row * width : (row + 1) * width], "little") for row in range(beside)]
-    return _Note(_Call(call), _ROLES[role], rows=tuple(map(Row, numbers[:beside], numbers[beside:], ancestors)))
+    return _Command(_Call(call), _ROLES[role], rows=tuple(map(Row, numbers[:beside], numbers[beside:], ancestors)))

@@ -31,7 +31,7 @@ _TIMEOUT = timedelta(days=365)
 # A rank that waits gives its core up again and again, which measured quicker than sleeping: the transport's threads run
 # on that core, too. One that has waited this long has no forward to hold up.
 _AWAKE_S = 0.05
-_NOTE_BYTES = 1024  # what most notes fit into: eight rows of a large tree, or a few hundred slots to keep
+_COMMAND_BYTES = 1024  # what most commands fit into: eight rows of a large tree, or a few hundred slots to keep
 _LENGTH = struct.Struct("<q")
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
@@ -51,8 +51,8 @@ class TPGroup:
     def __init__(self) -> None:
         self.rank, self.size = 0, 1
         self._parts: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
-        self._note = torch.zeros(_LENGTH.size + _NOTE_BYTES, dtype=torch.uint8)
-        self._told: list[tuple[dist.Work, Tensor]] = []
+        self._command = torch.zeros(_LENGTH.size + _COMMAND_BYTES, dtype=torch.uint8)
+        self._sent: list[tuple[dist.Work, Tensor]] = []
         self._place: _Place | None = None
 
     @classmethod
@@ -130,26 +130,26 @@ class TPGroup:
             _wait(work)
         return x_RN if parts is None else torch.cat(parts, -1)[:, :num_columns]
 
-    def tell(self, note: bytes) -> None:
+    def broadcast(self, command: bytes) -> None:
         """Say something to the followers; returns before they have heard it."""
-        assert note, "nothing dismisses the followers"
-        self._tell(note)
+        assert command, "nothing dismisses the followers"
+        self._send(command)
 
-    def listen(self) -> bytes:
+    def receive_command(self) -> bytes:
         """What the leader tells next; nothing when it dismisses this rank. May be waited for as long as it takes."""
-        _wait(dist.broadcast(self._note, src=0, async_op=True))
-        told = self._note.numpy().tobytes()
+        _wait(dist.broadcast(self._command, src=0, async_op=True))
+        told = self._command.numpy().tobytes()
         (length,) = _LENGTH.unpack_from(told)
-        if length <= _NOTE_BYTES:
+        if length <= _COMMAND_BYTES:
             return told[_LENGTH.size : _LENGTH.size + length]
         long = torch.empty(length, dtype=torch.uint8)
         _wait(dist.broadcast(long, src=0, async_op=True))
         return long.numpy().tobytes()
 
-    def dismiss(self) -> None:
+    def stop_followers(self) -> None:
         """The leader has nothing more to tell, for now; returns when the followers have heard that."""
-        self._tell(b"")
-        self._until_told()
+        self._send(b"")
+        self._until_sent()
 
     def close(self) -> None:
         """Leave, which ends the others' waiting for this rank with a ConnectionError."""
@@ -157,22 +157,22 @@ class TPGroup:
             dist.destroy_process_group()
             self.rank, self.size = 0, 1
 
-    def _tell(self, note: bytes) -> None:
+    def _send(self, command: bytes) -> None:
         if self.size == 1:
             return
-        self._until_told()
-        head = _LENGTH.pack(len(note))
-        fits = len(note) <= _NOTE_BYTES
-        parts = [head + note.ljust(_NOTE_BYTES, b"\0")] if fits else [head + bytes(_NOTE_BYTES), note]
+        self._until_sent()
+        head = _LENGTH.pack(len(command))
+        fits = len(command) <= _COMMAND_BYTES
+        parts = [head + command.ljust(_COMMAND_BYTES, b"\0")] if fits else [head + bytes(_COMMAND_BYTES), command]
         for part in parts:
             tensor = torch.frombuffer(bytearray(part), dtype=torch.uint8)
             # Broadcasts run beside the leader's forward, and their bytes have to live as long.
-            self._told.append((_started(tensor), tensor))
+            self._sent.append((_started(tensor), tensor))
 
-    def _until_told(self) -> None:
-        for work, _ in self._told:
+    def _until_sent(self) -> None:
+        for work, _ in self._sent:
             _wait(work)
-        self._told.clear()
+        self._sent.clear()
 
     def _all_parts(self, x: Tensor) -> Tensor:
         """Every rank's `x`, [size, ..], in a buffer that the next of its shape overwrites."""
@@ -187,7 +187,7 @@ class TPGroup:
 class NoOpTPGroup(TPGroup):
     """Ranks that compute what they compute in a TP group, but send nothing: what they answer is wrong.
 
-    It shows what forwards take without the others. A leader's notes go by the TP group itself.
+    It shows what forwards take without the others. A leader's commands go by the TP group itself.
     """
 
     def __init__(self, tp_group: TPGroup) -> None:

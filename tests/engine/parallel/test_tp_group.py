@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.sharded_model import _Call, _decoded, _encoded, _Note
+from swiftspec.engine.model.sharded_model import _Call, _Command, _decoded, _encoded
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.policies.effects import Role, Row
 from tests.engine.ranks import Ranks, joined_ranks
@@ -61,18 +61,18 @@ def test_a_silent_tp_group_leaves_every_rank_with_its_own_in_the_shapes_of_all(r
         assert torch.equal(gathered, torch.cat([own] * 3, -1)[:, :90] if rank == 0 else own)
 
 
-def told(tp_group: TPGroup, notes: list[bytes]) -> list[bytes]:
+def told(tp_group: TPGroup, commands: list[bytes]) -> list[bytes]:
     if not tp_group.is_leader:
-        return list(iter(tp_group.listen, b""))
-    for note in notes:
-        tp_group.tell(note)
-    tp_group.dismiss()
-    return notes
+        return list(iter(tp_group.receive_command, b""))
+    for command in commands:
+        tp_group.broadcast(command)
+    tp_group.stop_followers()
+    return commands
 
 
 def test_followers_hear_all_notes_short_and_long(ranks: Ranks) -> None:
-    notes = [b"a", bytes(1024), bytes(range(256)) * 5, b"z" * 100_000, b"b"]
-    assert ranks.run(told, notes) == [notes] * 3
+    commands = [b"a", bytes(1024), bytes(range(256)) * 5, b"z" * 100_000, b"b"]
+    assert ranks.run(told, commands) == [commands] * 3
 
 
 def until_gone(tp_group: TPGroup) -> float:
@@ -90,7 +90,7 @@ def until_leaderless(tp_group: TPGroup) -> float:
         os.kill(os.getpid(), signal.SIGKILL)
     start_s = time.perf_counter()
     with pytest.raises(ConnectionError, match="gone"):
-        tp_group.listen()
+        tp_group.receive_command()
     return time.perf_counter() - start_s
 
 
@@ -127,15 +127,15 @@ ROWS = (Row(7, 300, 1 << 511), Row(2**31 - 1, 0, 0), Row(0, 5, 0b1011))
 
 
 @pytest.mark.parametrize(
-    "note",
+    "command",
     [
-        _Note(_Call.RESET, Role.DRAFT),
-        _Note(_Call.PREFILL, Role.TARGET, numbers=(1, 2, 3)),
-        _Note(_Call.KEEP, Role.DRAFT, numbers=(4, 0), num_verified=1),
-        _Note(_Call.FORWARD, Role.TARGET, rows=ROWS),
-        _Note(_Call.FUZZY, Role.DRAFT, rows=ROWS[1:2]),
+        _Command(_Call.RESET, Role.DRAFT),
+        _Command(_Call.PREFILL, Role.TARGET, numbers=(1, 2, 3)),
+        _Command(_Call.KEEP, Role.DRAFT, numbers=(4, 0), num_verified=1),
+        _Command(_Call.FORWARD, Role.TARGET, rows=ROWS),
+        _Command(_Call.FUZZY, Role.DRAFT, rows=ROWS[1:2]),
     ],
 )
-def test_a_note_says_what_was_called(note: _Note) -> None:
-    said = _decoded(_encoded(note))
-    assert said._replace(numbers=tuple(said.numbers)) == note
+def test_a_note_says_what_was_called(command: _Command) -> None:
+    said = _decoded(_encoded(command))
+    assert said._replace(numbers=tuple(said.numbers)) == command

@@ -17,10 +17,10 @@ from swiftspec.reports.figures import (
     step_latency,
     timeline_rounds,
 )
-from tests.cli.samples import parallel_timeline, serial_timeline, trace
-from tests.reports.html.samples import rich_plan
-from tests.reports.figures.samples import forwards, report
 from tests.builders import machine_profile
+from tests.cli.samples import parallel_timeline, serial_timeline, trace
+from tests.reports.figures.samples import forwards, report
+from tests.reports.html.samples import rich_plan
 
 FIGURES = {
     "acceptance": lambda: acceptance_by_rank(trace()),

@@ -3,9 +3,9 @@ import pytest
 
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.reports.figures import forward_parts, heat_map, sensitivity, speed_against_devices
-from tests.reports.html.samples import CHOSEN_TOKENS_PER_S, rich_plan
-from tests.reports.figures.samples import forwards
 from tests.builders import machine_profile
+from tests.reports.figures.samples import forwards
+from tests.reports.html.samples import CHOSEN_TOKENS_PER_S, rich_plan
 
 
 def test_heat_map_has_a_panel_per_kind_of_split_and_frames_the_choice() -> None:

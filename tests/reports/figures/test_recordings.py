@@ -3,8 +3,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from swiftspec.reports.figures import acceptance_by_rank, step_latency, timeline_rounds
-from tests.cli.samples import parallel_timeline, trace
 from tests.builders import machine_profile
+from tests.cli.samples import parallel_timeline, trace
 
 
 def test_acceptance_bars_are_shares_of_tokens() -> None:

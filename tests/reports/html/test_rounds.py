@@ -8,9 +8,9 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.policies.effects import Role
 from swiftspec.reports.html.rounds import BETWEEN, time_per_round
+from tests.builders import constant_profile
 from tests.cli.samples import candidate, parallel_timeline, serial_timeline
 from tests.reports.html.samples import composed_profile, rich_plan
-from tests.builders import constant_profile
 
 RANKS = Path(__file__).resolve().parents[3] / "swiftspec/profiles/demo-zen4-2-ranks"
 MEASURED = constant_profile(expand_s=0.05, verify_s=0.05)
