@@ -171,7 +171,7 @@ def test_malformed_config_is_named(directory: Path, text: str, message: str) -> 
 
 
 def test_demo_models_are_those_shipped_with_the_package(tmp_path: Path) -> None:
-    package = Path(model_directory.__code__.co_filename).parent
+    package = Path(model_directory.__code__.co_filename).parents[1]
     with pytest.raises(ValueError, match=str(package / "demo" / "nothing")):
         model_directory("demo/nothing")
     assert model_directory(str(tmp_path)) == tmp_path
