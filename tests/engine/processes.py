@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "is_running",
     "num_files",
     "resident_bytes",
+    "until",
     "workers",
 ]
 
@@ -69,3 +71,11 @@ def gone_within(pids: list[int], seconds: float) -> bool:
 def hear_interrupts() -> None:
     """For `preexec_fn`: a shell starts what it runs in the background with SIGINT ignored, and that is inherited."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def until(happened: Callable[[], bool], *, within_s: float = 60.0) -> None:
+    """Wait for something that is seen to happen a moment later."""
+    deadline_s = time.monotonic() + within_s
+    while not happened():
+        time.sleep(0.01)
+        assert time.monotonic() < deadline_s

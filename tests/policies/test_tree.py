@@ -224,7 +224,9 @@ def test_path_longer_than_the_tree_is_forwarded_in_parts() -> None:
     assert tree.pick(1) == (Row(3, 2, 0b0),)
 
 
-@pytest.mark.parametrize("module", ["swiftspec.policies.tree", "swiftspec.policies.effects", "swiftspec.artifacts.timeline"])
+@pytest.mark.parametrize(
+    "module", ["swiftspec.policies.tree", "swiftspec.policies.effects", "swiftspec.artifacts.timeline"]
+)
 def test_modules_of_the_contract_can_be_imported_first(module: str) -> None:
     subprocess.run([sys.executable, "-c", f"import {module}"], check=True, cwd=Path(__file__).parents[2])
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.worker_handle import LocalWorker, WorkerLostError
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
-from tests.engine.processes import children, engine_processes, gone_within, is_running
+from tests.engine.processes import children, engine_processes, gone_within, is_running, until
 from tests.engine.setups import setup
 
 WITHIN_S = 60.0
@@ -28,13 +28,6 @@ def start(fork_server: ForkServer) -> tuple[ForkedProcess, PipeEnd]:
     ours, theirs = pipe()
     with theirs:
         return fork_server.start([theirs.fileno()]), ours
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not happened():
-        time.sleep(0.01)
-        assert time.monotonic() < deadline_s
 
 
 def started(process: ForkedProcess) -> int:
@@ -196,15 +189,15 @@ LAUNCHER = """
 import sys, time
 from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import pipe
-fork server = ForkServer()
+fork_server = ForkServer()
 ours, theirs = pipe()
-process = fork server.start([theirs.fileno()])
+process = fork_server.start([theirs.fileno()])
 theirs.close()
 print("asked", flush=True)
 while not process.has_started:
     process.attend()
     time.sleep(0.01)
-print(fork server.pid, process.pid, flush=True)
+print(fork_server.pid, process.pid, flush=True)
 time.sleep(600)
 """
 
