@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from swiftspec.cli import console, flags, more_verbs
+from swiftspec.cli.field_names import in_flags
 from swiftspec.cli.program import run_program
 from swiftspec.cli.usage_error import usage_sentence
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
@@ -64,7 +65,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _sentence(error: Exception) -> object:
     """What went wrong, and with which file or stream."""
     if not isinstance(error, OSError):
-        return error
+        return in_flags(str(error)) if isinstance(error, ValueError) else error
     if error.filename is None and error.errno in _WRITING:
         # Whatever else is written names itself; the parser's help does not.
         console.abandon_stdout()
@@ -224,7 +225,7 @@ def plan(
 ) -> None:
     """Choose policy, tree shape and split, and say what to expect.
 
-    For this machine from a profile and a trace; for one that is not at hand from its name and those of the models.
+    For this machine from a profile and a trace; for another one from its name and those of the models.
 
     \b
     Examples:
@@ -235,12 +236,13 @@ def plan(
       swiftspec plan --target llama-3-70b --draft llama-3.2-1b --draft llama-3.2-3b --device h100 \\
           --min-tokens-per-s 200 --price-per-hour 2.5 --out plan.json
     """
+    from swiftspec.cli.deployment import named_deployment
     from swiftspec.cli.goal import make_goal
-    from swiftspec.cli.hardware import Machine
     from swiftspec.cli.plan import parse_degrees
     from swiftspec.cli.plan import plan as search
+    from swiftspec.planner.options import SearchOptions
 
-    machine = Machine.named(
+    deployment = named_deployment(
         device,
         num_devices=devices,
         quant=quant,
@@ -268,16 +270,18 @@ def plan(
         profile=profile,
         trace=trace,
         devices=devices,
-        machine=machine,
+        deployment=deployment,
         dataset=dataset,
         acceptance=acceptance or (),
-        goal=goal,
-        policy=policy,
-        ranks=ranks,
-        degrees=parse_degrees(degrees),
-        seed=seed,
-        jobs=jobs,
-        backend=backend,
+        options=SearchOptions(
+            policy=None if policy == "auto" else policy,
+            goal=goal,
+            ranks=ranks,
+            degrees=parse_degrees(degrees),
+            seed=seed,
+            num_jobs=jobs,
+            backend=backend,
+        ),
         out=out,
         report=report,
         json_path=json,

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import Report
-from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent, signed_percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import search
-from swiftspec.cli.retiming import say_drift
-from swiftspec.cli.validate import measure_plan
+from swiftspec.cli.say_drift import say_drift
+from swiftspec.planner.options import SearchOptions
 from swiftspec.policies import POLICIES
+from swiftspec.validation.measuring import measure_plan
 
 __all__ = ["compare", "measuring"]
 
@@ -64,7 +65,7 @@ def compare(
     }
     check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
     names = _names(policies)
-    made = search(
+    planned = search(
         target=target,
         draft=draft,
         inflate=inflate,
@@ -72,14 +73,9 @@ def compare(
         profile=profile,
         trace=trace,
         devices=devices or Profile.load(profile).num_devices,
-        policy="auto",
-        seed=seed,
-        jobs=jobs,
-        ranks=ranks,
-        plan_path=out or Path("plan.json"),
+        options=SearchOptions(seed=seed, num_jobs=jobs, ranks=ranks),
     )
-    if out is not None:
-        made.save(out)
+    made = planned.placed(Path("plan.json"))[0] if out is None else planned.save(out)
     # Regret refers to the choice, which is therefore always among them.
     candidates = [c for c in made.candidates.values() if c.policy in names or c is made.chosen]
     report, interrupted = None, False
@@ -88,12 +84,11 @@ def compare(
             made,
             plan_sha256=hashlib.sha256(made.to_bytes()).hexdigest(),
             candidates=candidates,
-            source=out or profile,
-            prompts=measuring.prompts,
+            source=str(out or profile),
+            prompts=spread(read_prompts(measuring.prompts), measuring.limit),
             repeats=measuring.repeats,
-            limit=measuring.limit,
-            max_new_tokens=None,
-            basis=(Profile.load(profile), AcceptanceTrace.load(trace)),
+            basis=(planned.profile, planned.trace),
+            stages=console.progress,
         )
     _show(made, candidates, report, names)
     if plot is not None:

@@ -16,7 +16,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from swiftspec.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 __all__ = [
-    "Progress",
     "abandon_stdout",
     "begin",
     "error",
@@ -84,12 +85,6 @@ def keep_stdout_for_data() -> None:
 def abandon_stdout() -> None:
     """Forget what stdout still holds, after it could not be written."""
     _abandon(sys.stdout)
-
-
-class Progress(Protocol):
-    """How long work reports that `done` of `total` steps are behind it, and what comes now."""
-
-    def __call__(self, done: int, total: int, what: str, /) -> None: ...
 
 
 def harmless(text: str) -> str:

@@ -87,9 +87,6 @@ def demo(
             profile=directory / "profile.json",
             trace=directory / "trace.npz",
             devices=num_devices,
-            policy="auto",
-            seed=0,
-            jobs=-1,
             out=plan_path,
         )
 

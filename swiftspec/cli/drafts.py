@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.columns import speed
-from swiftspec.cli.elsewhere import Planned
-from swiftspec.cli.hardware import PlannedModel
 from swiftspec.models import known_model, model_names
+from swiftspec.planner.deployment import PlannedModel
 from swiftspec.policies import POLICIES, Layout, make_policy
 from swiftspec.policies.effects import Role
 
@@ -35,7 +35,7 @@ class Draft:
 Drafts = Mapping[str, Planned | ValueError]
 
 
-def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], policy: str) -> list[Draft]:
+def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], policy: str | None) -> list[Draft]:
     """Drafts as flags name them; without any, the smallest one for a policy that has no use for it.
 
     Raises
@@ -62,7 +62,7 @@ def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], 
     return [Draft(name=name, acceptance=rates) for name, rates in zip(drafts, given, strict=True)]
 
 
-def recorded_draft(drafts: Sequence[str], policy: str, profile: Path) -> str:
+def recorded_draft(drafts: Sequence[str], policy: str | None, profile: Path) -> str:
     """The one draft of a plan for this machine; without one, that of the profile, if the policy has no use for it."""
     if len(drafts) > 1:
         raise ValueError(f"--draft is given {len(drafts)} times; several need --device, as a profile is of one pair")
@@ -72,7 +72,7 @@ def recorded_draft(drafts: Sequence[str], policy: str, profile: Path) -> str:
     return Profile.load(profile).draft.model
 
 
-def _unused_draft(target: str, policy: str) -> str:
+def _unused_draft(target: str, policy: str | None) -> str:
     _check_unused(policy)
     planned = PlannedModel.of(Role.TARGET, target)
     fitting = [
@@ -87,7 +87,7 @@ def _unused_draft(target: str, policy: str) -> str:
     return min(fitting, key=lambda name: known_model(name).spec.num_parameters)
 
 
-def _check_unused(policy: str) -> None:
+def _check_unused(policy: str | None) -> None:
     if policy not in POLICIES or make_policy(policy).layout is not Layout.TARGET_ONLY:
         raise ValueError(_NO_DRAFT)
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from swiftspec.artifacts.pair import DTYPES, model_name
 from swiftspec.cli import console
-from swiftspec.cli.models import DTYPES, model_name
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 

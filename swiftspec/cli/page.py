@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
+from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.basis import read_profile, read_trace
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.files.writing import write_output
 

@@ -2,27 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from swiftspec.artifacts.plan import Goal, Plan
+from swiftspec.artifacts.pair import check_models, resolve_pair
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned, side_files
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.basis import check_models, make_basis, read_profile, read_trace
 from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
-from swiftspec.cli.elsewhere import Planned, plan_elsewhere, side_files
-from swiftspec.cli.hardware import Machine, PlannedModel, planned_pair
-from swiftspec.cli.models import resolve_pair
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.page import write_page
-from swiftspec.cli.policies import check_policy
 from swiftspec.cli.print_plan import show_plan
 from swiftspec.devices import DEVICES
+from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.options import SearchOptions
 from swiftspec.policies.effects import Role
 
 __all__ = ["parse_degrees", "plan", "search"]
 
-_ANY_GOAL = Goal()
+_ANY = SearchOptions()
 _NOT_HERE = "with --device nothing is run or was measured here"
 _RECORDED = "it needs --device, without which acceptance is that of --trace"
 
@@ -36,97 +35,89 @@ def plan(
     profile: Path | None,
     trace: Path | None,
     devices: int,
-    policy: str,
-    seed: int,
-    jobs: int,
     out: Path,
-    machine: Machine | None = None,
+    options: SearchOptions = _ANY,
+    deployment: Deployment | None = None,
     dataset: str | None = None,
     acceptance: Sequence[str] = (),
-    goal: Goal = _ANY_GOAL,
-    backend: str | None = None,
     report: Path | None = None,
     json_path: Path | None = None,
-    ranks: int | None = None,
-    degrees: frozenset[int] | None = None,
 ) -> Plan:
-    """Search, print and save: for the machine that profile and trace were recorded on, or for a `machine` elsewhere."""
+    """Search, print and save: for the machine that profile and trace were recorded on, or for a deployment elsewhere."""
     inputs: dict[str, Path | str | None] = {
         "--target": target,
         **{f"--draft {draft}": draft for draft in drafts},
         "--profile": profile,
         "--trace": trace,
-        "--op-tables": machine.op_tables if machine else None,
+        "--op-tables": deployment.op_tables if deployment else None,
     }
-    beside = {} if machine is None else side_files(out, with_trace=trace is None)
+    beside = {} if deployment is None else side_files(out, with_trace=trace is None)
     check_outputs(inputs=inputs, beside=beside, out=out, report=report, json=json_path)
-    if machine is not None and report is not None and not beside:
+    if deployment is not None and report is not None and not beside:
         raise ValueError(f"--report is {report}; it needs an --out that is a file, with profile and trace beside it")
-    _check_simulating(jobs, backend)
-    common: Common = {
-        "policy": policy,
-        "goal": goal,
-        "seed": seed,
-        "jobs": jobs,
-        "backend": backend,
-        "plan_path": out,
-        "degrees": degrees,
-    }
     each: Drafts = {}
-    if machine is None:
+    if deployment is None:
+        options.check(num_devices=devices)
         _refuse({"--dataset": dataset, "--acceptance": ", ".join(acceptance) or None}, _RECORDED)
         recorded = _needed("--profile", profile)
-        made = search(
+        planned = search(
             target=target,
-            draft=recorded_draft(drafts, policy, recorded),
+            draft=recorded_draft(drafts, options.policy, recorded),
             inflate=inflate,
             dtype=dtype,
             profile=recorded,
             trace=_needed("--trace", trace),
             devices=devices,
-            ranks=ranks,
-            **common,
+            options=options,
         )
     else:
-        _refuse({"--inflate": inflate, "--dtype": dtype, "--profile": profile, "--ranks": ranks}, _NOT_HERE)
-        named = named_drafts(target, drafts, acceptance, policy)
+        options.check(num_devices=deployment.num_devices)
+        unused = {"--inflate": inflate, "--dtype": dtype, "--profile": profile, "--ranks": options.ranks}
+        _refuse(unused, _NOT_HERE)
+        named = named_drafts(target, drafts, acceptance, options.policy)
         _note_names(target, named)
-        each = _plan_each(machine, named, target=target, trace=trace, dataset=dataset, common=common)
-        best = best_draft(each)
-        best.inputs.save()
-        made = best.plan
-    made.save(out)
+        each = _plan_each(deployment, named, target=target, trace=trace, dataset=dataset, options=options)
+        planned = best_draft(each)
+    made = planned.save(out)
     if len(each) > 1:
         show_drafts(each)
     show_plan(made)
-    if machine is not None and not beside:
+    if deployment is not None and not beside:
         console.note("The profile and trace of this plan are not saved: --out is no file that they could lie beside")
     if report is not None:
-        write_page(report, made, profile=read_profile(made, out), trace=read_trace(made, out))
+        write_page(report, made, profile=planned.profile, trace=planned.trace)
     console.say(f"\n{saved(out)}" + (f"; the report is {report}" if report else ""))
     write_json(json_path, _content(made, out, each))
     return made
 
 
 def _plan_each(
-    machine: Machine, drafts: Sequence[Draft], *, target: str, trace: Path | None, dataset: str | None, common: "Common"
+    deployment: Deployment,
+    drafts: Sequence[Draft],
+    *,
+    target: str,
+    trace: Path | None,
+    dataset: str | None,
+    options: SearchOptions,
 ) -> Drafts:
     """A plan for each draft; where several are named, one that cannot be planned is told with the others."""
+    from swiftspec.planner.for_device import plan_for
+
     found: dict[str, Planned | ValueError] = {}
     for draft in drafts:
         planned_pair(target, draft.name)
     for draft in drafts:
         with console.progress(f"plan with {draft.name}" if len(drafts) > 1 else "plan") as progress:
             try:
-                found[draft.name] = plan_elsewhere(
-                    machine,
+                found[draft.name] = plan_for(
+                    deployment,
                     target=target,
                     draft=draft.name,
                     trace=trace,
                     dataset=dataset,
                     acceptance=draft.acceptance,
+                    options=options,
                     progress=progress,
-                    **common,
                 )
             except ValueError as error:
                 if len(drafts) == 1:
@@ -154,18 +145,6 @@ def _content(made: Plan, out: Path, each: Drafts) -> dict[str, Any]:
     return content
 
 
-class Common(TypedDict):
-    """What any search is told."""
-
-    policy: str
-    goal: Goal
-    seed: int
-    jobs: int
-    backend: str | None
-    plan_path: Path
-    degrees: frozenset[int] | None
-
-
 def parse_degrees(text: str | None) -> frozenset[int] | None:
     """From `1,2,4,8`. ValueError naming the flag."""
     if text is None:
@@ -180,15 +159,6 @@ def _needed(flag: str, path: Path | None) -> Path:
     if path is None:
         raise ValueError(f"{flag} is missing; a plan for this machine needs it, one for another machine needs --device")
     return path
-
-
-def _check_simulating(jobs: int, backend: str | None) -> None:
-    from swiftspec.planner.backends import check_backend
-
-    if jobs < 1 and jobs != -1:
-        raise ValueError(f"--jobs is {jobs}; expected at least 1, or -1 for one per core")
-    if backend is not None:
-        check_backend(backend, field="--backend")
 
 
 def _refuse(given: Mapping[str, object], reason: str) -> None:
@@ -206,39 +176,27 @@ def search(
     profile: Path,
     trace: Path,
     devices: int,
-    policy: str,
-    seed: int,
-    jobs: int,
-    plan_path: Path,
-    goal: Goal = _ANY_GOAL,
-    backend: str | None = None,
-    ranks: int | None = None,
-    degrees: frozenset[int] | None = None,
-) -> Plan:
-    """The plan for the machine of a profile, as it would be saved at `plan_path`."""
-    wanted = check_policy(policy, devices)
+    options: SearchOptions,
+) -> Planned:
+    """The plan for the machine of a profile."""
+    options.check(num_devices=devices)
     latencies, recorded = Profile.load(profile), AcceptanceTrace.load(trace)
     _check_same_machine(latencies, profile)
-    dtype = dtype or latencies.target.dtype
-    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=latencies.device)
+    pair = resolve_pair(
+        target=target, draft=draft, inflate=inflate, dtype=dtype or latencies.target.dtype, device=latencies.device
+    )
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
-    from swiftspec.planner import AllowedDegrees, make_plan
+    from swiftspec.planner.recorded import plan_recorded
 
     with console.progress("plan") as progress:
-        return make_plan(
-            profile=latencies,
-            profile_basis=make_basis(profile, plan_path=plan_path),
-            trace=recorded,
-            trace_basis=make_basis(trace, plan_path=plan_path),
+        return plan_recorded(
+            latencies,
+            recorded,
             num_devices=devices,
-            policy=wanted,
-            seed=seed,
-            num_jobs=jobs,
+            options=options,
             progress=progress,
-            goal=goal,
-            backend=backend,
-            ranks=ranks,
-            degrees=AllowedDegrees(sizes=degrees),
+            profile_path=profile,
+            trace_path=trace,
         )
 
 

@@ -5,17 +5,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swiftspec.artifacts.pair import Pair
 from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, signed_percent
-from swiftspec.cli.models import Pair, resolve_pair
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.devices import DEVICES
 from swiftspec.devices.local import num_devices_here
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
+from swiftspec.stages import resolve
 
 if TYPE_CHECKING:
     from swiftspec.profiler.noise_checks import Complaint
@@ -49,7 +50,7 @@ def profile(
     if num_devices > available:
         raise ValueError(f"--devices is {num_devices}; this machine offers {available}")
     _check_ranks(ranks, device, num_devices)
-    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
+    pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
     op_rows = [] if ops is None else _measure_ops(pair, device, num_devices)
     measured = _measure(pair, device, num_devices, ranks)
     _judge(measured, op_rows, _least_s(pair, device, op_rows), refuse=device == "cuda" and not accept_noise)

@@ -8,19 +8,19 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from swiftspec.artifacts.basis import candidate_of, files_of
 from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.artifacts.timeline import Metrics, Timeline, measure
 from swiftspec.cli import console
-from swiftspec.cli.basis import candidate_of, files_of
 from swiftspec.cli.columns import count, milliseconds, percent, speed
-from swiftspec.cli.execution import Task, check_devices, make_tasks, open_engines, warm_up
-from swiftspec.cli.models import target_tokenizer
 from swiftspec.cli.nodes import NodeOptions, join, node_executor
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.process.interrupts import interrupts_noted
+from swiftspec.engine.tasks import Task, check_devices, make_tasks, open_engines, warm_up
 from swiftspec.errors import EngineError
+from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import TextStream, Tokenizer
 from swiftspec.policies import Layout
 
@@ -73,11 +73,11 @@ def run(
     candidate = candidate_of(made, policy)
     nodes = nodes or NodeOptions()
     rendezvous = nodes.resolve()
-    check_devices(made, [candidate] if rendezvous is None else [], source=plan)
+    check_devices(made, [candidate] if rendezvous is None else [], source=str(plan))
     if rendezvous and rendezvous.rank:
         join(nodes, rendezvous, made, source=plan)
         return
-    tokenizer = target_tokenizer(made)
+    tokenizer = Tokenizer(model_directory(made.target.model))
     tasks = make_tasks(
         made, [candidate], _prompts(prompt, prompts), max_new_tokens=max_new_tokens or made.max_new_tokens
     )

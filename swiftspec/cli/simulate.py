@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swiftspec.artifacts.basis import candidate_of, files_of, read_profile, read_trace
 from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.timeline import Metrics, Timeline, measure
 from swiftspec.cli import console
-from swiftspec.cli.basis import candidate_of, files_of, read_profile, read_trace
 from swiftspec.cli.columns import milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
 

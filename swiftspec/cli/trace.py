@@ -6,10 +6,10 @@ from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent
-from swiftspec.cli.execution import EncodedPrompts
-from swiftspec.cli.models import resolve_pair
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.devices.local import num_devices_here
+from swiftspec.engine.tasks import EncodedPrompts
+from swiftspec.stages import resolve
 
 __all__ = ["NUM_CANDIDATES", "show_trace", "trace"]
 
@@ -34,7 +34,7 @@ def trace(
     inputs: dict[str, Path | str | None] = {"--target": target, "--draft": draft, "--prompts": prompts}
     check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
     texts = spread(read_prompts(prompts), limit)
-    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype)
+    pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype)
     from swiftspec.profiler.acceptance import record_trace
 
     with console.progress("trace") as progress:

@@ -1,13 +1,10 @@
 """`swiftspec validate`: runs the plan's policies for real and lays predicted beside measured."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.document import Origin, file_sha256
+from swiftspec.artifacts.basis import files_of, read_profile, read_trace
+from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
@@ -15,27 +12,16 @@ from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.timeline import Figures
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.basis import files_of, read_profile, read_trace
 from swiftspec.cli.columns import milliseconds, percent, signed_percent, speed
-from swiftspec.cli.execution import (
-    Tasks,
-    check_devices,
-    generate_greedily,
-    make_tasks,
-    open_engines,
-    warm_up,
-)
 from swiftspec.cli.outputs import check_outputs
-from swiftspec.cli.retiming import drift_probe, list_drift, measured_text, retimed_figures, say_drift
-from swiftspec.validation.validator import Measurement, make_report, plain_outputs
+from swiftspec.cli.say_drift import say_drift
+from swiftspec.validation.measuring import measure_plan
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Generation
-    from swiftspec.profiler.drift import DriftProbe
+    pass
 
-__all__ = ["measure_plan", "show_report", "validate"]
+__all__ = ["show_report", "validate"]
 
-_GAUGE_EVERY = 12  # requests; a sweep takes as long as one or two
 _DRIFT = 0.05  # profiles of one quiet machine agree better than that
 
 
@@ -58,66 +44,18 @@ def validate(
         made,
         plan_sha256=file_sha256(plan),
         candidates=_chosen_candidates(made, policies),
-        source=plan,
-        prompts=prompts,
+        source=str(plan),
+        prompts=spread(read_prompts(prompts), limit),
         repeats=repeats,
-        limit=limit,
         max_new_tokens=max_new_tokens,
         basis=_basis(made, plan),
+        stages=console.progress,
     )
     show_report(report, made)
     _save(report, plot=plot, json_path=json_path)
     if interrupted:
         raise KeyboardInterrupt
     return report
-
-
-def measure_plan(
-    made: Plan,
-    *,
-    plan_sha256: str,
-    candidates: Sequence[Candidate],
-    source: Path,
-    prompts: Path,
-    repeats: int,
-    limit: int | None,
-    max_new_tokens: int | None,
-    basis: tuple[Profile, AcceptanceTrace] | None,
-) -> tuple[Report, bool]:
-    """Run some of a plan's candidates, the chosen one among them; the report, and whether Ctrl-C cut it short.
-
-    `source` is the file to blame where they need more devices than there are. With `basis`, what the plan was computed
-    from, forwards are timed between the requests, and predictions made again: for the machine as it was, and, of CPUs,
-    for the texts that were measured, too. KeyboardInterrupt if no repetition was whole.
-    """
-    check_devices(made, candidates, source=source)
-    texts = spread(read_prompts(prompts), limit)
-    tasks = make_tasks(made, candidates, texts, max_new_tokens=max_new_tokens or made.max_new_tokens)
-    runs, interrupted, drift = _measure(made, candidates, tasks, repeats)
-    if not runs:
-        raise KeyboardInterrupt
-    factors = drift.factors(basis[0]) if basis and drift else {}
-    measurements = [_measurement(candidate, runs[candidate.policy]) for candidate in candidates]
-    retimed, retraced = {}, {}
-    if basis and not interrupted:
-        profile, trace = basis
-        if factors:
-            retimed = retimed_figures(made, candidates, profile=profile, trace=trace, factors=factors)
-        # A trace is recorded on cores, which is no matter of seconds for what needs a GPU.
-        if trace.source == "recorded" and made.device == "cpu":
-            texts_run = [(task.prompt_id, task.request.prompt) for task in tasks]
-            text = measured_text(trace, texts_run, plain_outputs(measurements))
-            retraced = retimed_figures(made, candidates, profile=profile, trace=text, factors=factors)
-    report = make_report(
-        made,
-        plan_sha256=plan_sha256,
-        measurements=measurements,
-        origin=Origin.here(),
-        retimed=retimed,
-        retraced=retraced,
-        drift=list_drift(factors),
-    )
-    return report, interrupted
 
 
 def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | None:
@@ -136,54 +74,6 @@ def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:
     if unknown:
         raise ValueError(f"--policies has {min(unknown)!r}; the plan has {', '.join(made.candidates)}")
     return [c for name, c in made.candidates.items() if name in names or c is made.chosen]
-
-
-Runs = Mapping[str, Sequence[Sequence["Generation"]]]
-
-
-def _measure(
-    made: Plan, candidates: Sequence[Candidate], tasks: Tasks, repeats: int
-) -> tuple[Runs, bool, "DriftProbe | None"]:
-    """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile.
-
-    Within a repetition every prompt goes through all policies before the next one, each prompt starting with another
-    policy, so that a machine that speeds up or slows down does so for all of them.
-    """
-    runs: dict[str, list[list[Generation]]] = defaultdict(list)
-    drift = None
-    with ExitStack() as stack, console.progress("validate") as progress:
-        total = len(candidates) * (1 + repeats * len(tasks))
-        step = count()
-        try:
-            progress(0, total, "starting processes")
-            engines = open_engines(made, candidates, tasks, stack)
-            for candidate in candidates:
-                progress(next(step), total, f"{candidate.policy}: warming up")
-                warm_up(engines[candidate.policy], candidate, tasks[0])
-            drift = drift_probe(made, candidates, engines)
-            drift.warm_up()
-            for repeat in range(1, repeats + 1):
-                done: dict[str, list[Generation]] = defaultdict(list)
-                for number, task in enumerate(tasks):
-                    if number % max(1, _GAUGE_EVERY // len(candidates)) == 0:
-                        drift.sweep()
-                    first = number % len(candidates)
-                    for candidate in (*candidates[first:], *candidates[:first]):
-                        progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
-                        done[candidate.policy].append(generate_greedily(engines[candidate.policy], candidate, task))
-                for policy, generations in done.items():
-                    runs[policy].append(generations)
-        except KeyboardInterrupt:
-            return runs, True, drift
-    return runs, False, drift
-
-
-def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -> Measurement:
-    return Measurement(
-        policy=candidate.policy,
-        repeats=tuple(tuple(generation.timeline for generation in generations) for generations in runs),
-        outputs=tuple(generation.tokens for generation in runs[0]),
-    )
 
 
 def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:

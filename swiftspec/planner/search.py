@@ -20,11 +20,12 @@ from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.quick import UNTRIED, quickly_found
 from swiftspec.planner.sensitivity import Changes, sensitivities
-from swiftspec.planner.simulations import FinalStage, Progress, RankedOption, Simulations
+from swiftspec.planner.simulations import FinalStage, RankedOption, Simulations
 from swiftspec.planner.space import feasible_options, longest_context
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from swiftspec.progress import Progress
 
 __all__ = ["Search", "make_plan"]
 

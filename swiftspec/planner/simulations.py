@@ -12,15 +12,15 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.evaluation import Budget, Evaluator, Outcome
 from swiftspec.planner.goals import reach
 from swiftspec.planner.option import Key, Option, Split
+from swiftspec.progress import Progress
 
-__all__ = ["HOPEFUL", "SAFE", "Expected", "FinalStage", "Progress", "RankedOption", "Simulations", "by_policy"]
+__all__ = ["HOPEFUL", "SAFE", "Expected", "FinalStage", "RankedOption", "Simulations", "by_policy"]
 
 # Shares of a limit: what keeps to the first in a short simulation does so in a long one, too; what misses the second
 # does not.
 SAFE, HOPEFUL = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
-Progress = Callable[[int, int, str], None]
 _Cell = tuple[str, Split]  # of a policy
 
 

@@ -23,6 +23,7 @@ from swiftspec.models import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.collectives import BACKENDS, all_reduce_times
 from swiftspec.profiler.op_timer import OpTimer, Timing
+from swiftspec.progress import Progress
 
 __all__ = [
     "CONTEXTS",
@@ -47,7 +48,6 @@ _COPIED_CACHES = 8  # a copy is of so many times what the last cache holds
 _MOST_DEVICES = 8  # of a group
 _TREE_WORDS, _WORD_BITS = 2, 32
 _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

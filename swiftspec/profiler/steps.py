@@ -4,7 +4,7 @@ Groups that several ranks divide are measured as shards, and composed (see `divi
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -37,6 +37,7 @@ from swiftspec.profiler.device_name import origin_on
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
+from swiftspec.progress import Progress
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweep", "step_points"]
 
@@ -73,7 +74,6 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
 HOST_TOKENS = 48
 _SLACK = 512  # slots of the cache beyond the longest context: rows, and the tokens of a request
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards makes one look cold, too
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,8 +205,8 @@ def test_a_report_needs_the_files_beside_a_plan(fails: Fails, tmp_path: Path) ->
 
 def test_a_plan_for_elsewhere_on_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("swiftspec.cli.elsewhere.NUM_PROMPTS", 2)
-    monkeypatch.setattr("swiftspec.cli.elsewhere.NUM_NEW_TOKENS", 32)
+    monkeypatch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
+    monkeypatch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
     pair = ["--target", "llama-3-70b", "--draft", "llama-3.2-1b", "--quant", "fp8"]
     machine = ["--device", "h200-sxm", "--devices", "2", "--policy", "autoregressive", "--jobs", "1"]
     with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,7 @@ import pytest
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
-from swiftspec.cli.hardware import planned_pair
+from swiftspec.planner.deployment import planned_pair
 from tests.cli.published_configs import write_config
 
 Fails = Callable[..., str]
@@ -19,8 +19,8 @@ Fails = Callable[..., str]
 def _little_text() -> Iterator[None]:
     """Enough for a plan, not for a good one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.cli.elsewhere.NUM_PROMPTS", 2)
-        patch.setattr("swiftspec.cli.elsewhere.NUM_NEW_TOKENS", 32)
+        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
+        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
         yield
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
-from swiftspec.cli.basis import read_profile, read_trace
 from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED
@@ -29,8 +29,8 @@ ON_TWO = ["--device", "h800-sxm", "--devices", "2", "--jobs", "1"]
 def _little_text() -> Iterator[None]:
     """Enough for a plan, not for a good one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.cli.elsewhere.NUM_PROMPTS", 2)
-        patch.setattr("swiftspec.cli.elsewhere.NUM_NEW_TOKENS", 32)
+        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
+        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
         yield
 
 

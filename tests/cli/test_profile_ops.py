@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from swiftspec.artifacts.pair import Pair
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import profile as command
 from swiftspec.cli.app import main
-from swiftspec.cli.models import Pair
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.profiler import op_benchmark
 from swiftspec.profiler.noise_checks import Complaint

@@ -25,9 +25,9 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.cli.elsewhere import prepare
-from swiftspec.cli.hardware import Machine, planned_pair
 from swiftspec.planner import MemoryModel, Search, make_plan
+from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.for_device import prepare
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 
@@ -98,7 +98,7 @@ def cases(*, seed: int) -> Iterator[Case]:
 def check(case: Case, *, jobs: int = 1) -> Checked:
     """Plan, and simulate the choice on other machines. ValueError where nothing fits."""
     start_s = time.perf_counter()
-    machine = Machine(device=case.device, num_devices=case.num_devices, quant=case.quant, draft_quant=case.quant)
+    machine = Deployment(device=case.device, num_devices=case.num_devices, quant=case.quant, draft_quant=case.quant)
     target, draft = planned_pair(case.target, case.draft)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "plan.json"

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from swiftspec.artifacts.plan import Goal, Objective
-from swiftspec.cli.elsewhere import Inputs, prepare
-from swiftspec.cli.hardware import Machine, planned_pair
 from swiftspec.planner import MemoryModel, Search, make_plan
+from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.evaluation import Budget, Evaluator
+from swiftspec.planner.for_device import Inputs, prepare
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import forward_errors
 
 GOAL = Goal(objective=Objective.TOKENS_PER_GPU, max_tpot_s=5e-3)
-MACHINE = Machine(device="h100-sxm", num_devices=5)
+MACHINE = Deployment(device="h100-sxm", num_devices=5)
 PAIR = planned_pair("llama-3-70b", "llama-3.2-1b")
 MEMORY = MemoryModel(
     device=MACHINE.spec,

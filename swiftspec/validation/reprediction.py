@@ -5,20 +5,17 @@ from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile, StepTable
-from swiftspec.artifacts.report import Drift, Report
+from swiftspec.artifacts.report import Drift
 from swiftspec.artifacts.timeline import Figures
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.cli import console
-from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.progress import Stages, silent
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
     from swiftspec.profiler.drift import DriftProbe
 
-__all__ = ["drift_probe", "list_drift", "measured_text", "retimed_figures", "say_drift"]
-
-_TEXTS_DIFFER = 0.02  # of tokens per round; replayed on the text that was measured, predictions agree better than that
+__all__ = ["drift_probe", "list_drift", "measured_text", "retimed_figures"]
 
 
 def drift_probe(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Launcher"]) -> "DriftProbe":
@@ -37,6 +34,7 @@ def retimed_figures(
     profile: Profile,
     trace: AcceptanceTrace,
     factors: Mapping[StepTable, float],
+    stages: Stages = silent,
 ) -> dict[str, Figures]:
     """By policy: the plan's prediction again, with the profile's steps as long as they had become."""
     from swiftspec.planner.evaluation import Budget, Evaluator
@@ -45,7 +43,7 @@ def retimed_figures(
     most = max(made.max_new_tokens, max(len(prompt.target_tokens) for prompt in trace.prompts))
     budget = Budget(prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=most, seeds=(0,), explain=True)
     options = [Option(policy=c.build(), groups=c.groups, ranks=c.ranks) for c in candidates]
-    with console.progress("re-time") as progress:
+    with stages("re-time") as progress:
         total = len(options)
         outcomes = Evaluator(profile.retimed(factors), trace, num_jobs=-1).run(
             options, budget, done=lambda count: progress(count, total, "simulating again")
@@ -54,13 +52,17 @@ def retimed_figures(
 
 
 def measured_text(
-    trace: AcceptanceTrace, prompts: Sequence[tuple[str, tuple[int, ...]]], outputs: Sequence[tuple[int, ...]]
+    trace: AcceptanceTrace,
+    prompts: Sequence[tuple[str, tuple[int, ...]]],
+    outputs: Sequence[tuple[int, ...]],
+    *,
+    stages: Stages = silent,
 ) -> AcceptanceTrace:
     """A trace, by the models of another one, of texts that were measured: prompts (id, token ids) and their outputs."""
     from swiftspec.devices.local import num_devices_here
     from swiftspec.profiler.acceptance import record_trace
 
-    with console.progress("re-trace") as progress:
+    with stages("re-trace") as progress:
         return record_trace(
             target=trace.target,
             draft=trace.draft,
@@ -76,26 +78,3 @@ def measured_text(
 def list_drift(factors: Mapping[StepTable, float]) -> list[Drift]:
     """For the report."""
     return [Drift(**table._asdict(), factor=factor) for table, factor in factors.items()]
-
-
-def say_drift(report: Report) -> None:
-    """How text and machine differ from what was traced and profiled, and what that explains."""
-    if (text := report.text_error) is not None and abs(text) > _TEXTS_DIFFER:
-        change = 1 / (1 + text) - 1
-        console.say(
-            f"Rounds brought {signed_percent(change)} tokens against the prediction, in the median over policies: "
-            f"these prompts are {'easier' if change > 0 else 'harder'} than those traced."
-        )
-    if (agreement := report.retraced_agreement) is not None:
-        errors = [error.tokens_per_round for p in report.policies if (error := p.retraced_error) is not None]
-        console.say(
-            f"Predicted again from the measured texts, tokens per round are off by {signed_percent(min(errors))} to "
-            f"{signed_percent(max(errors))}, tokens/s by {percent(agreement[1])} in the median."
-        )
-    if not report.drift:
-        return
-    factors = [drift.factor - 1 for drift in report.drift]
-    console.say(
-        f"While this was measured, forwards took {signed_percent(min(factors))} to {signed_percent(max(factors))} "
-        "against the profile, kind by kind. Re-timed predictions take that into account; their errors are the model's."
-    )

@@ -10,11 +10,11 @@ import pytest
 
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.timeline import Phase
-from swiftspec.cli.elsewhere import prepare
-from swiftspec.cli.hardware import Machine, PlannedModel, planned_pair
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.models import known_model
+from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.for_device import prepare
 from swiftspec.policies.effects import Role
 from tests.cli.tokenizer_files import write_byte_tokenizer, write_printable_tokenizer
 
@@ -30,27 +30,27 @@ def directory(folder: Path, name: str, *, vocab_size: int = 128256, **changed: o
     return str(folder / name)
 
 
-def verify_s(machine: Machine, *, degree: int = 1) -> float:
+def verify_s(machine: Deployment, *, degree: int = 1) -> float:
     pair = planned_pair("llama-3-8b", "llama-3.2-1b")
     profile = machine.profile(*pair, max_context=64)
     return profile.step(Phase.VERIFY, degree=degree, peer_busy=False, rows=8, context=64).mean_s
 
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:
-    assert Machine.named("b200", num_devices=4, **UNNAMED) == Machine(
+    assert Deployment.named("b200", num_devices=4, **UNNAMED) == Deployment(
         device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="auto", context=512
     )
 
 
 def test_a_draft_is_quantised_as_its_target_unless_said_otherwise() -> None:
-    alike = Machine.named("b200", num_devices=4, **UNNAMED | {"quant": "fp8"})
+    alike = Deployment.named("b200", num_devices=4, **UNNAMED | {"quant": "fp8"})
     assert (alike and alike.draft_quant) == "fp8"
-    other = Machine.named("b200", num_devices=4, **UNNAMED | {"quant": "fp8", "draft_quant": "bf16"})
+    other = Deployment.named("b200", num_devices=4, **UNNAMED | {"quant": "fp8", "draft_quant": "bf16"})
     assert (other and other.draft_quant) == "bf16"
 
 
 def test_no_device_is_no_machine() -> None:
-    assert Machine.named(None, num_devices=4, **UNNAMED) is None
+    assert Deployment.named(None, num_devices=4, **UNNAMED) is None
 
 
 def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ def test_two_directories_are_told_apart_by_their_tokenizers(tmp_path: Path) -> N
 def test_op_tables_of_ones_own_are_used_and_said(tmp_path: Path) -> None:
     shipped = shipped_tables("l40s")
     assert shipped is not None
-    usual = Machine(device="l40s", num_devices=1)
-    same = Machine(device="l40s", num_devices=1, op_tables=Path(shutil.copy(shipped, tmp_path / "same.npz")))
+    usual = Deployment(device="l40s", num_devices=1)
+    same = Deployment(device="l40s", num_devices=1, op_tables=Path(shutil.copy(shipped, tmp_path / "same.npz")))
     assert verify_s(same) == verify_s(usual)
     tables = OpTables.load(shipped)
     gemm = tables.tables["gemm"]
     slow = {**gemm, "latency_s": 2 * gemm["latency_s"]}
     replace(tables, tables={**tables.tables, "gemm": slow}).save(tmp_path / "slow.npz")
-    slower = Machine(device="l40s", num_devices=1, op_tables=tmp_path / "slow.npz")
+    slower = Deployment(device="l40s", num_devices=1, op_tables=tmp_path / "slow.npz")
     assert 1.7 < verify_s(slower) / verify_s(usual) < 2
     pair = planned_pair("llama-3-8b", "llama-3.2-1b")
     assert str(tmp_path / "slow.npz") in slower.profile(*pair, max_context=64).sources[0]
@@ -123,18 +123,18 @@ def test_op_tables_of_ones_own_are_used_and_said(tmp_path: Path) -> None:
 
 def test_op_tables_have_to_be_of_the_device_or_its_twin() -> None:
     assert (
-        Machine(device="h800-sxm", num_devices=1, op_tables=shipped_tables("h100-sxm")).kernels.device.name
+        Deployment(device="h800-sxm", num_devices=1, op_tables=shipped_tables("h100-sxm")).kernels.device.name
         == "h800-sxm"
     )
     with pytest.raises(ValueError, match="op tables of h100-sxm; expected those of h200-sxm"):
-        _ = Machine(device="h200-sxm", num_devices=1, op_tables=shipped_tables("h100-sxm")).kernels
+        _ = Deployment(device="h200-sxm", num_devices=1, op_tables=shipped_tables("h100-sxm")).kernels
 
 
 def test_an_engine_that_the_tables_do_not_know(tmp_path: Path) -> None:
     tables = OpTables.load(shipped_tables("h200-sxm") or Path())
     kept = {name: tables.rows(name, framework="sglang") for name in ("gemm", "attention", "quantisation")}
     replace(tables, tables={**tables.tables, **kept}).save(tmp_path / "ops.npz")
-    machine = Machine(device="h200-sxm", num_devices=1, op_tables=tmp_path / "ops.npz")
+    machine = Deployment(device="h200-sxm", num_devices=1, op_tables=tmp_path / "ops.npz")
     assert verify_s(machine) > 0  # by what there is
     with pytest.raises(ValueError, match="--engine is vllm; the op tables of h200-sxm hold sglang"):
         _ = replace(machine, engine="vllm").kernels
@@ -143,7 +143,7 @@ def test_an_engine_that_the_tables_do_not_know(tmp_path: Path) -> None:
 def test_a_directory_is_planned_with_what_stands_in_for_it(tmp_path: Path) -> None:
     target, draft = planned_pair("llama-3.3-70b", directory(tmp_path, "mine"))
     inputs = prepare(
-        Machine(device="h200-sxm", num_devices=1, context=20),
+        Deployment(device="h200-sxm", num_devices=1, context=20),
         target=target,
         draft=draft,
         trace=None,

@@ -1,14 +1,15 @@
-"""The models that a user names, checked: directories, shapes, inflation, dtype, vocabularies."""
+"""A model pair as it is named: directories, shapes, inflation, dtype and vocabularies, checked."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
-from swiftspec.models.tokenizer import Tokenizer, check_same_vocabulary
+from swiftspec.models.tokenizer import check_same_vocabulary
 
-__all__ = ["DTYPES", "Pair", "model_name", "resolve_dtype", "resolve_pair", "target_tokenizer"]
+__all__ = ["DTYPES", "GPU_DTYPES", "Pair", "check_models", "model_name", "named_dtype", "resolve_pair"]
 
 DTYPES = {
     "float32": "float32",
@@ -52,24 +53,31 @@ def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str, de
     if inflate is not None:
         Inflation.parse(inflate).inflated(spec)
     check_same_vocabulary(model_directory(target), model_directory(draft))
-    dtype = resolve_dtype(dtype, target=target, inflate=inflate, device=device)
+    dtype = named_dtype(dtype, device=device)
     return Pair(target=ModelRef(model=target, inflate=inflate, dtype=dtype), draft=ModelRef(model=draft, dtype=dtype))
 
 
-def resolve_dtype(dtype: str, *, target: str, inflate: str | None, device: str = "cpu") -> str:
-    """torch's name of a dtype, or what weights are quantised to; `auto`: the faster one, which on a CPU is measured."""
+def named_dtype(dtype: str, *, device: str = "cpu") -> str:
+    """torch's name of a dtype, or what weights are quantised to. ValueError if it is none of the device's."""
     known = GPU_DTYPES if device == "cuda" else DTYPES
-    if dtype != "auto":
-        if dtype not in known:
-            raise ValueError(f"--dtype is {dtype!r}; expected auto or one of {', '.join(known)}, on {device}")
-        return known[dtype]
-    if device == "cuda":
-        return "bfloat16"
-    from swiftspec.profiler.dtype_choice import choose_dtype
-
-    return choose_dtype(model=target, inflate=inflate)
+    if dtype not in known:
+        raise ValueError(f"dtype is {dtype!r}; expected auto or one of {', '.join(known)}, on {device}")
+    return known[dtype]
 
 
-def target_tokenizer(plan: Plan) -> Tokenizer:
-    """The tokenizer of a plan's target."""
-    return Tokenizer(model_directory(plan.target.model))
+def check_models(pair: Pair, *, profile: Profile, profile_path: Path, trace: AcceptanceTrace, trace_path: Path) -> None:
+    """ValueError unless profile and trace were made with these models.
+
+    Latencies depend on inflation and dtype. Acceptance does not: an inflated target says the same, so a trace only
+    has to be of the same models.
+    """
+    _check_model(profile_path, "target", profile.target, pair.target)
+    _check_model(profile_path, "draft", profile.draft, pair.draft)
+    for role, recorded, named in (("target", trace.target, pair.target), ("draft", trace.draft, pair.draft)):
+        if recorded.model != named.model:
+            raise ValueError(f"{trace_path}: {role} is {recorded.model}; --{role} is {named.model}")
+
+
+def _check_model(path: Path, role: str, recorded: ModelRef, named: ModelRef) -> None:
+    if recorded.model != named.model or recorded.inflate != named.inflate:
+        raise ValueError(f"{path}: {role} is {recorded}; expected {named}, as --{role} and --inflate say")

@@ -1,16 +1,15 @@
-"""What a plan rests on: its own file, and the profile and trace it was computed from, held to their SHA-256."""
+"""The files that a plan was computed from, profile and trace, held to their SHA-256."""
 
 from hashlib import sha256
 from pathlib import Path
 
-from swiftspec.artifacts.document import ModelRef, file_sha256
+from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.plan import Basis, Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.cli.models import Pair
 from swiftspec.models.spec import is_model_directory, model_directory
 
-__all__ = ["candidate_of", "check_models", "files_of", "make_basis", "read_profile", "read_trace"]
+__all__ = ["candidate_of", "files_of", "make_basis", "path_of", "read_profile", "read_trace"]
 
 
 def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> Basis:
@@ -40,11 +39,10 @@ def read_trace(plan: Plan, plan_path: Path) -> AcceptanceTrace:
 def files_of(plan: Plan, plan_path: Path) -> dict[str, Path | str]:
     """What a plan rests on, by what to call it: files and model directories, which no output may overwrite."""
     names = {"the plan's target": plan.target.model, "the plan's draft": plan.draft.model}
-    folder = plan_path.resolve().parent
     files: dict[str, Path | str] = {
         "--plan": plan_path,
-        "the plan's profile": folder / plan.profile.path,
-        "the plan's trace": folder / plan.trace.path,
+        "the plan's profile": path_of(plan.profile, plan_path),
+        "the plan's trace": path_of(plan.trace, plan_path),
     }
     return files | {role: model_directory(name) for role, name in names.items() if is_model_directory(name)}
 
@@ -54,30 +52,17 @@ def candidate_of(plan: Plan, policy: str | None) -> Candidate:
     if policy is None:
         return plan.chosen
     if policy not in plan.candidates:
-        raise ValueError(f"--policy is {policy!r}; the plan has {', '.join(plan.candidates)}")
+        raise ValueError(f"policy is {policy!r}; the plan has {', '.join(plan.candidates)}")
     return plan.candidates[policy]
 
 
-def check_models(pair: Pair, *, profile: Profile, profile_path: Path, trace: AcceptanceTrace, trace_path: Path) -> None:
-    """ValueError unless profile and trace were made with these models.
-
-    Latencies depend on inflation and dtype. Acceptance does not: an inflated target says the same, so a trace only
-    has to be of the same models.
-    """
-    _check_model(profile_path, "target", profile.target, pair.target)
-    _check_model(profile_path, "draft", profile.draft, pair.draft)
-    for role, recorded, named in (("target", trace.target, pair.target), ("draft", trace.draft, pair.draft)):
-        if recorded.model != named.model:
-            raise ValueError(f"{trace_path}: {role} is {recorded.model}; --{role} is {named.model}")
-
-
-def _check_model(path: Path, role: str, recorded: ModelRef, named: ModelRef) -> None:
-    if recorded.model != named.model or recorded.inflate != named.inflate:
-        raise ValueError(f"{path}: {role} is {recorded}; expected {named}, as --{role} and --inflate say")
+def path_of(basis: Basis, plan_path: Path) -> Path:
+    """Where a file lies that a plan was computed from."""
+    return plan_path.resolve().parent / basis.path
 
 
 def _checked(basis: Basis, plan_path: Path) -> Path:
-    path = plan_path.resolve().parent / basis.path
+    path = path_of(basis, plan_path)
     try:
         found = file_sha256(path)
     except ValueError as error:

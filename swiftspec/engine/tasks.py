@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Self, overload
 
 from swiftspec.artifacts.plan import Candidate, Plan
@@ -42,9 +41,9 @@ class Task:
     request: Request
 
 
-def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: Path) -> None:
+def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: str) -> None:
     """ValueError unless the plan is for a machine of this kind, with every device that the candidates use."""
-    check_here(plan, source=str(source))
+    check_here(plan, source=source)
     available = num_devices_here(plan.device)
     for candidate in candidates:
         needed = max(candidate.devices) + 1
@@ -138,7 +137,7 @@ def make_tasks(plan: Plan, candidates: Iterable[Candidate], prompts: Sequence[Pr
     for prompt_id, tokens in encoded:
         if len(tokens) + max_new_tokens + tree_rows > spec.max_position:
             raise ValueError(
-                f"prompt {prompt_id} has {len(tokens)} tokens; with --max-new-tokens {max_new_tokens} and {tree_rows} "
+                f"prompt {prompt_id} has {len(tokens)} tokens; with max_new_tokens {max_new_tokens} and {tree_rows} "
                 f"tree rows that is more than the {spec.max_position} positions of {plan.target.model}"
             )
         longest = max(longest, len(tokens))

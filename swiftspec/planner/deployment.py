@@ -1,12 +1,15 @@
-"""Machines and models that are not at hand, as flags name them: checked, and as a profile composed of op tables."""
+"""Deployment: the devices to plan for, which need not be here, and how models are served on them.
+
+Its profiles are composed of op tables; see `costmodel`.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swiftspec.artifacts.pair import model_name
 from swiftspec.artifacts.profile import Profile
-from swiftspec.cli.models import model_name
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
 from swiftspec.models.names import unknown
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
     from swiftspec.costmodel.published import PublishedForwards
 
-__all__ = ["ENGINES", "Machine", "PlannedModel", "planned_pair"]
+__all__ = ["ENGINES", "Deployment", "PlannedModel", "planned_pair"]
 
 ENGINES = ("auto", "swiftspec", "vllm-int4", "vllm", "sglang", "trtllm")
 MOST_NODES = 2
@@ -47,13 +50,13 @@ class PlannedModel:
             With the closest names where it is neither.
         """
         is_path = name not in model_names() and (name.startswith((".", "/", "demo/")) or Path(name).is_dir())
-        if not is_path and (known := registered_name(name, field=f"--{role}")) is not None:
+        if not is_path and (known := registered_name(name, field=role)) is not None:
             found = known_model(known)
             return cls(name=known, spec=found.spec, vocabulary=found.vocabulary, directory=None)
         if name.startswith((".", "/")) and not Path(name).is_dir():
-            raise ValueError(f"--{role} is {name!r}; there is no such directory")
+            raise ValueError(f"{role} is {name!r}; there is no such directory")
         if not is_path:
-            raise unknown(f"--{role}", name, model_names(), otherwise=NOT_LISTED)
+            raise unknown(role, name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
         return cls(
             name=model_name(name), spec=ModelSpec.from_directory(directory), vocabulary=None, directory=directory
@@ -67,7 +70,7 @@ def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
     sizes = [model.spec.num_parameters / 1e9 for model in (theirs, ours)]
     if sizes[1] >= sizes[0]:
         raise ValueError(
-            f"--draft is {draft} of {sizes[1]:.3g} billion parameters; expected a smaller model than {target}, "
+            f"draft is {draft} of {sizes[1]:.3g} billion parameters; expected a smaller model than {target}, "
             f"which has {sizes[0]:.3g} billion"
         )
     return theirs, ours
@@ -78,7 +81,7 @@ def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
     if theirs.vocabulary and ours.vocabulary:
         if theirs.vocabulary != ours.vocabulary:
             raise ValueError(
-                f"--draft is {ours.name}, whose vocabulary is that of {ours.vocabulary}; "
+                f"draft is {ours.name}, whose vocabulary is that of {ours.vocabulary}; "
                 f"{theirs.name} needs a draft with that of {theirs.vocabulary}"
             )
         return
@@ -87,14 +90,14 @@ def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
         check_same_vocabulary(*directories)
     elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > MOST_PADDING:
         raise ValueError(
-            f"--draft is {ours.name} with a vocabulary of {ours.spec.vocab_size} tokens; "
+            f"draft is {ours.name} with a vocabulary of {ours.spec.vocab_size} tokens; "
             f"that of {theirs.name} has {theirs.spec.vocab_size}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What to plan for.
+class Deployment:
+    """Devices to plan for, and how models are served on them.
 
     Parameters
     ----------
@@ -103,7 +106,7 @@ class Machine:
     num_devices : int
         On two nodes at most, since a forward is divided within a node only.
     quant, draft_quant : str
-        Weight formats.
+        Weight formats: bf16, fp8, int8 or int4. The draft's is the target's if not given.
     engine : str
         One of `ENGINES`: whose kernels forwards are composed of.
     context : int
@@ -117,74 +120,29 @@ class Machine:
     device: str
     num_devices: int
     quant: str = _QUANT
-    draft_quant: str = _QUANT
+    draft_quant: str = ""
     engine: str = _ENGINE
     context: int = _CONTEXT
     output_tokens: int | None = None
     op_tables: Path | None = None
 
-    @classmethod
-    def named(
-        cls,
-        device: str | None,
-        *,
-        num_devices: int,
-        quant: str | None,
-        draft_quant: str | None,
-        engine: str | None,
-        context: int | None,
-        op_tables: Path | None,
-        output_tokens: int | None = None,
-    ) -> "Machine | None":
-        """The machine that flags name, None if they name none; the draft is quantised as the target unless they say.
-
-        Raises
-        ------
-        ValueError
-            If something is said of a machine that is not named, or is not known of it.
-        """
-        if device is None:
-            flags = {
-                "--quant": quant,
-                "--draft-quant": draft_quant,
-                "--engine": engine,
-                "--context": context,
-                "--output-tokens": output_tokens,
-                "--op-tables": op_tables,
-            }
-            for flag, value in flags.items():
-                if value is not None:
-                    raise ValueError(f"{flag} is {value}; it needs --device, which names a machine that is not at hand")
-            return None
-        return cls(
-            device=device,
-            num_devices=num_devices,
-            quant=quant or _QUANT,
-            draft_quant=draft_quant or quant or _QUANT,
-            engine=engine or _ENGINE,
-            context=context or _CONTEXT,
-            output_tokens=output_tokens,
-            op_tables=op_tables,
-        )
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", registered_device(self.device, field="--device"))
+        object.__setattr__(self, "device", registered_device(self.device, field="device"))
+        object.__setattr__(self, "draft_quant", self.draft_quant or self.quant)
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise ValueError(
-                f"--devices is {self.num_devices}; expected 1 to {most}, which are {MOST_NODES} nodes of {self.device}"
+                f"num_devices is {self.num_devices}; expected 1 to {most}, which are {MOST_NODES} nodes of {self.device}"
             )
         if self.output_tokens is not None and not 1 <= self.output_tokens <= MOST_OUTPUT_TOKENS:
-            raise ValueError(f"--output-tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
-        for flag, quant in (("--quant", self.quant), ("--draft-quant", self.draft_quant)):
+            raise ValueError(f"output_tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
+        for field, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
             if quant not in QUANTISATIONS:
-                raise unknown(flag, quant, QUANTISATIONS)
+                raise unknown(field, quant, QUANTISATIONS)
         if self.engine not in ENGINES:
-            raise unknown("--engine", self.engine, ENGINES)
+            raise unknown("engine", self.engine, ENGINES)
         if self.engine in _INT4 and "int4" not in (self.quant, self.draft_quant):
-            raise ValueError(
-                f"--engine is {self.engine}, of which only int4 forwards are known; --quant is {self.quant}"
-            )
+            raise ValueError(f"engine is {self.engine}, of which only int4 forwards are known; quant is {self.quant}")
 
     @property
     def serving_engine(self) -> str | None:
@@ -208,7 +166,7 @@ class Machine:
         if tables is not None and self.engine in _SERVING:
             known = tables.values("gemm", "framework")
             if self.engine not in known:
-                raise ValueError(f"--engine is {self.engine}; the op tables of {self.device} hold {', '.join(known)}")
+                raise ValueError(f"engine is {self.engine}; the op tables of {self.device} hold {', '.join(known)}")
         return kernels_of(self.device, framework=self.engine if self.engine in _SERVING else None, path=self.op_tables)
 
     def profile(self, target: PlannedModel, draft: PlannedModel, *, max_context: int) -> Profile:

@@ -1,0 +1,87 @@
+"""Planned: a plan with the profile and the trace that it rests on, made, saved and loaded as one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from swiftspec.artifacts.basis import make_basis, path_of, read_profile, read_trace
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.writing import locate, write_output
+
+__all__ = ["Planned", "side_files"]
+
+PROFILE_SUFFIX, TRACE_SUFFIX = ".profile.json", ".trace.npz"
+_UNNAMED = Path("plan.json")  # where a plan that is written to a stream is taken to end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, and what it was computed from.
+
+    Parameters
+    ----------
+    profile_path, trace_path : Path, optional
+        The files that the two were read from; not given where they were composed or measured just now.
+    """
+
+    plan: Plan
+    profile: Profile
+    trace: AcceptanceTrace
+    profile_path: Path | None = None
+    trace_path: Path | None = None
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """From a plan's file. ValueError, naming file and field, if what it rests on is gone or was changed since."""
+        path = Path(path)
+        plan = Plan.load(path)
+        return cls(
+            plan=plan,
+            profile=read_profile(plan, path),
+            trace=read_trace(plan, path),
+            profile_path=path_of(plan.profile, path),
+            trace_path=path_of(plan.trace, path),
+        )
+
+    def __str__(self) -> str:
+        chosen = self.plan.chosen
+        speed = chosen.prediction.metrics.figures.tokens_per_s
+        return f"{chosen.describe()} on {self.plan.device}: {speed:.1f} tokens/s predicted"
+
+    def placed(self, path: Path) -> tuple[Plan, Mapping[Path, bytes]]:
+        """The plan as it is to be saved at `path`, and the files to be written beside it; none beside a stream."""
+        is_stream = locate(path).is_stream
+        path = _UNNAMED if is_stream else path
+        files: dict[Path, bytes] = {}
+        profile_path, trace_path = self.profile_path, self.trace_path
+        if profile_path is None:
+            profile_path = path.with_suffix(PROFILE_SUFFIX)
+            files[profile_path] = self.profile.to_bytes()
+        if trace_path is None:
+            trace_path = path.with_suffix(TRACE_SUFFIX)
+            files[trace_path] = self.trace.to_bytes()
+        bases = {
+            name: make_basis(source, plan_path=path, content=files.get(source))
+            for name, source in (("profile", profile_path), ("trace", trace_path))
+        }
+        return self.plan.model_copy(update=bases), {} if is_stream else files
+
+    def save(self, path: Path | str) -> Plan:
+        """Write the plan, and beside X.json what is in no file yet: X.profile.json and X.trace.npz."""
+        path = Path(path)
+        plan, files = self.placed(path)
+        for file, content in files.items():
+            write_output(file, content)
+        plan.save(path)
+        return plan
+
+
+def side_files(out: Path, *, with_trace: bool) -> dict[str, Path]:
+    """Files that are written beside a plan, by what to call them; none beside a pipe or a device."""
+    if locate(out).is_stream:
+        return {}
+    profile = {"the profile beside --out": out.with_suffix(PROFILE_SUFFIX)}
+    return profile | ({"the trace beside --out": out.with_suffix(TRACE_SUFFIX)} if with_trace else {})

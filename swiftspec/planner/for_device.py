@@ -1,0 +1,214 @@
+"""Plans for devices that are not here: a profile composed, acceptance synthesised, and the search over them."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Acceptance, Basis
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.models import NamedModel, known_model, model_names
+from swiftspec.models.names import unknown
+from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.options import SearchOptions
+from swiftspec.policies.effects import Role
+from swiftspec.progress import Progress
+
+if TYPE_CHECKING:
+    from swiftspec.acceptance import GivenAcceptance
+
+__all__ = ["Inputs", "plan_for", "prepare"]
+
+NUM_PROMPTS = 16
+NUM_NEW_TOKENS = 256
+# Long outputs need fewer prompts to be as good a sample of text, and take longer to simulate.
+_LEAST_PROMPTS, _ENOUGH_TOKENS = 4, 16384
+_UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a plan is computed from, and what is known of its acceptance."""
+
+    profile: Profile
+    trace: AcceptanceTrace
+    acceptance: Acceptance
+
+
+def plan_for(
+    deployment: Deployment,
+    *,
+    target: str,
+    draft: str,
+    trace: Path | None = None,
+    dataset: str | None = None,
+    acceptance: "GivenAcceptance | None" = None,
+    options: SearchOptions,
+    progress: Progress,
+) -> Planned:
+    """The plan for one pair of models. At most one of `trace`, `dataset` and `acceptance` says how good the draft is.
+
+    Raises
+    ------
+    ValueError
+        One sentence naming field and value.
+    """
+    options.check(num_devices=deployment.num_devices)
+    models = planned_pair(target, draft)
+    _check_acceptance(dataset, trace, acceptance)
+    from swiftspec.planner.degrees import AllowedDegrees
+    from swiftspec.planner.evaluation import warm_up
+    from swiftspec.planner.memory import MemoryModel
+    from swiftspec.planner.search import Search, make_plan
+    from swiftspec.planner.sensitivity import Changes
+
+    if options.backend is None:
+        warm_up(options.num_jobs)
+    inputs = prepare(
+        deployment,
+        target=models[0],
+        draft=models[1],
+        trace=trace,
+        dataset=dataset,
+        given=acceptance,
+        seed=options.seed,
+    )
+    specs = dict(zip(Role, (model.spec for model in models), strict=True))
+    plan = make_plan(
+        profile=inputs.profile,
+        profile_basis=_UNSAVED,
+        trace=inputs.trace,
+        trace_basis=_UNSAVED,
+        num_devices=deployment.num_devices,
+        policy=options.policy,
+        seed=options.seed,
+        num_jobs=options.num_jobs,
+        progress=progress,
+        goal=options.goal,
+        search=Search.QUICK,
+        memory=MemoryModel(
+            device=deployment.spec,
+            specs=specs,
+            quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
+        ),
+        changes=Changes(at_context=lambda context: _profile_for(context, deployment, *models)),
+        acceptance=inputs.acceptance,
+        backend=options.backend,
+        degrees=AllowedDegrees(sizes=options.degrees, engine=deployment.serving_engine, specs=specs),
+        engine=deployment.engine,
+    )
+    return Planned(plan=plan, profile=inputs.profile, trace=inputs.trace, trace_path=trace)
+
+
+def _profile_for(context: int, deployment: Deployment, target: PlannedModel, draft: PlannedModel) -> Profile | None:
+    """None where the models end before that."""
+    if context > _most_positions(target, draft):
+        return None
+    return deployment.profile(target, draft, max_context=context)
+
+
+def _most_positions(target: PlannedModel, draft: PlannedModel) -> int:
+    return min(target.spec.max_position, draft.spec.max_position)
+
+
+def _check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
+    """One source of acceptance at most."""
+    from swiftspec.acceptance import dataset_names
+
+    if given is not None and (dataset, trace) != (None, None):
+        other = f"dataset {dataset}" if dataset else f"trace {trace}"
+        raise ValueError(f"acceptance is {given}; with {other} acceptance is known already")
+    if dataset is None:
+        return
+    if dataset not in dataset_names():
+        raise unknown("dataset", dataset, dataset_names())
+    if trace is not None:
+        raise ValueError(f"dataset is {dataset}; with a trace acceptance is that of {trace}")
+
+
+def prepare(
+    deployment: Deployment,
+    *,
+    target: PlannedModel,
+    draft: PlannedModel,
+    trace: Path | None = None,
+    dataset: str | None = None,
+    given: "GivenAcceptance | None" = None,
+    seed: int = 0,
+) -> Inputs:
+    """Synthesise the trace unless one is given, and compose the profile."""
+    if trace is not None:
+        recorded, acceptance = _given(trace, target, draft)
+    else:
+        _check_context(deployment.context, target, draft, num_tokens=_num_new_tokens(deployment))
+        recorded, acceptance = _synthesised(deployment, target, draft, dataset=dataset, given=given, seed=seed)
+    longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in recorded.prompts)
+    profile = deployment.profile(target, draft, max_context=longest)
+    return Inputs(profile=profile, trace=recorded, acceptance=acceptance)
+
+
+def _num_new_tokens(deployment: Deployment) -> int:
+    return deployment.output_tokens or NUM_NEW_TOKENS
+
+
+def _check_context(context: int, target: PlannedModel, draft: PlannedModel, *, num_tokens: int) -> None:
+    most = _most_positions(target, draft)
+    if context + num_tokens > most:
+        shorter = min((target, draft), key=lambda model: model.spec.max_position)
+        longer = _with_more_positions(shorter, context + num_tokens)
+        raise ValueError(
+            f"context is {context}; with {num_tokens} output tokens that is more than the {most} positions of "
+            f"{shorter.name}" + (f"; {longer.name}, of the same size, has {longer.spec.max_position}" if longer else "")
+        )
+
+
+def _with_more_positions(model: PlannedModel, wanted: int) -> NamedModel | None:
+    """A model of the registry with this one's vocabulary and size that has as many positions as are wanted."""
+    found = (known_model(name) for name in model_names() if known_model(name).vocabulary == model.vocabulary)
+    size = (model.spec.num_layers, model.spec.hidden_size)
+    of_size = (one for one in found if (one.spec.num_layers, one.spec.hidden_size) == size)
+    return next((one for one in of_size if one.spec.max_position >= wanted), None)
+
+
+def _given(path: Path, target: PlannedModel, draft: PlannedModel) -> tuple[AcceptanceTrace, Acceptance]:
+    """A trace of the pair itself is as good as it was made; that of another pair is an assumption."""
+    recorded = AcceptanceTrace.load(path)
+    basis = f"{recorded.source} in {path.name}, of {recorded.target.model} with {recorded.draft.model}"
+    same = (recorded.target.model, recorded.draft.model) == (target.name, draft.name)
+    if not same:
+        basis += f", which stand in for {target.name} with {draft.name}"
+    measured = same and recorded.source == "recorded"
+    return recorded, Acceptance(basis=basis, provenance=Provenance.MEASURED if measured else Provenance.ASSUMED)
+
+
+def _synthesised(
+    deployment: Deployment,
+    target: PlannedModel,
+    draft: PlannedModel,
+    *,
+    dataset: str | None,
+    given: "GivenAcceptance | None",
+    seed: int,
+) -> tuple[AcceptanceTrace, Acceptance]:
+    from swiftspec.acceptance import acceptance_for, synthesise
+
+    num_tokens = _num_new_tokens(deployment)
+    synthesised = partial(
+        synthesise,
+        num_prompts=max(min(NUM_PROMPTS, _LEAST_PROMPTS), min(NUM_PROMPTS, _ENOUGH_TOKENS // num_tokens)),
+        prompt_length=deployment.context,
+        num_tokens=num_tokens,
+        seed=seed,
+        target=ModelRef(model=target.name, dtype=deployment.quant),
+        draft=ModelRef(model=draft.name, dtype=deployment.draft_quant),
+    )
+    if given is not None:
+        trace = synthesised(given.acceptance_model(field="acceptance"))
+        return trace, Acceptance(basis=given.describe(), provenance=Provenance.ASSUMED)
+    found = acceptance_for(target, draft, dataset)
+    trace = synthesised(found.acceptance_model)
+    return trace, Acceptance(basis=found.basis, provenance=found.provenance, warning=found.warning)

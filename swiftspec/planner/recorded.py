@@ -1,0 +1,46 @@
+"""Plans for the machine that a profile was measured on."""
+
+from pathlib import Path
+
+from swiftspec.artifacts.plan import Basis
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.degrees import AllowedDegrees
+from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search import make_plan
+from swiftspec.progress import Progress
+
+__all__ = ["plan_recorded"]
+
+_UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
+
+
+def plan_recorded(
+    profile: Profile,
+    trace: AcceptanceTrace,
+    *,
+    num_devices: int,
+    options: SearchOptions,
+    progress: Progress,
+    profile_path: Path | None = None,
+    trace_path: Path | None = None,
+) -> Planned:
+    """The plan for one pair of models from its profile and its trace; the paths, if those are files already."""
+    options.check(num_devices=num_devices)
+    plan = make_plan(
+        profile=profile,
+        profile_basis=_UNSAVED,
+        trace=trace,
+        trace_basis=_UNSAVED,
+        num_devices=num_devices,
+        policy=options.policy,
+        seed=options.seed,
+        num_jobs=options.num_jobs,
+        progress=progress,
+        goal=options.goal,
+        backend=options.backend,
+        ranks=options.ranks,
+        degrees=AllowedDegrees(sizes=options.degrees),
+    )
+    return Planned(plan=plan, profile=profile, trace=trace, profile_path=profile_path, trace_path=trace_path)

@@ -1,0 +1,121 @@
+"""Measures the policies of a plan on this machine, and reports predicted beside measured."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from typing import TYPE_CHECKING
+
+from swiftspec.artifacts.document import Origin
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.prompts import Prompt
+from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.engine.tasks import Tasks, check_devices, generate_greedily, make_tasks, open_engines, warm_up
+from swiftspec.progress import Stages, silent
+from swiftspec.validation.reprediction import drift_probe, list_drift, measured_text, retimed_figures
+from swiftspec.validation.validator import Measurement, make_report, plain_outputs
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Generation
+    from swiftspec.profiler.drift import DriftProbe
+
+__all__ = ["measure_plan"]
+
+_GAUGE_EVERY = 12  # requests; a sweep takes as long as one or two
+
+
+def measure_plan(
+    made: Plan,
+    *,
+    plan_sha256: str,
+    candidates: Sequence[Candidate],
+    source: str,
+    prompts: Sequence[Prompt],
+    repeats: int,
+    max_new_tokens: int | None = None,
+    basis: tuple[Profile, AcceptanceTrace] | None,
+    stages: Stages = silent,
+) -> tuple[Report, bool]:
+    """Run some of a plan's candidates, the chosen one among them; the report, and whether Ctrl-C cut it short.
+
+    `source` names the plan, for errors. With `basis`, what the plan was computed
+    from, forwards are timed between the requests, and predictions made again: for the machine as it was, and, of CPUs,
+    for the texts that were measured, too. KeyboardInterrupt if no repetition was whole.
+    """
+    check_devices(made, candidates, source=source)
+    tasks = make_tasks(made, candidates, prompts, max_new_tokens=max_new_tokens or made.max_new_tokens)
+    runs, interrupted, drift = _measure(made, candidates, tasks, repeats, stages)
+    if not runs:
+        raise KeyboardInterrupt
+    factors = drift.factors(basis[0]) if basis and drift else {}
+    measurements = [_measurement(candidate, runs[candidate.policy]) for candidate in candidates]
+    retimed, retraced = {}, {}
+    if basis and not interrupted:
+        profile, trace = basis
+        if factors:
+            retimed = retimed_figures(made, candidates, profile=profile, trace=trace, factors=factors, stages=stages)
+        # A trace is recorded on cores, which is no matter of seconds for what needs a GPU.
+        if trace.source == "recorded" and made.device == "cpu":
+            texts_run = [(task.prompt_id, task.request.prompt) for task in tasks]
+            text = measured_text(trace, texts_run, plain_outputs(measurements), stages=stages)
+            retraced = retimed_figures(made, candidates, profile=profile, trace=text, factors=factors, stages=stages)
+    report = make_report(
+        made,
+        plan_sha256=plan_sha256,
+        measurements=measurements,
+        origin=Origin.here(),
+        retimed=retimed,
+        retraced=retraced,
+        drift=list_drift(factors),
+    )
+    return report, interrupted
+
+
+Runs = Mapping[str, Sequence[Sequence["Generation"]]]
+
+
+def _measure(
+    made: Plan, candidates: Sequence[Candidate], tasks: Tasks, repeats: int, stages: Stages
+) -> tuple[Runs, bool, "DriftProbe | None"]:
+    """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile.
+
+    Within a repetition every prompt goes through all policies before the next one, each prompt starting with another
+    policy, so that a machine that speeds up or slows down does so for all of them.
+    """
+    runs: dict[str, list[list[Generation]]] = defaultdict(list)
+    drift = None
+    with ExitStack() as stack, stages("validate") as progress:
+        total = len(candidates) * (1 + repeats * len(tasks))
+        step = count()
+        try:
+            progress(0, total, "starting processes")
+            engines = open_engines(made, candidates, tasks, stack)
+            for candidate in candidates:
+                progress(next(step), total, f"{candidate.policy}: warming up")
+                warm_up(engines[candidate.policy], candidate, tasks[0])
+            drift = drift_probe(made, candidates, engines)
+            drift.warm_up()
+            for repeat in range(1, repeats + 1):
+                done: dict[str, list[Generation]] = defaultdict(list)
+                for number, task in enumerate(tasks):
+                    if number % max(1, _GAUGE_EVERY // len(candidates)) == 0:
+                        drift.sweep()
+                    first = number % len(candidates)
+                    for candidate in (*candidates[first:], *candidates[:first]):
+                        progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
+                        done[candidate.policy].append(generate_greedily(engines[candidate.policy], candidate, task))
+                for policy, generations in done.items():
+                    runs[policy].append(generations)
+        except KeyboardInterrupt:
+            return runs, True, drift
+    return runs, False, drift
+
+
+def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -> Measurement:
+    return Measurement(
+        policy=candidate.policy,
+        repeats=tuple(tuple(generation.timeline for generation in generations) for generations in runs),
+        outputs=tuple(generation.tokens for generation in runs[0]),
+    )
