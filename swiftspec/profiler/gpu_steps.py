@@ -25,8 +25,8 @@ _PACKAGES = (
     *("tokenizers", "transformers", "pytest", "xdist", "hypothesis"),
 )
 _MODULES = (
-    *("cli", "commands.profile", "commands.trace", "commands.plan", "commands.validate", "commands.run"),
-    *("engine.worker", "profiler.sharing", "profiler.tuning", "profiler.baking"),
+    *("cli.app", "cli.profile", "cli.trace", "cli.plan", "cli.validate", "cli.run"),
+    *("engine.process.worker_main", "profiler.sharing", "profiler.tuning", "profiler.baking"),
 )
 
 _COMPILING_S = 60.0  # of the tuning step, before it measures
