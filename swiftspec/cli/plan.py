@@ -43,7 +43,7 @@ def plan(
     report: Path | None = None,
     json_path: Path | None = None,
 ) -> Plan:
-    """Search, print and save: for the machine that profile and trace were recorded on, or for a deployment elsewhere."""
+    """Search, print and save: for the machine of a profile and a trace, or for a deployment elsewhere."""
     inputs: dict[str, Path | str | None] = {
         "--target": target,
         **{f"--draft {draft}": draft for draft in drafts},

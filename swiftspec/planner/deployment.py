@@ -132,7 +132,8 @@ class Deployment:
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise ValueError(
-                f"num_devices is {self.num_devices}; expected 1 to {most}, which are {MOST_NODES} nodes of {self.device}"
+                f"num_devices is {self.num_devices}; expected 1 to {most}, "
+                f"which are {MOST_NODES} nodes of {self.device}"
             )
         if self.output_tokens is not None and not 1 <= self.output_tokens <= MOST_OUTPUT_TOKENS:
             raise ValueError(f"output_tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.plan import Acceptance, Basis
+from swiftspec.artifacts.plan import Acceptance
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -27,7 +27,6 @@ NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 256
 # Long outputs need fewer prompts to be as good a sample of text, and take longer to simulate.
 _LEAST_PROMPTS, _ENOUGH_TOKENS = 4, 16384
-_UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +79,7 @@ def plan_for(
     specs = dict(zip(Role, (model.spec for model in models), strict=True))
     plan = make_plan(
         profile=inputs.profile,
-        profile_basis=_UNSAVED,
         trace=inputs.trace,
-        trace_basis=_UNSAVED,
         num_devices=deployment.num_devices,
         policy=options.policy,
         seed=options.seed,

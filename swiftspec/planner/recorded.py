@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from swiftspec.artifacts.plan import Basis
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -12,8 +11,6 @@ from swiftspec.planner.search import make_plan
 from swiftspec.progress import Progress
 
 __all__ = ["plan_recorded"]
-
-_UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
 
 
 def plan_recorded(
@@ -30,9 +27,7 @@ def plan_recorded(
     options.check(num_devices=num_devices)
     plan = make_plan(
         profile=profile,
-        profile_basis=_UNSAVED,
         trace=trace,
-        trace_basis=_UNSAVED,
         num_devices=num_devices,
         policy=options.policy,
         seed=options.seed,

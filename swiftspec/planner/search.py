@@ -30,6 +30,7 @@ from swiftspec.progress import Progress
 __all__ = ["Search", "make_plan"]
 
 _ANY_GOAL = Goal()
+_UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
 _SENSITIVITY = (8, 96)  # prompts, and output tokens of each
 
 
@@ -43,9 +44,9 @@ class Search(StrEnum):
 def make_plan(
     *,
     profile: Profile,
-    profile_basis: Basis,
+    profile_basis: Basis = _UNSAVED,
     trace: AcceptanceTrace,
-    trace_basis: Basis,
+    trace_basis: Basis = _UNSAVED,
     num_devices: int,
     policy: str | None,
     seed: int,
@@ -66,7 +67,7 @@ def make_plan(
     Parameters
     ----------
     profile_basis, trace_basis : Basis
-        The files that profile and trace were read from.
+        The files that profile and trace were read from; not given where `Planned.save` is to name them.
     policy : str or None
         Search this policy alone. Autoregressive decoding is then the one alternative, to say what speculation brings;
         no other policy is simulated, and none appears in the sensitivities.

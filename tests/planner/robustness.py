@@ -13,7 +13,6 @@ import json
 import math
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -100,14 +99,10 @@ def check(case: Case, *, jobs: int = 1) -> Checked:
     start_s = time.perf_counter()
     machine = Deployment(device=case.device, num_devices=case.num_devices, quant=case.quant, draft_quant=case.quant)
     target, draft = planned_pair(case.target, case.draft)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "plan.json"
-        inputs = prepare(machine, target=target, draft=draft, trace=None, dataset=None, seed=0, out=out)
+    inputs = prepare(machine, target=target, draft=draft)
     made = make_plan(
         profile=inputs.profile,
-        profile_basis=inputs.profile_basis,
         trace=inputs.trace,
-        trace_basis=inputs.trace_basis,
         num_devices=case.num_devices,
         policy=None,
         seed=0,

@@ -10,6 +10,7 @@ import pytest
 
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.cli.deployment import named_deployment
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.models import known_model
@@ -37,20 +38,20 @@ def verify_s(machine: Deployment, *, degree: int = 1) -> float:
 
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:
-    assert Deployment.named("b200", num_devices=4, **UNNAMED) == Deployment(
+    assert named_deployment("b200", num_devices=4, **UNNAMED) == Deployment(
         device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="auto", context=512
     )
 
 
 def test_a_draft_is_quantised_as_its_target_unless_said_otherwise() -> None:
-    alike = Deployment.named("b200", num_devices=4, **UNNAMED | {"quant": "fp8"})
+    alike = named_deployment("b200", num_devices=4, **UNNAMED | {"quant": "fp8"})
     assert (alike and alike.draft_quant) == "fp8"
-    other = Deployment.named("b200", num_devices=4, **UNNAMED | {"quant": "fp8", "draft_quant": "bf16"})
+    other = named_deployment("b200", num_devices=4, **UNNAMED | {"quant": "fp8", "draft_quant": "bf16"})
     assert (other and other.draft_quant) == "bf16"
 
 
 def test_no_device_is_no_machine() -> None:
-    assert Deployment.named(None, num_devices=4, **UNNAMED) is None
+    assert named_deployment(None, num_devices=4, **UNNAMED) is None
 
 
 def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> None:
@@ -65,10 +66,10 @@ def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("/nowhere", "--draft is '/nowhere'; there is no such directory"),
-        ("Llama-3.2-4B", "--draft is 'Llama-3.2-4B'; did you mean llama-3.2-3b"),
-        ("mixtral-8x7b", "--draft is 'mixtral-8x7b'; that is a mixture of experts"),
-        ("llama-3.2", "--draft is 'llama-3.2', which may be llama-3.2-1b or llama-3.2-3b; name one of them"),
+        ("/nowhere", "draft is '/nowhere'; there is no such directory"),
+        ("Llama-3.2-4B", "draft is 'Llama-3.2-4B'; did you mean llama-3.2-3b"),
+        ("mixtral-8x7b", "draft is 'mixtral-8x7b'; that is a mixture of experts"),
+        ("llama-3.2", "draft is 'llama-3.2', which may be llama-3.2-1b or llama-3.2-3b; name one of them"),
         ("demo/none", "model 'demo/none': there is no directory "),
     ],
 )
@@ -136,25 +137,14 @@ def test_an_engine_that_the_tables_do_not_know(tmp_path: Path) -> None:
     replace(tables, tables={**tables.tables, **kept}).save(tmp_path / "ops.npz")
     machine = Deployment(device="h200-sxm", num_devices=1, op_tables=tmp_path / "ops.npz")
     assert verify_s(machine) > 0  # by what there is
-    with pytest.raises(ValueError, match="--engine is vllm; the op tables of h200-sxm hold sglang"):
+    with pytest.raises(ValueError, match="engine is vllm; the op tables of h200-sxm hold sglang"):
         _ = replace(machine, engine="vllm").kernels
 
 
 def test_a_directory_is_planned_with_what_stands_in_for_it(tmp_path: Path) -> None:
     target, draft = planned_pair("llama-3.3-70b", directory(tmp_path, "mine"))
-    inputs = prepare(
-        Deployment(device="h200-sxm", num_devices=1, context=20),
-        target=target,
-        draft=draft,
-        trace=None,
-        dataset=None,
-        seed=0,
-        out=tmp_path / "plan.json",
-    )
+    inputs = prepare(Deployment(device="h200-sxm", num_devices=1, context=20), target=target, draft=draft)
     # Figures are published of the target with another draft.
     assert inputs.acceptance.provenance is Provenance.ASSUMED
     assert f"with {draft.name} is published; llama-3.3-70b with llama-3.2-1b stands in" in inputs.acceptance.basis
     assert inputs.acceptance.warning.startswith("known only on InstructCoder (code editing, ")
-    assert not (tmp_path / "plan.profile.json").exists()
-    inputs.save()
-    assert sorted(path.name for path in tmp_path.glob("plan.*")) == ["plan.profile.json", "plan.trace.npz"]

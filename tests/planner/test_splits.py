@@ -1,7 +1,5 @@
 """The best split per device, of models and devices as people have them, against all splits simulated."""
 
-from pathlib import Path
-
 from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.planner import MemoryModel, Search, make_plan
 from swiftspec.planner.deployment import Deployment, planned_pair
@@ -22,16 +20,12 @@ MEMORY = MemoryModel(
 )
 
 
-def test_no_split_is_better_per_device_than_the_one_chosen(tmp_path: Path) -> None:
+def test_no_split_is_better_per_device_than_the_one_chosen() -> None:
     """Short simulations find the best one too slow for the limit by a little, which it is not."""
-    inputs = prepare(
-        MACHINE, target=PAIR[0], draft=PAIR[1], trace=None, dataset=None, seed=0, out=tmp_path / "plan.json"
-    )
+    inputs = prepare(MACHINE, target=PAIR[0], draft=PAIR[1])
     made = make_plan(
         profile=inputs.profile,
-        profile_basis=inputs.profile_basis,
         trace=inputs.trace,
-        trace_basis=inputs.trace_basis,
         num_devices=MACHINE.num_devices,
         policy="swiftspec",
         seed=0,
