@@ -40,7 +40,7 @@ python=${PYTHON:-python3}
 # The bundled target, inflated to the size of an 8B model; it says what the small one says. Contexts of 4000 tokens fit.
 shape=layers=32,hidden=4096,heads=64,intermediate=14336,positions=5120
 device=cuda inflate=(--inflate "$shape") quick=() deadline_s=480 workers=12
-verbs=("$python" -m swiftspec.cli)
+verbs=("$python" -m swiftspec)
 if [[ $dry_run ]]; then
     device=cpu inflate=() quick=(--quick) deadline_s=3600 workers=0
     export TRITON_INTERPRET=1 OMP_NUM_THREADS=1

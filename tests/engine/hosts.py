@@ -22,7 +22,7 @@ class Host:
     core: int
     namespace: str = ""
 
-    def start(self, *arguments: object, module: str = "swiftspec.cli") -> subprocess.Popen[str]:
+    def start(self, *arguments: object, module: str = "swiftspec") -> subprocess.Popen[str]:
         """A command of ours, its output piped."""
         within = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         command = [*within, "taskset", "-c", str(self.core), sys.executable, "-m", module, *map(str, arguments)]
