@@ -10,16 +10,18 @@ TORCH = ("torch", "numpy", "safetensors")
 ROOMS: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
     "version": frozenset(),
+    "progress": frozenset(),
     "files": frozenset({"numpy"}),
     "policies": frozenset(),
     "models": frozenset({"files", "tokenizers"}),
     "devices": frozenset({"models", "torch"}),
-    "artifacts": frozenset({"files", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "acceptance": frozenset({"artifacts", "models", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
     "simulator": frozenset({"artifacts", "policies", "simpy", "numpy"}),
     "planner": frozenset(
-        {"simulator", "artifacts", "devices", "models", "policies", "joblib", "distributed", "ray", "numpy", "scipy"}
+        {"simulator", "costmodel", "acceptance", "artifacts", "devices", "models", "policies", "progress"}
+        | {"joblib", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),
     "engine.channel": frozenset({"files", "policies", "zmq"}),
@@ -39,16 +41,19 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "engine": frozenset({"engine.model", "engine.process", "artifacts", "devices", "errors", "models", "policies"}),
     "profiler": frozenset(
         {"engine", "engine.driver", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
-        | {"devices", "files", "kernels", "models", "policies", "torch", "numpy"}
+        | {"devices", "files", "kernels", "models", "policies", "progress", "torch", "numpy"}
     ),
-    "validation": frozenset({"artifacts"}),
+    "validation": frozenset({"engine", "profiler", "planner", "artifacts", "devices", "models", "progress"}),
     "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),
     "backtest": frozenset(
         {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "simulator"}
         | {"joblib", "numpy", "scipy"}
     ),
     "demo": frozenset({"profiler", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
-    "root": frozenset({"engine", "version"}),
+    "stages": frozenset(
+        {"acceptance", "artifacts", "devices", "engine", "planner", "profiler", "progress", "simulator", "validation"}
+    ),
+    "root": frozenset({"artifacts", "engine", "planner", "stages", "version"}),
     "cli": frozenset({"typer", "rich", "numpy"}),  # and every room but those two that follow
     "__main__": frozenset({"cli"}),
 }

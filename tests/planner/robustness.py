@@ -24,9 +24,10 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner import MemoryModel, Search, make_plan
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search import Search, make_plan
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 

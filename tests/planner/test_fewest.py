@@ -5,9 +5,9 @@ from functools import cache
 import pytest
 
 from swiftspec.artifacts.plan import Goal, Objective, Plan
-from swiftspec.planner import Changes
 from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.known_errors import known_errors
+from swiftspec.planner.sensitivity import Changes
 from swiftspec.planner.space import feasible_options
 from tests.planner.test_quick import MEMORY, PROFILE, TRACE, plan
 

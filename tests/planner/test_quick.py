@@ -7,8 +7,11 @@ import pytest
 
 from swiftspec.artifacts.plan import Basis, Goal, Objective, Plan
 from swiftspec.artifacts.timeline import measure
-from swiftspec.planner import AllowedDegrees, Changes, MemoryModel, Search, make_plan, warm_up
-from swiftspec.planner.evaluation import Budget, Evaluator
+from swiftspec.planner.degrees import AllowedDegrees
+from swiftspec.planner.evaluation import Budget, Evaluator, warm_up
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search import Search, make_plan
+from swiftspec.planner.sensitivity import Changes
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import POLICIES
 from swiftspec.policies.effects import Role

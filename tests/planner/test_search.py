@@ -7,7 +7,7 @@ from swiftspec.artifacts.plan import Basis, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner import make_plan
+from swiftspec.planner.search import make_plan
 from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role

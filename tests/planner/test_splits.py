@@ -1,10 +1,11 @@
 """The best split per device, of models and devices as people have them, against all splits simulated."""
 
 from swiftspec.artifacts.plan import Goal, Objective
-from swiftspec.planner import MemoryModel, Search, make_plan
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.for_device import Inputs, prepare
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search import Search, make_plan
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
