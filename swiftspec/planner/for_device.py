@@ -124,7 +124,7 @@ def _check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcce
     if dataset not in dataset_names():
         raise unknown("dataset", dataset, dataset_names())
     if trace is not None:
-        raise ValueError(f"dataset is {dataset}; with a trace acceptance is that of {trace}")
+        raise ValueError(f"dataset is {dataset}; with trace acceptance is that of {trace}")
 
 
 def prepare(

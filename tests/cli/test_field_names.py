@@ -1,0 +1,23 @@
+import pytest
+
+from swiftspec.cli.field_names import in_flags
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("num_devices is 99; expected 1 to 16", "--devices is 99; expected 1 to 16"),
+        ("quant is 'x'; expected one of bf16", "--quant is 'x'; expected one of bf16"),
+        (
+            "engine is vllm-int4, of which only int4; quant is bf16",
+            "--engine is vllm-int4, of which only int4; --quant is bf16",
+        ),
+        ("prompt a has 9 tokens; with max_new_tokens 8 that", "prompt a has 9 tokens; with --max-new-tokens 8 that"),
+        ("dataset is GSM8K; with trace acceptance is known", "--dataset is GSM8K; with --trace acceptance is known"),
+        ("target is placed on devices [0]", "target is placed on devices [0]"),
+        ("plan.json: device is 'x'; expected cpu", "plan.json: device is 'x'; expected cpu"),
+        ("the target says nothing", "the target says nothing"),
+    ],
+)
+def test_fields_are_named_as_flags_where_they_are_meant(sentence: str, expected: str) -> None:
+    assert in_flags(sentence) == expected
