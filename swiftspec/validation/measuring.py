@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["measure_plan"]
 
-_GAUGE_EVERY = 12  # requests; a sweep takes as long as one or two
+_SWEEP_EVERY = 24  # requests; a sweep takes as long as two or three
 
 
 def measure_plan(
@@ -100,7 +100,7 @@ def _measure(
             for repeat in range(1, repeats + 1):
                 done: dict[str, list[Generation]] = defaultdict(list)
                 for number, task in enumerate(tasks):
-                    if number % max(1, _GAUGE_EVERY // len(candidates)) == 0:
+                    if number % max(1, _SWEEP_EVERY // len(candidates)) == 0:
                         drift.sweep()
                     first = number % len(candidates)
                     for candidate in (*candidates[first:], *candidates[:first]):
