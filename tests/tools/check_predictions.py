@@ -27,6 +27,7 @@ from typing import Any
 
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent, signed_percent
+from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, Layout
 
 MOST_ERROR, MOST_MEDIAN, MOST_APART = 0.08, 0.04, 0.06
@@ -67,8 +68,9 @@ def measure(name: str, folder: Path, second: Path, args: argparse.Namespace) -> 
     """Profile, trace and compare; what is there already is kept."""
     if name == "second" and not (second / "draft" / "config.json").exists():
         run([sys.executable, "-m", "tests.tools.second_pair", "--work", str(second)])
-    home = Path(__file__).parents[2] / "swiftspec" / "demo" if name == "bundled" else second
-    models = ["--target", str(home / "target"), "--draft", str(home / "draft")]
+    home = model_directory("demo/prompts").parent if name == "bundled" else second
+    target, draft = (f"demo/{role}" if name == "bundled" else str(second / role) for role in ("target", "draft"))
+    models = ["--target", target, "--draft", draft]
     inflated = [*models, "--inflate", INFLATIONS[name]]
     profile, trace, compared = (folder / file for file in ("profile.json", "trace.npz", "compare.json"))
     if not profile.exists():
