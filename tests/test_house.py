@@ -148,13 +148,15 @@ def test_links_in_the_documents_resolve() -> None:
 
 
 OTHER_TEXT, SAME_TEXT = "demo-zen4-2-cores", "demo-zen4-2-cores-same-text"
+MIXED = "demo-sapphire-rapids-2-cores"
 TEXTBOOK = ("autoregressive", "serial_chain", "serial_tree", "swiftspec")
 
 
 @pytest.mark.parametrize(
     ("document", "recorded", "policies"),
     [
-        ("README.md", OTHER_TEXT, TEXTBOOK),
+        ("README.md", MIXED, TEXTBOOK),
+        ("docs/accuracy.md", MIXED, tuple(POLICIES)),
         ("docs/policies.md", OTHER_TEXT, tuple(POLICIES)),
         ("docs/policies.md", SAME_TEXT, tuple(POLICIES)),
     ],
@@ -188,7 +190,7 @@ def test_every_policy_is_described_and_drawn() -> None:
         assert (ROOT / f"docs/policies/{name}.svg").read_text().startswith("<?xml")
 
 
-@pytest.mark.parametrize("recorded", [OTHER_TEXT, SAME_TEXT])
+@pytest.mark.parametrize("recorded", [OTHER_TEXT, SAME_TEXT, MIXED])
 def test_recorded_plan_rests_on_the_recorded_files(recorded: str) -> None:
     folder = ROOT / "swiftspec/profiles" / recorded
     plan = Plan.load(folder / "plan.json")
