@@ -1,6 +1,7 @@
 """The deployment that flags describe."""
 
 from pathlib import Path
+from typing import Any
 
 from swiftspec.planner.deployment import Deployment
 
@@ -25,7 +26,7 @@ def named_deployment(
     ValueError
         If something is said of a device that is not named, or is not known of it.
     """
-    fields = {
+    fields: dict[str, Any] = {
         "quant": quant,
         "draft_quant": draft_quant,
         "engine": engine,
@@ -35,7 +36,7 @@ def named_deployment(
     }
     given = {field: value for field, value in fields.items() if value is not None}
     if device is not None:
-        return Deployment(device=device, num_devices=num_devices, **given)  # type: ignore[arg-type]  # by their names
+        return Deployment(device=device, num_devices=num_devices, **given)
     for field, value in given.items():
         flag = field.replace("_", "-")
         raise ValueError(f"--{flag} is {value}; it needs --device, which names a machine that is not at hand")

@@ -7,12 +7,12 @@ own program when it hears that, and says how much of the text it holds; what it 
 time. Meanwhile the target decodes: it never waits for a prefill. Once little is missing both start the policy's
 programs afresh, on the whole text, and prefill only what their caches lack.
 
-    target to draft     Probe          opens a session; repeated until it is answered
+    target to draft     Probe          opens an exchange; repeated until it is answered
     draft to target     Hello          answers every Probe and Text
     target to draft     Text           answers every Hello; the last one starts both
 
 Any of these may be lost or come late: a later Probe begins again, and the channel delivers nothing out of an older
-session. The target's tokens are its own whatever the draft says; so no loss changes the output.
+exchange. The target's tokens are its own whatever the draft says; so no loss changes the output.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ from swiftspec.policies.request import Request
 __all__ = ["GroupMember", "Recoverable", "RecoveringDraft", "RecoveringTarget", "recoverable"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.8  # between probes; twice as long each time
-_COMMITS_TO_TRUST = 8  # after that many a session was worth opening, and the next pause is the first again
+_COMMITS_TO_TRUST = 8  # after that many an exchange was worth opening, and the next pause is the first again
 _MOST_MISSING = 32  # tokens that a draft may lack when both start
 _MOST_TOKENS = 4000  # of one Text
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from swiftspec.engine.channel.sequencing import Header, Session
+from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies import Policy, Request, make_policy
 from swiftspec.policies.effects import (
     CatchUp,
@@ -83,7 +83,7 @@ class Process:
     part: Recoverable
     cache: FakeCache
     known: Path
-    session: Session
+    exchange: Exchange
     inbox: deque[tuple[int, Header, Message]] = field(default_factory=deque)
     pending: tuple[Receive, int | None] | None = None  # and the tick at which it gives up
     answer: Any = None
@@ -96,7 +96,7 @@ class Process:
     def look(self, now: int) -> Message | None:
         while self.inbox and self.inbox[0][0] <= now:
             _, header, message = self.inbox.popleft()
-            if self.session.admits(header, message):
+            if self.exchange.admits(header, message):
                 return message
         return None
 
@@ -138,7 +138,7 @@ class World:
             part=part,
             cache=FakeCache(tree_slots, forgetful=True),
             known=self.request.prompt,
-            session=Session(leads=role is Role.TARGET),
+            exchange=Exchange(leads=role is Role.TARGET),
         )
 
     def _draft(self, *, restarted: bool) -> Process:
@@ -240,7 +240,7 @@ class World:
         raise AssertionError(f"no such effect: {effect!r}")
 
     def _send(self, sender: Process, message: Message) -> None:
-        header = sender.session.header(message)
+        header = sender.exchange.header(message)
         receiver = self.draft if sender.role is Role.TARGET else self.target
         fate = next(self._fates[Role.DRAFT if sender.role is Role.TARGET else Role.TARGET])
         if self.now >= self.faults.until:

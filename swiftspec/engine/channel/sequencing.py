@@ -1,15 +1,15 @@
 """Which of a peer's messages still count. Numbers alone: no socket, no clock.
 
-A message carries its request's number, an attempt and a sequence number. An attempt is one session: from its
+A message carries its request's number, an attempt and a sequence number. An attempt is one exchange: from its
 opening until a message is missing, or makes no sense, or the leading end opens the next one. Nothing is delivered out
-of a broken or an older session, so that programs which were started together hear each other, whole, or nothing.
+of a broken or an older exchange, so that programs which were started together hear each other, whole, or nothing.
 """
 
 from typing import NamedTuple
 
 from swiftspec.policies.effects import Message, Probe, Stop
 
-__all__ = ["Header", "Session"]
+__all__ = ["Exchange", "Header"]
 
 
 class Header(NamedTuple):
@@ -20,7 +20,7 @@ class Header(NamedTuple):
     sequence: int
 
 
-class Session:
+class Exchange:
     """One end.
 
     Parameters

@@ -1,7 +1,7 @@
 """The channel between two roles: token ids only, over ZeroMQ. Messages are length-checked and parsed without pickle.
 
 Nothing that comes out of a socket raises, and nothing that goes into one waits: what cannot be sent is dropped, what
-makes no sense ends its session (see `session`), and the programs recover from either.
+makes no sense ends its exchange ((see `sequencing`)), and the programs recover from either.
 """
 
 import os
@@ -15,7 +15,7 @@ from types import TracebackType
 import zmq
 
 from swiftspec.engine.channel.curve import Curve, secure
-from swiftspec.engine.channel.sequencing import Header, Session
+from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
 __all__ = ["Channel", "decode", "encode"]
@@ -106,7 +106,7 @@ class Channel:
     bind : bool
         Exactly one end binds.
     leads : bool
-        Exactly one end, the target's, opens sessions.
+        Exactly one end, the target's, opens exchanges.
     vocab_size : int
         A message with any other token makes no sense.
     interrupted : callable
@@ -127,7 +127,7 @@ class Channel:
     ) -> None:
         self._address, self._binds, self._curve = address, bind, curve
         self._open()
-        self._session = Session(leads=leads)
+        self._exchange = Exchange(leads=leads)
         self._vocab_size = vocab_size
         self._interrupted = interrupted
         self._has_met_peer = False
@@ -178,20 +178,20 @@ class Channel:
 
     @property
     def num_refused(self) -> int:
-        """Messages that were not delivered, in all: nonsense, and those of sessions that something broke."""
-        return self._session.num_refused
+        """Messages that were not delivered, in all: nonsense, and those of exchanges that something broke."""
+        return self._exchange.num_refused
 
     def begin(self, request: int) -> None:
         """What comes is about this request from now on, or dropped."""
         if not self._socket.poll(0, zmq.POLLOUT):  # no peer
             self._open_again_if_lost()
-        self._session.begin(request)
+        self._exchange.begin(request)
 
     def send(self, message: Message) -> None:
         """Dropped where no peer is there or its queue is full; the very first one may wait a moment for the peer."""
         if isinstance(message, Probe):  # the peer has been silent
             self._open_again_if_lost()
-        frame = encode(message, self._session.header(message))
+        frame = encode(message, self._exchange.header(message))
         if not self._has_met_peer:
             self._socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)
             self._has_met_peer = True
@@ -203,7 +203,7 @@ class Channel:
         os.sched_yield()
 
     def poll(self) -> Message | None:
-        """The next message of this session, if it is there."""
+        """The next message of this exchange, if it is there."""
         os.sched_yield()
         for _ in range(_MAX_REFUSED):
             try:
@@ -216,7 +216,7 @@ class Channel:
         return None
 
     def receive(self, within_s: float | None = None) -> Message | None:
-        """Wait for the next message of this session; None if none comes within the bound.
+        """Wait for the next message of this exchange; None if none comes within the bound.
 
         InterruptedError when told to stop meanwhile.
         """
@@ -237,12 +237,12 @@ class Channel:
         try:
             message, header = decode(frame)
         except PeerError:
-            self._session.break_off()
+            self._exchange.break_off()
             return None
         if max(_tokens(message), default=0) >= self._vocab_size:
-            self._session.break_off()
+            self._exchange.break_off()
             return None
-        return message if self._session.admits(header, message) else None
+        return message if self._exchange.admits(header, message) else None
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:

@@ -1,11 +1,11 @@
-from swiftspec.engine.channel.sequencing import Header, Session
+from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, Probe, ProbeReply, Stop, Verdict
 
 WORD = Verdict((1,))
 
 
-def ends() -> tuple[Session, Session]:
-    return Session(leads=True), Session(leads=False)
+def ends() -> tuple[Exchange, Exchange]:
+    return Exchange(leads=True), Exchange(leads=False)
 
 
 def test_messages_in_order_are_admitted_once() -> None:
@@ -16,7 +16,7 @@ def test_messages_in_order_are_admitted_once() -> None:
     assert draft.num_refused == 0
 
 
-def test_a_gap_ends_the_session_until_the_leading_end_opens_another() -> None:
+def test_a_gap_ends_the_exchange_until_the_leading_end_opens_another() -> None:
     target, draft = ends()
     target.header(WORD)
     assert not draft.admits(target.header(WORD), WORD)
@@ -26,7 +26,7 @@ def test_a_gap_ends_the_session_until_the_leading_end_opens_another() -> None:
     assert draft.admits(target.header(WORD), WORD)
 
 
-def test_what_an_older_session_left_behind_is_dropped_by_both_ends() -> None:
+def test_what_an_older_exchange_left_behind_is_dropped_by_both_ends() -> None:
     target, draft = ends()
     late_verdict, late_hello = target.header(WORD), draft.header(ProbeReply(3))
     probe = target.header(Probe())

@@ -167,7 +167,7 @@ def test_sending_to_a_peer_that_does_not_read_never_blocks(ends: tuple[Channel, 
 
 
 @pytest.mark.parametrize("frame", [*NONSENSE.values(), encode(Verdict((VOCAB_SIZE,)), FIRST)])
-def test_nonsense_ends_the_session_until_the_next(open_end: Open, address: str, frame: bytes) -> None:
+def test_nonsense_ends_the_exchange_until_the_next(open_end: Open, address: str, frame: bytes) -> None:
     target = open_end(target=True)
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.setsockopt(zmq.LINGER, 0)
