@@ -5,7 +5,15 @@ import re
 __all__ = ["in_flags"]
 
 _OWN = {"num_devices": "--devices", "num_jobs": "--jobs"}  # all others are called alike
-_SNAKE = ("draft_quant", "max_new_tokens", "num_devices", "num_jobs", "op_tables", "output_tokens")
+_SNAKE = (
+    "acceptance_method",
+    "draft_quant",
+    "max_new_tokens",
+    "num_devices",
+    "num_jobs",
+    "op_tables",
+    "output_tokens",
+)
 _WORDS = (
     "acceptance",
     "backend",

@@ -16,18 +16,22 @@ from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.timeline import Totals
-from swiftspec.devices import DEVICES
+from swiftspec.engine.checks import ContextLimit, check_devices
+from swiftspec.engine.tasks import Task, warm_up
+from swiftspec.errors import EngineError
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.models.tokenizer import TextStream, Tokenizer
 from swiftspec.policies import Request
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Generation
-    from swiftspec.engine.model.sampler import Sampler
+    from swiftspec.engine.launcher import Generation, ProcessInfo
+    from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
+    from swiftspec.engine.process.placement import Executor
 
-__all__ = ["AsyncEngine", "Chunk", "Engine", "Stats", "check_here"]
+__all__ = ["AsyncEngine", "Chunk", "Engine", "Stats"]
 
 _MAX_CONTEXT = 4096  # unless told otherwise: caches are as long
 
@@ -80,12 +84,6 @@ class _Past:
         )
 
 
-def check_here(plan: Plan, *, source: str) -> None:
-    """ValueError if the plan is for a machine that is not at hand."""
-    if plan.device in DEVICES:
-        raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
-
-
 class Engine:
     """A plan, running; a context manager.
 
@@ -126,31 +124,37 @@ class Engine:
         policy: str | None = None,
         max_context: int | None = None,
         max_restarts: int = 3,
+        executor: Executor | None = None,
         cancelled: Event | None = None,
     ) -> None:
         made = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
-        check_here(made, source="plan" if isinstance(plan, Plan) else str(plan))
-        if policy is not None and policy not in made.candidates:
-            raise ValueError(f"policy is {policy!r}; the plan has {', '.join(made.candidates)}")
-        candidate = made.chosen if policy is None else made.candidates[policy]
+        candidate = candidate_of(made, policy)
+        source = "plan" if isinstance(plan, Plan) else str(plan)
+        check_devices(made, [candidate] if executor is None else [], source=source)
         directory = model_directory(made.target.model)
         spec = ModelSpec.from_directory(directory)
+        self._candidate = candidate
         self._policy = candidate.build()
         self._max_new_tokens = made.max_new_tokens
         self._eos_token_ids = frozenset(spec.eos_token_ids)
         self._vocab_size = spec.vocab_size
         self._tokenizer = Tokenizer(directory)
-        longest = spec.max_position - self._policy.target_rows
-        if max_context is not None and not 0 < max_context <= longest:
-            raise ValueError(f"max_context is {max_context}; expected 1 to {longest}, which {made.target.model} allows")
-        self.max_context = max_context or min(longest, _MAX_CONTEXT)
+        most = ContextLimit.of_model(spec, [self._policy], model=made.target.model).most
+        if max_context is not None and not 0 < max_context <= most:
+            raise ValueError(f"max_context is {max_context}; expected 1 to {most}, which {made.target.model} allows")
+        self.max_context = max_context or min(most, _MAX_CONTEXT)
         self._past = _Past()
         self._num_begun = 0
         self._is_busy = False
         from swiftspec.engine.launcher import Launcher
 
         self._launcher = Launcher.for_candidate(
-            made, candidate, max_context=self.max_context, max_restarts=max_restarts, cancelled=cancelled
+            made,
+            candidate,
+            max_context=self.max_context,
+            max_restarts=max_restarts,
+            executor=executor,
+            cancelled=cancelled,
         )
 
     def __enter__(self) -> Self:
@@ -174,8 +178,10 @@ class Engine:
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
+        acceptance_method: AcceptanceMethod = "follow",
+        request_id: str | None = None,
         cancelled: Event | None = None,
-    ) -> Generator[Chunk, None, None]:
+    ) -> Generator[Chunk, None, Generation]:
         """A text, or token ids, continued: a chunk for every commit. Closing the generator ends the request.
 
         Parameters
@@ -199,45 +205,56 @@ class Engine:
         """
         from swiftspec.engine.model.sampler import Sampler
 
+        sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
+        task = Task(prompt_id=request_id or str(self._num_begun), request=self._request(prompt, max_new_tokens))
+        self._num_begun += 1
+        return self._chunks(task, sampler, cancelled or Event())
+
+    def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
+        """Let the models do what makes a first request slower than later ones, such as the allocation of buffers.
+
+        Continues the prompt greedily by a few tokens, no more than `max_new_tokens`; `stats` does not count them.
+
+        Raises
+        ------
+        ValueError, EngineError
+            As `generate`.
+        KeyboardInterrupt
+            If a signal cut it short.
+        """
+        task = Task(prompt_id="warm-up", request=self._request(prompt, max_new_tokens))
+        warm_up(self._launcher, self._candidate, task)
+
+    def _request(self, prompt: str | Sequence[int], max_new_tokens: int | None) -> Request:
         tokens = self._tokenizer.encode(prompt, most=self.max_context) if isinstance(prompt, str) else tuple(prompt)
         if wrong := [token for token in tokens if not 0 <= token < self._vocab_size]:
             raise ValueError(f"prompt has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
-        request = Request(
+        return Request(
             prompt=tokens,
             max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,
             eos_token_ids=self._eos_token_ids,
         )
-        sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
-        return self._chunks(request, sampler, cancelled or Event())
 
-    def _chunks(self, request: Request, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, None]:
+    def _chunks(self, task: Task, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, Generation]:
         if self._is_busy:
             raise ValueError("generate was called while another request is running; finish it, or close its generator")
         self._is_busy = True
         try:
-            generation = yield from self._commits(request, sampler, cancelled)
+            commits = self._launcher.stream(
+                self._policy, task.request, request_id=task.prompt_id, sampler=sampler, interrupted=cancelled
+            )
+            with closing(commits):
+                generation = yield from _as_text(commits, self._tokenizer.stream())
             if not generation.interrupted:
-                self._past = self._past.plus(generation, prompt_tokens=len(request.prompt))
+                self._past = self._past.plus(generation, prompt_tokens=len(task.request.prompt))
+            return generation
         finally:
             self._is_busy = False
 
-    def _commits(self, request: Request, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, Generation]:
-        text = self._tokenizer.stream()
-        request_id = str(self._num_begun)
-        self._num_begun += 1
-        commits = self._launcher.stream(
-            self._policy, request, request_id=request_id, sampler=sampler, interrupted=cancelled
-        )
-        with closing(commits) as stream:
-            while True:
-                try:
-                    tokens = next(stream)
-                except StopIteration as finished:
-                    if rest := text.flush():
-                        yield Chunk((), rest)
-                    generation: Generation = finished.value
-                    return generation
-                yield Chunk(tokens, text.push(tokens))
+    @property
+    def processes(self) -> tuple[ProcessInfo, ...]:
+        """Role, process id and cores of every process; without the draft's while that is started again."""
+        return self._launcher.processes
 
     def stats(self) -> Stats:
         """Figures of the requests that were finished: from sums, at once, however many there were."""
@@ -251,6 +268,23 @@ class Engine:
             losses=past.losses,
             restarts=self._launcher.num_restarts,
         )
+
+
+def _as_text(
+    commits: Generator[tuple[int, ...], None, Generation], text: TextStream
+) -> Generator[Chunk, None, Generation]:
+    """Commits with the text that they complete; what is left of it comes last, also before an EngineError."""
+    try:
+        while True:
+            tokens = next(commits)
+            yield Chunk(tokens, text.push(tokens))
+    except (StopIteration, EngineError) as ended:
+        if rest := text.flush():
+            yield Chunk((), rest)
+        if isinstance(ended, EngineError):
+            raise
+        generation: Generation = ended.value
+        return generation
 
 
 class AsyncEngine:
@@ -304,7 +338,8 @@ class AsyncEngine:
         """As `Engine.generate`; a task that is cancelled ends its request."""
         async with self._turn:
             self._cancelled = cancelled = Event()
-            stream = self._running.generate(prompt, cancelled=cancelled, **options)
+            # In the thread, too: a long prompt takes seconds to tokenise.
+            stream = await self._call(partial(self._running.generate, prompt, cancelled=cancelled, **options))
             try:
                 while (chunk := await self._call(partial(next, stream, None))) is not None:
                     yield chunk
