@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.pair import Pair, resolve_pair
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
@@ -24,32 +23,11 @@ from swiftspec.progress import Stages, silent
 if TYPE_CHECKING:
     from swiftspec.planner.deployment import Deployment
 
-__all__ = ["NUM_CANDIDATES", "compare", "plan", "profile", "resolve", "simulate", "trace", "validate"]
+__all__ = ["NUM_CANDIDATES", "compare", "plan", "profile", "simulate", "trace", "validate"]
 
 NUM_CANDIDATES = 32  # recorded per position; more than any policy keeps per node
 Prompts = Sequence[str] | Path | str
 _ANY = SearchOptions()
-
-
-def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
-    """Both models, found readable and made for each other; `auto` is the faster dtype, which on a CPU is measured.
-
-    Raises
-    ------
-    ValueError
-        One sentence naming field and value.
-    """
-    if dtype != "auto":
-        return resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
-    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype="bfloat16", device=device)
-    if device == "cuda":
-        return pair
-    from swiftspec.profiler.dtype_choice import choose_dtype
-
-    dtype = choose_dtype(model=pair.target.model, inflate=inflate)
-    return Pair(
-        target=pair.target.model_copy(update={"dtype": dtype}), draft=pair.draft.model_copy(update={"dtype": dtype})
-    )
 
 
 def profile(
@@ -61,6 +39,7 @@ def profile(
     device: str = "cpu",
     num_devices: int | None = None,
     ranks: int = 1,
+    accept_noise: bool = False,
     stages: Stages = silent,
 ) -> Profile:
     """Measure the forwards of a pair on this machine's cores or GPUs.
@@ -83,18 +62,19 @@ def profile(
     ValueError
         One sentence naming field and value.
     """
-    pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
-    from swiftspec.profiler.steps import measure_profile
+    from swiftspec.profiler.pair import measure_pair
 
-    with stages("profile") as progress:
-        return measure_profile(
-            target=pair.target,
-            draft=pair.draft,
-            device=device,
-            num_devices=num_devices or num_devices_here(device),
-            progress=progress,
-            ranks=ranks,
-        )
+    return measure_pair(
+        target,
+        draft,
+        inflate=inflate,
+        dtype=dtype,
+        device=device,
+        num_devices=num_devices,
+        ranks=ranks,
+        accept_noise=accept_noise,
+        stages=stages,
+    ).profile
 
 
 def trace(
@@ -102,6 +82,7 @@ def trace(
     draft: str,
     prompts: Prompts,
     *,
+    inflate: str | None = None,
     dtype: str = "auto",
     max_new_tokens: int = 128,
     limit: int | None = None,
@@ -122,9 +103,11 @@ def trace(
         One sentence naming field and value.
     """
     texts = _texts(prompts, limit)
-    pair = resolve(target=target, draft=draft, inflate=None, dtype=dtype)
     from swiftspec.engine.tasks import EncodedPrompts
     from swiftspec.profiler.acceptance import record_trace
+    from swiftspec.profiler.pair import resolve
+
+    pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype)
 
     with stages("trace") as progress:
         return record_trace(

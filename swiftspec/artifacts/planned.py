@@ -37,7 +37,11 @@ class Planned:
     def load(cls, path: Path | str) -> Self:
         """From a plan's file. ValueError, naming file and field, if what it rests on is gone or was changed since."""
         path = Path(path)
-        plan = Plan.load(path)
+        return cls.of(Plan.load(path), path)
+
+    @classmethod
+    def of(cls, plan: Plan, path: Path) -> Self:
+        """A plan that was read from `path`, with what it rests on. Raises as `load`."""
         return cls(
             plan=plan,
             profile=read_profile(plan, path),
