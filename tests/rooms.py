@@ -51,9 +51,10 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "demo": frozenset({"profiler", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
     "stages": frozenset(
-        {"acceptance", "artifacts", "devices", "engine", "planner", "profiler", "progress", "simulator", "validation"}
+        {"acceptance", "artifacts", "devices", "engine", "planner", "policies", "profiler", "progress", "simulator"}
+        | {"validation"}
     ),
-    "root": frozenset({"artifacts", "engine", "planner", "stages", "version"}),
+    "root": frozenset({"artifacts", "engine", "planner", "reports", "stages", "version"}),
     "cli": frozenset({"typer", "rich", "numpy"}),  # and every room but those two that follow
     "__main__": frozenset({"cli"}),
 }
