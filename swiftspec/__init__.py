@@ -2,7 +2,8 @@
 
 The stages are functions: `profile` and `trace` measure a model pair on this machine, `plan` chooses how to decode,
 `simulate` replays a plan, `validate` holds it to measurements, and `compare` does so for every policy. `Engine` and
-`AsyncEngine` run a plan. Latencies are in seconds, sizes in bytes. Importing this loads neither torch nor transformers.
+`AsyncEngine` run a plan, and `figures` (`swiftspec.reports.figures`) draws all of these. Times are in seconds, sizes in
+bytes. Importing this loads neither torch nor transformers.
 
 Examples
 --------
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from swiftspec.artifacts.report import Report
     from swiftspec.artifacts.timeline import Timeline, measure
     from swiftspec.artifacts.trace import AcceptanceTrace
-    from swiftspec.engine.api import AsyncEngine, Engine
+    from swiftspec.engine.api import Engine
+    from swiftspec.engine.async_api import AsyncEngine
     from swiftspec.planner.deployment import Deployment
     from swiftspec.planner.options import SearchOptions
     from swiftspec.reports import figures
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 # Where each name lies; it is loaded when it is first asked for.
 _HOMES = {
     "AcceptanceTrace": "artifacts.trace",
-    "AsyncEngine": "engine.api",
+    "AsyncEngine": "engine.async_api",
     "Deployment": "planner.deployment",
     "Engine": "engine.api",
     "Goal": "artifacts.goal",

@@ -1,20 +1,14 @@
-"""A plan's processes as an object: prompts in turn on warm models, their text as it is committed.
-
-`Engine` is for programs that wait, `AsyncEngine` for those that have an event loop.
-"""
+"""The engine for programs that wait: a plan's warm processes, and prompts that run on them one after another."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
@@ -31,13 +25,21 @@ if TYPE_CHECKING:
     from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
     from swiftspec.engine.process.placement import Executor
 
-__all__ = ["AsyncEngine", "Chunk", "Engine", "Stats"]
+__all__ = ["Chunk", "Engine", "Stats"]
 
 _MAX_CONTEXT = 4096  # unless told otherwise: caches are as long
 
 
 class Chunk(NamedTuple):
-    """What one commit brought: token ids, and the text that they complete, which may be none yet."""
+    """What one commit brought.
+
+    Attributes
+    ----------
+    token_ids : tuple of int
+        The committed tokens; none in a last chunk that brings only text.
+    text : str
+        The text that these tokens complete; empty while a character is incomplete.
+    """
 
     token_ids: tuple[int, ...]
     text: str
@@ -45,14 +47,17 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Of all requests so far.
+    """Figures of all requests that were finished so far.
 
     Parameters
     ----------
-    requests, prompt_tokens, tokens : int
-        `tokens` of output.
-    tokens_per_s, tokens_per_round : float
-        From request to last token; 0 before the first request.
+    requests : int
+    prompt_tokens, tokens : int
+        Tokens of the prompts and of the outputs.
+    tokens_per_s : float
+        Output tokens over the seconds from each request to its last token; 0 before the first request.
+    tokens_per_round : float
+        Output tokens per verification; 0 before the first request.
     losses : int
         How often the target went on without its draft.
     restarts : int
@@ -85,27 +90,37 @@ class _Past:
 
 
 class Engine:
-    """A plan, running; a context manager.
+    """The processes of a plan, with both models loaded; a context manager, which ends them.
+
+    Prompts run one after another: each `generate` ends before the next begins.
 
     Parameters
     ----------
     plan : Plan, str or Path
-        Or the file that `swiftspec plan` wrote.
+        A plan for this machine, or the file that `swiftspec plan` wrote.
     policy : str, optional
         One of the plan's alternatives; its choice if not given.
     max_context : int, optional
-        Prompt and output tokens of the longest request; what the model knows, but 4096 at most, if not given.
+        Tokens of the longest request, prompt and output together. If not given, as many as the target knows, but 4096
+        at most. Key-value caches are allocated for so many.
     max_restarts : int
-        How often within an hour a draft that died is started again. When it may not be, the target decodes alone,
-        and a warning of the logger `swiftspec` says so.
+        How often within an hour a draft that died is started again. After that the target decodes alone, and a
+        warning of the logger `swiftspec` says so.
+    executor : Executor, optional
+        Starts the processes, perhaps on several nodes; this machine if not given.
     cancelled : threading.Event, optional
-        Set by another thread, it ends the start.
+        Another thread may set it to end the start.
+
+    Attributes
+    ----------
+    max_context : int
+        As above.
 
     Raises
     ------
     ValueError
         If the plan has no such policy, is for another machine, or its models cannot be loaded.
-    EngineError
+    swiftspec.errors.EngineError
         If a process ends while it loads.
     InterruptedError
         If the start was cancelled.
@@ -113,7 +128,7 @@ class Engine:
     Examples
     --------
     >>> with swiftspec.Engine("plan.json") as engine:
-    ...     for chunk in engine.generate("def main():"):
+    ...     for chunk in engine.generate("def main():", max_new_tokens=16):
     ...         print(chunk.text, end="")
     """
 
@@ -166,7 +181,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End every process."""
+        """End every process. Calling it again does nothing."""
         self._launcher.close()
 
     def generate(
@@ -182,25 +197,45 @@ class Engine:
         request_id: str | None = None,
         cancelled: Event | None = None,
     ) -> Generator[Chunk, None, Generation]:
-        """A text, or token ids, continued: a chunk for every commit. Closing the generator ends the request.
+        """Continue a prompt: a chunk for every commit. Closing the generator ends the request.
 
         Parameters
         ----------
+        prompt : str, or sequence of int
+            A text, or token ids.
         max_new_tokens : int, optional
-            The plan's if not given.
+            Output tokens at most; as planned if not given.
         temperature : float
-            0 is greedy.
-        top_p, top_k, seed
-            As in `swiftspec run`.
+            0 is greedy; otherwise tokens are drawn with this temperature.
+        top_p : float
+            Draw among the likeliest tokens that together reach this probability; 1 is all.
+        top_k : int
+            Draw among so many likeliest tokens; 0 is all.
+        seed : int
+            The same seed gives the same text, whichever policy decodes.
+        acceptance_method : str
+            Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
+            (`residual`, which disaggregated policies cannot).
+        request_id : str, optional
+            Names the request in its timeline; its number if not given.
         cancelled : threading.Event, optional
-            Set by another thread, it ends the request, also while that waits for a token.
+            Another thread may set it to end the request, even while that waits for a token.
+
+        Yields
+        ------
+        Chunk
+
+        Returns
+        -------
+        Generation
+            As the value of the generator: all tokens, the timeline in seconds, and whether it was cut short.
 
         Raises
         ------
         ValueError
-            If a parameter makes no sense, the prompt is empty, too long or has tokens that the model does not know, or
+            If a parameter is out of range, the prompt is empty, too long or has tokens that the model does not know, or
             another request is running.
-        EngineError
+        swiftspec.errors.EngineError
             If the target died; the chunks before it are what it had committed.
         """
         from swiftspec.engine.model.sampler import Sampler
@@ -211,13 +246,18 @@ class Engine:
         return self._chunks(task, sampler, cancelled or Event())
 
     def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
-        """Let the models do what makes a first request slower than later ones, such as the allocation of buffers.
+        """Run a short request, since the first one is slower: buffers are allocated and caches filled.
 
-        Continues the prompt greedily by a few tokens, no more than `max_new_tokens`; `stats` does not count them.
+        Parameters
+        ----------
+        prompt : str, or sequence of int
+            A text, or token ids. A few tokens are added to it, which `stats` does not count.
+        max_new_tokens : int, optional
+            Add no more than so many.
 
         Raises
         ------
-        ValueError, EngineError
+        ValueError, swiftspec.errors.EngineError
             As `generate`.
         KeyboardInterrupt
             If a signal cut it short.
@@ -257,7 +297,7 @@ class Engine:
         return self._launcher.processes
 
     def stats(self) -> Stats:
-        """Figures of the requests that were finished: from sums, at once, however many there were."""
+        """Figures of the requests that were finished, at once, however many there were."""
         past = self._past
         return Stats(
             requests=past.totals.requests,
@@ -285,77 +325,3 @@ def _as_text(
             raise
         generation: Generation = ended.value
         return generation
-
-
-class AsyncEngine:
-    """`Engine` for asyncio: requests that come while one is running wait their turn.
-
-    Parameters are those of `Engine`, whose processes are started on entering.
-
-    Examples
-    --------
-    >>> async with swiftspec.AsyncEngine("plan.json") as engine:
-    ...     async for chunk in engine.generate("def main():"):
-    ...         print(chunk.text, end="")
-    """
-
-    def __init__(self, plan: Plan | str | Path, **options: Any) -> None:
-        self._start = partial(Engine, plan, **options)
-        # One thread for all that blocks: closing a request waits until its last look for tokens is over.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swiftspec")
-        self._turn = asyncio.Lock()
-        self._cancelled = Event()  # of the request under way, for which the thread may be waiting
-        self._engine: Engine | None = None
-
-    async def __aenter__(self) -> Self:
-        cancelled = Event()
-        started = asyncio.ensure_future(self._call(partial(self._start, cancelled=cancelled)))
-        try:
-            self._engine = await asyncio.shield(started)
-        except asyncio.CancelledError:
-            # Nobody would ever close what is on its way.
-            cancelled.set()
-            started.add_done_callback(self._close_unwanted)
-            with suppress(Exception):
-                await asyncio.shield(started)
-            raise
-        return self
-
-    def _close_unwanted(self, started: asyncio.Future[Engine]) -> None:
-        if not started.cancelled() and started.exception() is None:
-            self._thread.submit(started.result().close)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        engine, self._engine = self._engine, None
-        self._cancelled.set()
-        if engine is not None:
-            await asyncio.shield(self._call(engine.close))
-        self._thread.shutdown(wait=False)
-
-    async def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncIterator[Chunk]:
-        """As `Engine.generate`; a task that is cancelled ends its request."""
-        async with self._turn:
-            self._cancelled = cancelled = Event()
-            # In the thread, too: a long prompt takes seconds to tokenise.
-            stream = await self._call(partial(self._running.generate, prompt, cancelled=cancelled, **options))
-            try:
-                while (chunk := await self._call(partial(next, stream, None))) is not None:
-                    yield chunk
-            finally:
-                cancelled.set()
-                await asyncio.shield(self._call(stream.close))
-
-    def stats(self) -> Stats:
-        """Figures of the requests that were finished."""
-        return self._running.stats()
-
-    @property
-    def _running(self) -> Engine:
-        if self._engine is None:
-            raise ValueError("the engine is not running; use it in an `async with`")
-        return self._engine
-
-    async def _call(self, function: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -68,10 +68,10 @@ def plan(
 
     Examples
     --------
-    >>> h800 = swiftspec.Deployment(device="h800", num_devices=8, quant="int4")
-    >>> planned = swiftspec.plan("llama-3-70b", "llama-3.2-3b", deployment=h800)
+    >>> h800 = swiftspec.Deployment(device="h800", num_devices=2, quant="int4")
+    >>> planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800)
     >>> print(planned)
-    swiftspec ... on h800-sxm: ... tokens/s predicted
+    ... on h800-sxm: ... tokens/s predicted
     """
     if deployment is None:
         if profile is None or not isinstance(trace, AcceptanceTrace):

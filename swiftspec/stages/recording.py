@@ -62,7 +62,7 @@ def profile(
     Examples
     --------
     >>> profile = swiftspec.profile("demo/target", "demo/draft", dtype="fp32", num_devices=1)
-    >>> profile.save("profile.json")
+    >>> profile.save("measured.json")
     """
     from swiftspec.profiler.pair import measure_pair
 
@@ -122,7 +122,7 @@ def trace(
     >>> texts = ["def add(a, b):", "import os"]
     >>> trace = swiftspec.trace("demo/target", "demo/draft", texts, dtype="fp32", max_new_tokens=16)
     >>> trace.rank_acceptance(2)  # share of tokens that are the draft's first choice, and its second
-    [0.5..., 0...]
+    [0..., 0...]
     """
     texts = read_texts(prompts, limit)
     from swiftspec.engine.tasks import EncodedPrompts
