@@ -61,6 +61,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
 
 # Finer than rooms: modules, and what they never import.
 NEVERS = (
+    ("swiftspec.cli", ("swiftspec.engine.launcher",)),  # it runs plans as everyone does: with an Engine
     ("swiftspec.engine.driver", ("swiftspec.engine.channel",)),  # it knows a Protocol
     ("swiftspec.engine.model.gpu", ("swiftspec.engine.model.cpu",)),
     ("swiftspec.engine.model.loader", ("swiftspec.engine.parallel", "torch.distributed")),

@@ -23,8 +23,8 @@ from swiftspec.engine.tasks import Task, make_tasks
 from swiftspec.errors import EngineError
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Generation, ProcessInfo
     from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
+    from swiftspec.engine.process.worker_group import ProcessInfo
 
 __all__ = ["run"]
 
@@ -160,7 +160,7 @@ def _generate_one(
                 text.append(next(chunks).text)
                 console.stream(text[-1])
         except StopIteration as finished:
-            generation: Generation = finished.value
+            generation = finished.value
             tokens, timeline, losses = generation.tokens, generation.timeline, generation.losses
             if generation.interrupted:
                 error = KeyboardInterrupt()

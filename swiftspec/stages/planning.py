@@ -151,7 +151,8 @@ def simulate(
     degrees = {role: len(group) for role, group in candidate.groups.items()}
     if split is not None:
         if len(split) != len(degrees):
-            raise ValueError(f"split is {split}; {candidate.policy} has {len(degrees)} groups of devices")
+            roles = " and ".join(degrees)
+            raise ValueError(f"split is {split}; {candidate.policy} needs a number of devices for {roles}")
         degrees = {role: count for role, count in zip(Role, split, strict=False) if role in degrees}
     return replay(
         candidate.build(),
