@@ -29,7 +29,7 @@ demo: $(INSTALLED)
 	$(BIN)/swiftspec demo
 
 docs: $(INSTALLED)
-	$(BIN)/python scripts/api_docs.py build/api
+	$(BIN)/python -m tests.api_reference build/api
 
 test: $(INSTALLED)
 	$(BIN)/python -m tests.run $(PYTEST_ARGS)

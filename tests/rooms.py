@@ -55,7 +55,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"validation"}
     ),
     "root": frozenset({"artifacts", "engine", "planner", "reports", "stages", "version"}),
-    "cli": frozenset({"typer", "rich", "numpy"}),  # and every room but those two that follow
+    "cli": frozenset({"typer", "rich"}),  # and every room but those two that follow
     "__main__": frozenset({"cli"}),
 }
 

@@ -7,9 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +16,8 @@ from pydantic import BaseModel
 import swiftspec
 from swiftspec.artifacts.document import Document
 from swiftspec.engine.api import Chunk, Stats
+from tests.api_reference import MODULES as REFERENCE
+from tests.api_reference import build
 from tests.engine.conftest import two_cores
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,19 +28,10 @@ CLASSES = [name for name in NAMES if inspect.isclass(getattr(swiftspec, name))]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def builder() -> ModuleType:
-    spec = spec_from_file_location("api_docs", ROOT / "scripts" / "api_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference")
-    builder().build(folder)
+    build(folder)
     return folder
 
 
@@ -59,7 +50,7 @@ def test_every_public_name_is_on_the_packages_page(reference: Path) -> None:
 
 
 def test_every_module_that_is_listed_has_a_page_with_what_it_offers(reference: Path) -> None:
-    for name in builder().MODULES:
+    for name in REFERENCE:
         page = reference / f"{name.replace('.', '/')}.html"
         assert page.exists(), name
         offered = set(getattr(sys.modules[name], "__all__", ())) - MODULES

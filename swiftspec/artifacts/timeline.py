@@ -234,10 +234,9 @@ class Metrics(Facts):
         Seconds to the first token, and per further token: medians over requests.
     verify_s, mean_round_s : float
         Mean seconds of a verification and of a round.
-    target_busy, draft_busy : float
-        Shares of the time from request to last token in which that model computed, the mean over target groups.
-    overlap_fraction : float
-        Share of the target's busy time in which the draft was busy, too.
+    target_busy, draft_busy, overlap_fraction : float
+        Shares of the time from request to last token in which that model computed, the mean over target groups; and
+        of the target's busy time in which the draft was busy, too.
     wasted_draft : float, optional
         Share of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
     tail_s : Spread, optional
@@ -294,22 +293,12 @@ class Metrics(Facts):
 
 
 def measure(timelines: Sequence[Timeline]) -> Metrics:
-    """Figures of some requests, and what explains them.
+    """Figures of some requests, in tokens/s and seconds. ValueError if there are none, or one committed no token.
 
     Parameters
     ----------
     timelines : sequence of Timeline
         One for each request, simulated or measured.
-
-    Returns
-    -------
-    Metrics
-        Speeds in tokens/s, times in seconds.
-
-    Raises
-    ------
-    ValueError
-        If there are none, or one committed no token.
 
     Examples
     --------

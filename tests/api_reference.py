@@ -1,4 +1,4 @@
-"""Write the API reference, a folder of HTML pages, from the docstrings: `make docs`, or scripts/api_docs.py FOLDER.
+"""Write the API reference, HTML pages made of the docstrings: `make docs`, or `python -m tests.api_reference FOLDER`.
 
 Needs pdoc, which the extra `docs` installs; reads nothing from the network.
 """
