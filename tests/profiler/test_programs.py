@@ -19,7 +19,7 @@ GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}
 def simulated(sweep: Policy) -> Timeline:
     trace = synthesise_trace([0.5, 0.2], prompt_lengths=[64], num_tokens=8, seed=0)
     (prompt,) = trace.prompts
-    guesses = prompt.guesses | {Guesser.FUZZY: prompt.guesses[Guesser.DRAFT]}
+    guesses = {**prompt.guesses, Guesser.FUZZY: prompt.guesses[Guesser.DRAFT]}
     (timeline,) = simulate(
         sweep,
         degrees=dict.fromkeys(Role, 1),
