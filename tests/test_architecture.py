@@ -188,7 +188,7 @@ def signature_violations(module: Module) -> Iterator[str]:
 
 WRITES = re.compile(r"\.(write_text|write_bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|\bnp\.save\w*\(")
 # Records and archives of a run on a machine that may have nothing but torch: written and read by its own steps.
-GPU_RUNS = ("swiftspec.profiler.gpu_report", "swiftspec.profiler.gpu_steps", "swiftspec.profiler.kernel_cache")
+GPU_RUNS = ("tools.gpu_report", "tools.gpu_steps", "tools.kernel_cache")
 WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate", *GPU_RUNS)  # inflate: a folder that appears whole
 READS = re.compile(r"\bjson\.loads?\(|\bnp\.load\(")
 # What comes with the package is believed.

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.products import TileConfig
 from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
 from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 # Under the interpreter a store to bf16 truncates, so that it is off by a whole unit in the last place.
 TOLERANCE = [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)]

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.keep_slots import keep_slots
 from swiftspec.kernels.verification_walk import verification_walk, verification_walk_reference
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 INTEGERS = [torch.int32, torch.int64]
 

@@ -82,7 +82,6 @@ class Admission:
         yield "channels", are_channels, f"sockets of {self.own.folder}, or ports that this node offered"
         # What only a launcher of this machine asks for, to measure.
         yield "silent", not setup.silent, "False"
-        yield "is_thread", not setup.is_thread, "False"
 
     def _most_context(self) -> int:
         return max(ModelSpec.from_directory(model_directory(model.model)).max_position for model in self.models)

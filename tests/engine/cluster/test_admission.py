@@ -138,7 +138,6 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("tree_slots", {"tree_slots": 0}),
     ("tree_slots", {"tree_slots": 10**11}),
     ("silent", {"silent": True}),
-    ("is_thread", {"is_thread": True}),
 ]
 
 

@@ -7,7 +7,7 @@ import torch
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, default_config
 from swiftspec.kernels.tables import Product, load_table
 from swiftspec.profiler.op_timer import OpTimer
-from swiftspec.profiler.tuning import BITS, ROWS, Timing, candidates, choose, products_of, save_table, tune
+from tools.tuning import BITS, ROWS, Timing, candidates, choose, products_of, save_table, tune
 
 FAST = TileConfig(block_n=64, block_k=128)
 SLOW = TileConfig(block_n=32, block_k=128)
