@@ -1,13 +1,7 @@
 import pytest
 
-from swiftspec.simulator.closed_forms import (
-    best_chain,
-    best_tree_tokens,
-    chain_tokens,
-    fewest_rounds,
-    serial_round_s,
-    serial_speedup,
-)
+from swiftspec.simulator.closed_forms import best_tree_tokens, fewest_rounds, serial_round_s
+from tools.closed_forms import best_chain, chain_tokens, serial_speedup
 
 
 @pytest.mark.parametrize(

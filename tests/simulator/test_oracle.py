@@ -6,7 +6,8 @@ import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses
 from swiftspec.policies.effects import Role, Row
-from swiftspec.simulator.oracle import CandidatePool, SimulatedKVCache, TraceOracle, synthesise_trace
+from swiftspec.simulator.oracle import CandidatePool, SimulatedKVCache, TraceOracle
+from tools.iid_trace import synthesise_trace
 
 PATH = (0, 0, 7, 8, 9)  # a prompt of two tokens, an output of three
 
