@@ -46,7 +46,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "validation": frozenset({"engine", "profiler", "planner", "artifacts", "devices", "models", "progress"}),
     "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),
     "backtest": frozenset(
-        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "simulator"}
+        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "simulator"}
         | {"joblib", "numpy", "scipy"}
     ),
     "demo": frozenset({"profiler", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),

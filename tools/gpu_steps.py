@@ -173,7 +173,7 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
         paths = [options.folder / table_path(device_name()).name]
     choices = []
     wanted = ((m, product) for m in rows for product in products)
-    for choice in tune(wanted, watch=_watch(options), progress=_say):
+    for choice in tune(wanted, watch=_watch(options), progress=print):
         choices.append(choice)
         for path in paths:
             save_table(choices, path)
@@ -209,11 +209,6 @@ def _sharing(options: argparse.Namespace) -> Iterable[Record]:
     target = ModelRef(model="demo/target", dtype=dtype, inflate=options.inflate)
     draft = ModelRef(model="demo/draft", dtype=dtype)
     return sharing_records(options.device, target=target, draft=draft, max_new_tokens=8 if options.quick else 64)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 STEPS: Mapping[str, Callable[[argparse.Namespace], Iterable[Record]]] = {

@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from swiftspec.kernels.exchange import LATE, PAYLOADS, ROWS, SENTINEL, SLOT, Exchange, advance, clear, push, receive
-from swiftspec.kernels.rms_norm import DTYPES, rms_norm, rms_norm_reference
-from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.rms_norm import rms_norm, rms_norm_reference
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_contiguous, check_dtype, check_shape, check_together
 from swiftspec.kernels.symmetric import symmetric_buffers
 
 __all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_arguments"]
@@ -269,7 +269,7 @@ def check_arguments(
         check_shape("weight_H", weight_H, (exchange.hidden,), why="the exchange's")
         tensors |= {"residual_RH": residual_RH, "weight_H": weight_H}
     for name in tensors.keys() - {"peers"}:
-        check_dtype(name, tensors[name], DTYPES)
+        check_dtype(name, tensors[name], FLOATS)
     check_together(**tensors)
     check_contiguous(**tensors)
     return out

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from swiftspec.kernels.products import DTYPES, MAX_ROWS, Workspace
-from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.products import MAX_ROWS, Workspace
+from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
 from swiftspec.kernels.skinny_gemm import skinny_gemm
 from swiftspec.kernels.tables import Product, tuned_config
 
@@ -57,7 +57,7 @@ def linear(
     if bias_N is not None:
         check_shape("bias_N", bias_N, (n,), why="N of weight_NK")
         tensors["bias_N"] = bias_N
-    check_dtype("x_RK", x_RK, DTYPES)
+    check_dtype("x_RK", x_RK, FLOATS)
     for name, tensor in tensors.items():
         check_dtype(name, tensor, (x_RK.dtype,))
     check_together(**tensors)

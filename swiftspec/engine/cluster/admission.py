@@ -11,6 +11,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.cluster.rendezvous import PORTS, NodeFacts
 from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.run_folder import PREFIX
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role
 
@@ -113,7 +114,7 @@ class Admission:
     def _is_alike(self, folder: str) -> bool:
         """Whether it is such a folder as this node's own: beside it, of the same user, and closed to others."""
         own, other = Path(self.own.folder), Path(folder)
-        if other.parent != own.parent or not other.name.startswith("swiftspec-") or folder != str(other):
+        if other.parent != own.parent or not other.name.startswith(PREFIX) or folder != str(other):
             return False
         try:
             found, mine = other.lstat(), own.lstat()
