@@ -132,7 +132,7 @@ def all_reduce(
     ----------
     x_RH : Tensor, optional
         This rank's part, of the exchange's hidden size and dtype. None: a kernel before this one has pushed it
-        (`gemm_all_reduce`), `num_rows` of it.
+        (as `tools/gemm_all_reduce.py` does), `num_rows` of it.
     residual_RH, weight_H : Tensor, optional
         Both or neither; fp32, fp16 or bf16. The dtype of `weight_H` is the answer's, else the exchange's is.
     out : Tensor, optional
