@@ -13,10 +13,11 @@ INSTALLED := $(VENV)/.installed
 # The demo and the tests read nothing but what the repository holds.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test check bench soak campaign clean
+.PHONY: help demo docs test check bench soak campaign clean
 
 help:
 	@echo "make demo    profile, trace, plan, run and validate the bundled pair"
+	@echo "make docs    the API reference, in build/api: open build/api/index.html"
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
 	@echo "make check   ruff and mypy"
 	@echo "make bench   measure: tests/benchmarks"
@@ -26,6 +27,9 @@ help:
 
 demo: $(INSTALLED)
 	$(BIN)/swiftspec demo
+
+docs: $(INSTALLED)
+	$(BIN)/python -m tests.api_reference build/api
 
 test: $(INSTALLED)
 	$(BIN)/python -m tests.run $(PYTEST_ARGS)
@@ -57,5 +61,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    { echo "$(PYTHON) cannot create virtual environments: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV) (torch and triton are large: one to several minutes, once)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,docs]'
 	@touch $@

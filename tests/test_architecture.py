@@ -307,6 +307,7 @@ def test_command_line_loads_nothing_heavy_when_imported() -> None:
         (layering_violations, "swiftspec.artifacts.plan", "from swiftspec.engine.model.cpu_model import CpuDecoder"),
         (layering_violations, "swiftspec.utils", ""),
         (layering_violations, "swiftspec.profiler.steps", "from tools.forwards import forward_record"),
+        (never_violations, "swiftspec.cli.run", "from swiftspec.engine.launcher import Launcher"),
         (never_violations, "swiftspec.engine.driver", "from swiftspec.engine.channel.zmq_channel import Channel"),
         (never_violations, "swiftspec.engine.model.gpu_layers", "from swiftspec.engine.model.cpu_layers import Layer"),
         (never_violations, "swiftspec.engine.model.loader", "from swiftspec.engine.parallel import tp_group"),
