@@ -55,7 +55,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     pair = write_pair(folder, architecture="llama")
     for directory in pair:
         write_printable_tokenizer(directory)
-    target, draft = references((Path("target"), Path("draft")))
+    target, draft = references(pair)
     profile = machine_profile(num_devices=1).model_copy(update={"device": "cpu", "target": target, "draft": draft})
     profile.save(folder / "profile.json")
     trace = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20), num_tokens=24, seed=1))
@@ -72,7 +72,8 @@ FILES = ("--target", "target", "--draft", "draft", "--profile", "profile.json", 
 @pytest.fixture(scope="module")
 def planned(place: Place) -> str:
     """What is printed of a plan for it alone."""
-    return place.swiftspec("plan", *FILES, "--devices", "1", "--policy", "settled_tree", "--out", "plan.json")
+    options = ["--devices", "1", "--jobs", "1", "--policy", "settled_tree", "--out", "plan.json"]
+    return place.swiftspec("plan", *FILES, *options)
 
 
 def test_the_page_is_short_and_its_test_passes(place: Place) -> None:
