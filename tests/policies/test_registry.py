@@ -72,7 +72,7 @@ def test_names_are_known_without_an_import(install: Install) -> None:
 def test_types_of_fields_may_be_written_as_text(install: Install) -> None:
     code = f"from __future__ import annotations\n{GOOD.partition(chr(10))[2]}"
     install("good", {"settled_tree": "good_policy:SettledTree"}, good_policy=code)
-    with pytest.raises(ValueError, match="settled_tree.verify_rows is 'x'; expected a whole number"):
+    with pytest.raises(ValueError, match=r"settled_tree\.verify_rows is 'x'; expected a whole number"):
         make_policy("settled_tree", verify_rows="x")
 
 
@@ -80,7 +80,7 @@ HALF = "layout: ClassVar[Layout] = Layout.COLOCATED"
 FAULTS = {
     "import": ("import nothing_of_this_name", "cannot be loaded (ModuleNotFoundError: No module named 'nothing_of_"),
     "raises": ("raise RuntimeError('not\\n today')", "cannot be loaded (RuntimeError: not today)"),
-    "class": (changed("class SettledTree", "class Other"), "cannot be loaded (AttributeError: module 'bad_policy' has "),
+    "class": (changed("class SettledTree", "class Other"), "cannot be loaded (AttributeError: module 'bad_policy'"),
     "instance": ("SettledTree = 3", "is not a frozen dataclass"),
     "frozen": (changed("frozen=True, ", ""), "is not a frozen dataclass"),
     "member": (changed("def draft_rows", "def draft_slots"), "has no draft_rows"),
@@ -129,7 +129,9 @@ def test_the_name_of_a_built_in_policy_stays_its_own(install: Install, caplog: p
 def test_a_name_that_two_packages_offer_is_neithers(install: Install) -> None:
     for package in ("second", "first"):
         install(package, {"settled_tree": f"{package}_policy:SettledTree"}, **{f"{package}_policy": GOOD})
-    with pytest.raises(ValueError, match="^policy settled_tree is offered by the packages first 1.0 and second 1.0$"):
+    with pytest.raises(
+        ValueError, match=r"^policy settled_tree is offered by the packages first 1\.0 and second 1\.0$"
+    ):
         policy_class("settled_tree")
 
 
@@ -158,7 +160,7 @@ def test_a_plan_knows_the_package_of_its_policy(install: Install) -> None:
     plain = candidate("serial_chain", tokens_per_s=10.0)
     assert "package" not in plain.model_dump(mode="json")
     theirs = {**plain.model_dump(mode="json"), "policy": "settled_tree", "package": "good 1.0"}
-    with pytest.raises(ValueError, match="policy is 'settled_tree' of the package good 1.0, which is not installed"):
+    with pytest.raises(ValueError, match=r"policy is 'settled_tree' of the package good 1\.0, which is not installed"):
         Candidate.model_validate(theirs)
     install("good", {"settled_tree": "good_policy:SettledTree"}, good_policy=GOOD)
     read = Candidate.model_validate(theirs)
