@@ -69,7 +69,7 @@ def table(report: "Report") -> Iterator[str]:
     """Lines: predicted and measured tokens/s of every policy, and the regret."""
     from swiftspec.reports.formatting import percent, signed_percent, speed
 
-    layout = "{:<18}{:>10}{:>10}{:>10}{:>10}{:>10}"
+    layout = "{:<17} {:>10} {:>10} {:>10} {:>9} {:>10}"
     yield layout.format("policy", "predicted", "measured", "error", "±", "re-timed")
     for policy in report.policies:
         margin, retimed = policy.error_margin, policy.retimed_error
