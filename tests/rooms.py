@@ -54,6 +54,10 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"acceptance", "artifacts", "devices", "engine", "planner", "policies", "profiler", "progress", "simulator"}
         | {"validation"}
     ),
+    # What pytest loads: it uses the library as a user does, and nothing uses it.
+    "pytest_plugin": frozenset(
+        {"artifacts", "errors", "files", "progress", "reports", "stages", "pytest", "pytest_benchmark"}
+    ),
     "root": frozenset({"artifacts", "engine", "planner", "reports", "stages", "version"}),
     "cli": frozenset({"typer", "rich"}),  # and every room but those two that follow
     "__main__": frozenset({"cli"}),

@@ -236,7 +236,7 @@ def loaded_at_import(start: str, modules: Mapping[str, Module]) -> dict[str, str
 
 def heavy_start_violations(modules: Mapping[str, Module]) -> Iterator[str]:
     for name in sorted(modules):
-        if room_of(name) in ("root", "cli", "__main__"):
+        if room_of(name) in ("root", "cli", "__main__", "pytest_plugin"):
             for package, culprit in loaded_at_import(name, modules).items():
                 if package in HEAVY:
                     yield f"{name}: importing it loads {package}, through {culprit}"
