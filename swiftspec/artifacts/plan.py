@@ -12,7 +12,7 @@ from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.timeline import Metrics
-from swiftspec.policies import POLICIES, Layout, Policy, make_policy
+from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 
@@ -77,10 +77,12 @@ class Candidate(Facts):
 
     groups: device numbers per role; a target-only or co-located policy has the target's group alone. ranks: processes
     that divide each of a role's groups; a role that is not named has one on a CPU, and one for each GPU. patience_s:
-    longest that the target waits for its draft before it decodes on alone.
+    longest that the target waits for its draft before it decodes on alone. package: name and version of the package
+    that offers the policy; None, and not in the file, for one of swiftspec's own.
     """
 
     policy: str
+    package: str | None = Field(default=None, exclude_if=lambda package: package is None)
     shape: dict[str, Value]
     groups: dict[Role, tuple[_Count, ...]]
     ranks: dict[Role, int] = Field(default_factory=dict)
@@ -111,6 +113,8 @@ class Candidate(Facts):
 
     def build(self) -> Policy:
         """The policy object."""
+        if self.package is not None and self.policy not in policy_names():
+            raise ValueError(f"policy is {self.policy!r} of the package {self.package}, which is not installed")
         return make_policy(self.policy, **self.shape)
 
     @property
@@ -364,8 +368,8 @@ class Plan(Document):
         reasons: dict[str, Counter[str]] = {}
         for text, count in self.rejected.items():
             policy, _, rest = text.partition(": ")
-            known = policy in POLICIES and rest
-            reasons.setdefault(rest if known else text, Counter())[policy if known else ""] += count
+            names_one = policy.isidentifier() and rest  # perhaps one that is not installed here
+            reasons.setdefault(rest if names_one else text, Counter())[policy if names_one else ""] += count
         ordered = sorted(reasons.items(), key=lambda item: (-item[1].total(), item[0]))
         return [Rejection(reason, dict(counts.most_common())) for reason, counts in ordered]
 

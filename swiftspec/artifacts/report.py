@@ -18,9 +18,10 @@ class PolicyReport(Facts):
 
     error: predicted / measured - 1, figure by figure. error_margin: half the 95 % confidence interval of the error in
     tokens_per_s, as far as it stems from which prompts were traced and which were measured; None for a single prompt.
-    repeats: tokens/s of each measured repetition. retimed: the prediction, had the profile been as the machine was
-    while this was measured. retraced: the same, had the measured texts been those traced. None where that was not
-    looked at.
+    repeats: tokens/s of each measured repetition. seconds_per_token: per repetition and prompt, the time from request
+    to last token over the number of output tokens; empty in reports made before this was kept. retimed: the prediction,
+    had the profile been as the machine was while this was measured. retraced: the same, had the measured texts been
+    those traced. None where that was not looked at.
     """
 
     policy: str
@@ -32,6 +33,7 @@ class PolicyReport(Facts):
     measured_metrics: Metrics
     repeats: tuple[float, ...]
     identical_output: bool
+    seconds_per_token: tuple[tuple[float, ...], ...] = ()
     retimed: Figures | None = None
     retraced: Figures | None = None
 

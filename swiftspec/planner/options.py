@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from swiftspec.artifacts.plan import Goal
 from swiftspec.models.names import unknown
-from swiftspec.policies import POLICIES, Layout, make_policy
+from swiftspec.policies import Layout, policy_class, policy_names
 
 __all__ = ["SearchOptions"]
 
@@ -55,9 +55,9 @@ class SearchOptions:
             check_backend(self.backend)
         if self.policy is None:
             return
-        if self.policy not in POLICIES:
-            raise unknown("policy", self.policy, ("auto", *POLICIES))
-        if num_devices < 2 and make_policy(self.policy).layout is Layout.DISAGGREGATED:
+        if self.policy not in (names := policy_names()):
+            raise unknown("policy", self.policy, ("auto", *names))
+        if policy_class(self.policy).layout is Layout.DISAGGREGATED and num_devices < 2:
             raise ValueError(
                 f"policy is {self.policy}, which is disaggregated: its roles need 2 devices, and "
                 f"num_devices is {num_devices}"
