@@ -15,7 +15,7 @@ from swiftspec.progress import Stages, silent
 from swiftspec.stages.inputs import Prompts, read_plan, read_texts
 from swiftspec.stages.planning import plan
 
-__all__ = ["compare", "validate"]
+__all__ = ["chosen_candidates", "compare", "validate"]
 
 _ANY = SearchOptions()
 
@@ -74,7 +74,7 @@ def validate(
     report, interrupted = measure_plan(
         planned.plan,
         plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
-        candidates=_chosen_candidates(planned.plan, policies),
+        candidates=chosen_candidates(planned.plan, policies),
         source="plan",
         prompts=read_texts(prompts, limit),
         repeats=repeats,
@@ -133,7 +133,7 @@ def compare(
     return planned, validate(planned, prompts, repeats=repeats, limit=limit, stages=stages)
 
 
-def _chosen_candidates(plan: Plan, policies: Sequence[str] | None) -> list[Candidate]:
+def chosen_candidates(plan: Plan, policies: Sequence[str] | None) -> list[Candidate]:
     """The policies named, in the plan's order; the chosen one always, since regret refers to it."""
     names = set(plan.candidates) if policies is None else set(policies)
     if unknown := names - plan.candidates.keys():
