@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 import swiftspec
-from swiftspec.artifacts.document import Document
+from swiftspec.artifacts.document import Document, ModelRef
 from swiftspec.artifacts.trace import Guesses, TracedPrompt
 from swiftspec.engine.api import Chunk, Stats
 from tests.api_reference import MODULES as REFERENCE
@@ -140,7 +140,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     few.save(path / "trace.npz")
     planned.profile.save(path / "profile.json")
     planned = replace(planned, profile_path=path / "profile.json", trace_path=path / "trace.npz", trace=few)
-    planned.save(path / "plan.json")
+    # The models as they are bundled, not inflated: the engine's examples then take seconds.
+    bundled = {role: ModelRef(model=f"demo/{role}", dtype="fp32") for role in ("target", "draft")}
+    replace(planned, plan=planned.plan.model_copy(update=bundled)).save(path / "plan.json")
     (path / "report.json").write_bytes((RECORDED / "report.json").read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("swiftspec.profiler.steps.PASSES", 1)
