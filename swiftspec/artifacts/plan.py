@@ -119,6 +119,7 @@ class Candidate(Facts):
 
     @property
     def devices(self) -> set[int]:
+        """Numbers of the devices that it uses."""
         return {device for group in self.groups.values() for device in group}
 
     @property
@@ -226,15 +227,49 @@ class Rejection(NamedTuple):
 
 
 class Plan(Document):
-    """The chosen candidate, and the best one of every other policy, best first.
+    """How to decode: the chosen policy with its shape and devices, and the best of every other policy.
 
-    engine: whose forwards were composed; None where they were measured, which are this project's engine's. ties:
-    candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was chosen
-    for. known_errors: relative standard deviations of what predictions rest on, which their intervals include; None for
-    one that nobody knows, which no interval includes. acceptance, quantisation (of each model's weights, by role) and
-    memory (of the chosen candidate, by group): where a plan is for a machine that is not at hand. collectives: the
-    all-reduce of each role of the chosen candidate, where its steps are composed. explored, sensitivities: what else
-    was simulated.
+    Attributes
+    ----------
+    device : str
+        `cpu`, `cuda`, or the name of a device that is not here.
+    num_devices : int
+        Devices there are; the chosen candidate may use fewer.
+    engine : str, optional
+        Whose forwards were composed; None where they were measured with this project's engine.
+    target, draft : ModelRef
+    profile, trace : Basis
+        The files that the plan was computed from, with their SHA-256.
+    max_new_tokens : int
+        Output tokens of each simulated request, at most.
+    chosen : Candidate
+    alternatives : tuple of Candidate
+        The best of every other policy, best first.
+    ties : tuple of str
+        Policies whose predictions do not differ from the chosen one by more than the noise; it is the simplest.
+    num_simulated : int
+        Options that were simulated.
+    rejected : dict of str to int
+        Why options were not simulated, and how many.
+    goal : Goal
+        What it was chosen for.
+    known_errors : dict of str to float or None
+        Relative standard deviations of what predictions rest on, which their intervals include; None where unknown.
+    acceptance, quantisation, memory
+        Of a plan for devices that are not here: where acceptance comes from, the weight format of each model, and the
+        bytes on each device.
+    collectives : tuple of Collective
+        The all-reduce of each role of the chosen candidate, where its forwards are composed.
+    explored, sensitivities
+        What else was simulated: the best option on each split, and the choice under other assumptions.
+
+    Examples
+    --------
+    >>> plan = swiftspec.Plan.load("plan.json")
+    >>> plan.chosen.policy, plan.chosen.split
+    ('swiftspec', '1+1')
+    >>> plan.chosen.prediction.metrics.tpot_s  # seconds per output token
+    0.0...
     """
 
     schema_name: ClassVar[str] = "swiftspec.plan"

@@ -11,7 +11,7 @@ __all__ = ["SearchOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What to be best at, what to choose from, and where simulations run.
+    """What `plan` searches for, what it chooses from, and where simulations run.
 
     Parameters
     ----------
@@ -29,6 +29,12 @@ class SearchOptions:
         Processes that simulate; -1 for one per core.
     backend : str, optional
         Where they run: `loky` (here), or an existing cluster of `dask` or `ray`.
+
+    Examples
+    --------
+    >>> goal = swiftspec.Goal(objective="tokens-per-gpu")
+    >>> swiftspec.SearchOptions(goal=goal, num_jobs=1).policy is None
+    True
     """
 
     policy: str | None = None
