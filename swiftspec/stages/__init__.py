@@ -6,6 +6,6 @@ Every mistake in an argument is a ValueError of one sentence that names the fiel
 
 from swiftspec.stages.planning import plan, simulate
 from swiftspec.stages.recording import NUM_CANDIDATES, profile, trace
-from swiftspec.stages.validating import chosen_candidates, compare, validate
+from swiftspec.stages.validating import compare, validate
 
-__all__ = ["NUM_CANDIDATES", "chosen_candidates", "compare", "plan", "profile", "simulate", "trace", "validate"]
+__all__ = ["NUM_CANDIDATES", "compare", "plan", "profile", "simulate", "trace", "validate"]
