@@ -141,7 +141,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     planned.profile.save(path / "profile.json")
     planned = replace(planned, profile_path=path / "profile.json", trace_path=path / "trace.npz", trace=few)
     # The models as they are bundled, not inflated: the engine's examples then take seconds.
-    bundled = {role: ModelRef(model=f"demo/{role}", dtype="fp32") for role in ("target", "draft")}
+    bundled = {role: ModelRef(model=f"demo/{role}", dtype="float32") for role in ("target", "draft")}
     replace(planned, plan=planned.plan.model_copy(update=bundled)).save(path / "plan.json")
     (path / "report.json").write_bytes((RECORDED / "report.json").read_bytes())
     with pytest.MonkeyPatch.context() as patch:

@@ -35,7 +35,8 @@ def profile(
     inflate : str, optional
         Expand the target to a larger shape, such as `layers=24,hidden=1024`, to measure at a realistic size.
     dtype : str
-        `fp32`, `bfloat16`, or `auto`: bfloat16 on a GPU, and the faster of the two on a CPU.
+        `float32` (or `fp32`), `bfloat16` (`bf16`), on a GPU also `float16`, `fp8` and `int4`; or `auto`: bfloat16 on a
+        GPU, and on a CPU the faster of float32 and bfloat16, which is measured.
     device : str
         `cpu` or `cuda`.
     num_devices : int, optional
