@@ -104,9 +104,9 @@ def found(case: Case, seeds: Sequence[int], *, jobs: int) -> Iterator[Found]:
             start_s = time.perf_counter()
             plan = case.searched(search, seed, jobs=jobs)
             seconds = time.perf_counter() - start_s
-            speeds = {name: judged(candidate) for name, candidate in plan.candidates.items()}
-            chosen = plan.chosen.describe()
-            yield Found(search, seed, seconds, plan.num_simulated, {None: judged(plan.chosen), **speeds}, chosen)
+            speeds: dict[str | None, float] = {None: judged(plan.chosen)}
+            speeds.update((name, judged(candidate)) for name, candidate in plan.candidates.items())
+            yield Found(search, seed, seconds, plan.num_simulated, speeds, plan.chosen.describe())
 
 
 def regrets(every: Sequence[Found]) -> Mapping[Search, Mapping[str | None, list[float]]]:
