@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.planner.search import Search
-from tests.tools.search_regret import Found, regrets
+from tools.search_regret import Found, regrets
 
 
 def found(search: Search, seed: int, chosen: float, serial: float) -> Found:

@@ -1,4 +1,4 @@
-"""What the quick search gives up against the full one: `python -m tests.tools.search_regret CASE ... --seeds 1 2`.
+"""What the quick search gives up against the full one: `python -m tools.search_regret CASE ... --seeds 1 2`.
 
 A case is a folder of recorded profile and trace, searched on every second prompt and judged on the others, or devices
 as `h100-sxm:2:bf16` for llama-3-70b with llama-3.2-1b, judged on freshly synthesised prompts. What the searches choose
@@ -124,7 +124,7 @@ def regrets(every: Sequence[Found]) -> Mapping[Search, Mapping[str | None, list[
 
 def main() -> None:
     """A line for each search, and for each case what both give up."""
-    parser = argparse.ArgumentParser(prog="python -m tests.tools.search_regret", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.search_regret", description=__doc__)
     parser.add_argument("cases", nargs="+", metavar="CASE")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--prompts", type=int, default=32, help="of a recorded trace: to search on, and to judge on")
