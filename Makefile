@@ -13,10 +13,11 @@ INSTALLED := $(VENV)/.installed
 # The demo and the tests read nothing but what the repository holds.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test check bench soak campaign clean
+.PHONY: help demo docs test check bench soak campaign clean
 
 help:
 	@echo "make demo    profile, trace, plan, run and validate the bundled pair"
+	@echo "make docs    the API reference, in build/api: open build/api/index.html"
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
 	@echo "make check   ruff and mypy"
 	@echo "make bench   plan for this machine, then measure: tests/benchmarks"
@@ -26,6 +27,9 @@ help:
 
 demo: $(INSTALLED)
 	$(BIN)/swiftspec demo
+
+docs: $(INSTALLED)
+	$(BIN)/python -m tests.api_reference build/api
 
 test: $(INSTALLED)
 	$(BIN)/python -m tests.run $(PYTEST_ARGS)
@@ -50,7 +54,7 @@ campaign: $(INSTALLED)
 
 clean:
 	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find swiftspec tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find swiftspec tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Written last, so that an interrupted installation is taken up again.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -60,5 +64,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    { echo "$(PYTHON) cannot create virtual environments: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV) (torch and triton are large: one to several minutes, once)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,docs]'
 	@touch $@

@@ -61,9 +61,27 @@ class Drift(Facts):
 
 
 class Report(Document):
-    """A validation. regret: best measured tokens_per_s over the chosen plan's measured tokens_per_s, minus 1.
+    """Predicted and measured figures of the policies of a plan; what `validate` returns.
 
-    drift: what was re-timed between the measured requests, and how it had changed.
+    Attributes
+    ----------
+    plan_sha256 : str
+        Of the plan's file.
+    chosen : str
+        The policy that the plan chose.
+    num_prompts : int
+    policies : tuple of PolicyReport
+        Predicted, measured, and the relative error of each figure.
+    regret : float
+        Measured tokens/s of the best policy over those of the chosen one, minus 1; 0 if the choice was right.
+    drift : tuple of Drift
+        How forwards that were timed again between the requests had changed since the profile.
+
+    Examples
+    --------
+    >>> report = swiftspec.Report.load("report.json")
+    >>> report.median_error  # of the predicted tokens/s, over policies
+    0.0...
     """
 
     schema_name: ClassVar[str] = "swiftspec.report"

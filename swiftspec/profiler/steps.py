@@ -19,6 +19,7 @@ from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.placement import LocalExecutor
@@ -45,10 +46,10 @@ TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
 HALVES_ROWS = (2, 4, 6, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
-# A GPU's forwards are made for these numbers of rows; the smallest that holds them runs those between.
-GPU_TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64)
-GPU_DRAFT_ROWS = (1, 2, 4, 8, 16, 32)
-GPU_HALVES_ROWS = (2, 4, 8, 16)
+# A GPU's forwards are captured for these numbers of rows; the smallest that holds them runs those between.
+GPU_TARGET_ROWS = CAPTURE_SIZES
+GPU_DRAFT_ROWS = tuple(rows for rows in CAPTURE_SIZES if rows <= 32)
+GPU_HALVES_ROWS = tuple(rows for rows in CAPTURE_SIZES if 2 <= rows <= 16)
 GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
 # Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes. A GPU
 # is nobody else's, and recording its forwards takes longer than measuring them.
