@@ -14,6 +14,27 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # 0 to compile what the tests launch, for a GPU elsewhere
 
 
+# Files that take longest, longest first: begun last, one would keep a core busy while the others are idle.
+LONGEST = (
+    "test_gpu_runs.py",
+    "cli/test_pipeline.py",
+    "test_notebooks.py",
+    "engine/test_launcher.py",
+    "simulator/test_published_policies.py",
+    "planner/test_search.py",
+    "planner/test_quick.py",
+    "planner/test_fewest.py",
+    "kernels/test_all_reduce.py",
+    "planner/test_splits.py",
+)
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {FOLDER / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
 # `nohup make test &` starts a program that ignores both, as all that it starts would, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -25,7 +25,7 @@ from tests.engine.conftest import two_cores
 from tests.engine.pairs import references, write_pair
 from tests.engine.processes import engine_processes, gone_within
 
-pytestmark = [pytest.mark.alone, two_cores]
+pytestmark = two_cores
 PROMPT = "def add(a, b):\n"
 
 
