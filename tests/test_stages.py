@@ -9,6 +9,7 @@ import pytest
 
 import swiftspec
 from swiftspec.artifacts.timeline import measure
+from tests.cli.conftest import brief_profiles
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import write_pair
 
@@ -67,14 +68,12 @@ def test_devices_that_are_unknown_are_named() -> None:
         swiftspec.Deployment(device="h900", num_devices=2)
 
 
-@pytest.mark.alone
-def test_a_pair_is_profiled_traced_planned_and_validated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swiftspec.profiler.steps.PASSES", 1)
-    monkeypatch.setattr("swiftspec.profiler.steps.SWEEPS", 1)
+def test_a_pair_is_profiled_traced_planned_and_validated(tmp_path: Path) -> None:
     pair = write_pair(tmp_path, architecture="llama", vocab_size=97)
     target, draft = (str(write_printable_tokenizer(directory)) for directory in pair)
     texts = ["def main():", "import os"]
-    profile = swiftspec.profile(target, draft, dtype="fp32", num_devices=1)
+    with brief_profiles():
+        profile = swiftspec.profile(target, draft, dtype="fp32", num_devices=1)
     trace = swiftspec.trace(target, draft, texts, dtype="fp32", max_new_tokens=16)
     planned = swiftspec.plan(profile=profile, trace=trace, options=ONE_JOB)
     report = swiftspec.validate(planned, texts, policies=["autoregressive"], max_new_tokens=16)

@@ -72,8 +72,7 @@ def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.Tem
         trace=folder / "trace.npz",
         plan=folder / "plan.json",
     )
-    profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--accept-noise"]
-    profile += ["--out", str(made.profile)]
+    profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(made.profile)]
     with brief_profiles():
         assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
     trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "48"]
