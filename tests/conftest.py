@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from swiftspec.engine.process.fork_server_client import shared_fork_server
+from tests.run import ALONE
 
 if not torch.cuda.is_available():
     # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
@@ -30,9 +31,23 @@ LONGEST = (
 FOLDER = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before any are deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {FOLDER / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    marked = {item.path for item in items if item.get_closest_marker("alone")}
+    if hidden := [path for path in marked if not has_alone(path)]:
+        raise pytest.UsageError(f"{hidden[0]} does not say `mark.alone`, by which its tests that run alone are found")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only tests marked `alone` are to run, files without one are not even imported: that takes a while."""
+    is_file = collection_path.suffix == ".py" and config.getoption("markexpr") == ALONE
+    return True if is_file and not has_alone(collection_path) else None
+
+
+def has_alone(path: Path) -> bool:
+    return "mark.alone" in path.read_text(encoding="utf-8")
 
 
 # `nohup make test &` starts a program that ignores both, as all that it starts would, too.

@@ -19,13 +19,14 @@ from tests.cpu_times import CPU_S
 
 NO_TESTS = 5  # pytest's exit code where nothing was selected
 NUM_DEAREST = 10
+ALONE = "not bench and alone"
 PARTS: tuple[tuple[list[str], dict[str, str]], ...] = (
     (
         # A file's tests on one worker, which makes its fixtures once; files in the order of tests/conftest.py.
         ["--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not bench and not alone"],
         {"OMP_NUM_THREADS": "1"},
     ),
-    (["-m", "not bench and alone"], {}),
+    (["-m", ALONE], {}),
 )
 # The tests start hundreds of interpreters, which compile all modules each time where they may not keep them.
 WITH_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
