@@ -47,7 +47,7 @@ campaign: $(INSTALLED)
 
 clean:
 	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find swiftspec tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find swiftspec tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Written last, so that an interrupted installation is taken up again.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -40,13 +40,13 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "engine": frozenset({"engine.model", "engine.process", "artifacts", "devices", "errors", "models", "policies"}),
     "profiler": frozenset(
-        {"engine", "engine.driver", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
-        | {"devices", "files", "kernels", "models", "policies", "progress", "torch", "numpy"}
+        {"engine", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
+        | {"devices", "files", "models", "policies", "progress", "torch", "numpy"}
     ),
     "validation": frozenset({"engine", "profiler", "planner", "artifacts", "devices", "models", "progress"}),
     "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),
     "backtest": frozenset(
-        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "simulator"}
+        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "simulator"}
         | {"joblib", "numpy", "scipy"}
     ),
     "demo": frozenset({"profiler", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),

@@ -129,6 +129,12 @@ def test_every_dependency_is_justified() -> None:
     assert reasons.keys() == {requirement.name for requirement in REQUIREMENTS + DEV_REQUIREMENTS}
 
 
+def test_neither_tools_nor_tests_are_distributed() -> None:
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert targets["wheel"]["packages"] == ["swiftspec"]
+    assert not {"tools", "tests"} & set(targets["sdist"]["only-include"])
+
+
 def test_readme_tree_names_only_what_is_on_disk() -> None:
     assert [path for path in readme_tree() if not (ROOT / path).exists()] == []
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from swiftspec.kernels.compiling import Compiled, compiling
+from tools.compiling import Compiled, compiling
 
 __all__ = ["Compiler", "compiler"]
 

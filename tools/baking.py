@@ -1,6 +1,6 @@
 """Compiling kernels ahead of their first launch: into Triton's cache, in several processes, without a GPU.
 
-    TRITON_CACHE_DIR=cache python -m swiftspec.profiler.baking --processes 2 --inflate layers=32,hidden=4096
+    TRITON_CACHE_DIR=cache python -m tools.baking --processes 2 --inflate layers=32,hidden=4096
 
 Triton's cache is keyed by contents: Triton's own files, the kernel's source, its signature and its constants. So a
 cache that is filled on one machine serves a GPU in another, if both have the same version of Triton and of the kernels.
@@ -28,7 +28,6 @@ from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
-from swiftspec.kernels.compiling import compiling
 from swiftspec.kernels.products import TileConfig, Workspace
 from swiftspec.kernels.quantised import BLOCK
 from swiftspec.kernels.tables import Product
@@ -36,7 +35,8 @@ from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.helper_processes import forkserver
 from swiftspec.profiler.steps import computed_spec
-from swiftspec.profiler.tuning import ROWS, candidates, kernel_of, products_of, weight_of
+from tools.compiling import compiling
+from tools.tuning import ROWS, candidates, kernel_of, products_of, weight_of
 
 __all__ = ["Decoding", "Launch", "Tests", "compile_all", "decodings", "tuning_launches"]
 
@@ -87,7 +87,7 @@ class Tests:
     path: str
 
     def compile(self) -> None:
-        run = "import sys, pytest; from swiftspec.kernels.compiling import compiling\n"
+        run = "import sys, pytest; from tools.compiling import compiling\n"
         run += "with compiling(inspect=False): pytest.main(sys.argv[1:])"
         options = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-k", "not hopper"]
         environment = os.environ | {"TRITON_INTERPRET": "0"}
@@ -175,7 +175,7 @@ def _empty(shape: Sequence[int], dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill the cache that TRITON_CACHE_DIR names with the kernels of decoding, tests and tuning."""
-    parser = argparse.ArgumentParser(prog="python -m swiftspec.profiler.baking", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.baking", description=main.__doc__)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--inflate", required=True, help="inflation of the bundled target")
     parser.add_argument("--only", default="decoding,tests,tuning", help="kinds of launches, in this order")

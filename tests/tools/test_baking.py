@@ -8,8 +8,8 @@ from pathlib import Path
 
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.kernels.tables import Product
-from swiftspec.profiler.baking import decodings, tuning_launches
-from swiftspec.profiler.tuning import candidates, products_of
+from tools.baking import decodings, tuning_launches
+from tools.tuning import candidates, products_of
 
 SCRIPT = """
 import os
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from triton import knobs
 
-from swiftspec.kernels.compiling import compiling
-from swiftspec.profiler.baking import Decoding, compile_all
-from swiftspec.profiler.kernel_cache import pack, unpack
+from tools.compiling import compiling
+from tools.baking import Decoding, compile_all
+from tools.kernel_cache import pack, unpack
 from tests.engine.shapes import small_spec
 
 
@@ -49,7 +49,7 @@ OUT_OF_TIME = """
 import time
 from pathlib import Path
 
-from swiftspec.profiler.baking import Tests, compile_all
+from tools.baking import Tests, compile_all
 
 
 class Slow(Tests):

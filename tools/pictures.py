@@ -1,4 +1,4 @@
-"""Draws a few simulated rounds of every policy. `python -m swiftspec.cli.pictures docs/policies`
+"""Draws a few simulated rounds of every policy. `python -m tools.pictures docs/policies`
 
 Latencies and acceptance are the recorded ones of the demo; shapes are the planner's best on that machine.
 """
@@ -14,7 +14,7 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["draw"]
 
-RECORDED = Path(__file__).resolve().parents[1] / "profiles" / "demo-zen4-2-cores"
+RECORDED = Path(__file__).resolve().parents[1] / "profiles/demo-zen4-2-cores"
 PROMPT_INDEX = 40
 NUM_ROUNDS = 5
 

@@ -1,6 +1,6 @@
 """Measuring steps of `scripts/gpu_runs.sh`. Each appends its records to a file, one JSON line as soon as it is known.
 
-python -m swiftspec.profiler.gpu_steps kernels --device cuda --out records.jsonl
+python -m tools.gpu_steps kernels --device cuda --out records.jsonl
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PACKAGES = (
     *("tokenizers", "transformers", "pytest", "xdist", "hypothesis"),
 )
 _MODULES = (
-    *("cli.app", "cli.profile", "cli.trace", "cli.plan", "cli.validate", "cli.run"),
-    *("engine.process.worker_main", "profiler.sharing", "profiler.tuning", "profiler.baking"),
+    *(f"swiftspec.cli.{verb}" for verb in ("app", "profile", "trace", "plan", "validate", "run")),
+    *("swiftspec.engine.process.worker_main", "tools.sharing", "tools.tuning", "tools.baking"),
 )
 
 _COMPILING_S = 60.0  # of the tuning step, before it measures
@@ -36,7 +36,7 @@ Record = Mapping[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one step."""
-    parser = argparse.ArgumentParser(prog="python -m swiftspec.profiler.gpu_steps", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_steps", description=main.__doc__)
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("--out", type=Path, required=True, help="file that records are appended to")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -59,13 +59,13 @@ def _packages(options: argparse.Namespace) -> Iterator[Record]:
 
     ImportError naming all that cannot be imported, since the next machine is as bare.
     """
-    from swiftspec.profiler.environment import environment_record
+    from tools.environment import environment_record
 
     cache = os.environ.get("TRITON_CACHE_DIR")
     commit = os.environ.get("SWIFTSPEC_COMMIT", "unknown commit")
     yield environment_record(options.device, commit=commit, triton_cache=Path(cache) if cache else None)
     _import_all(_PACKAGES)
-    _import_all([f"swiftspec.{module}" for module in _MODULES])
+    _import_all(_MODULES)
     if options.device == "cuda":
         import torch
 
@@ -91,25 +91,25 @@ def _watch(options: argparse.Namespace) -> Any:
 
 
 def _limits(options: argparse.Namespace) -> Iterable[Record]:
-    from swiftspec.profiler.rivals import limit_records
+    from tools.baselines import limit_records
 
     return limit_records(_watch(options))
 
 
 def _kernels(options: argparse.Namespace) -> Iterable[Record]:
-    from swiftspec.profiler.rivals import kernel_records
+    from tools.baselines import kernel_records
 
     return kernel_records(_watch(options), quick=options.quick)
 
 
 def _attention(options: argparse.Namespace) -> Iterable[Record]:
-    from swiftspec.profiler.rivals import attention_records
+    from tools.baselines import attention_records
 
     return attention_records(_watch(options), quick=options.quick)
 
 
 def _forward(options: argparse.Namespace) -> Iterator[Record]:
-    from swiftspec.profiler.forwards import forward_record, shape_of
+    from tools.forwards import forward_record, shape_of
 
     lists = (getattr(options, name).split(",") for name in ("dtypes", "models", "products"))
     for dtype, model, products in itertools.product(*lists):
@@ -131,7 +131,7 @@ def _forward(options: argparse.Namespace) -> Iterator[Record]:
 
 def _decoder(options: argparse.Namespace) -> Iterable[Record]:
     from swiftspec.engine.model.gpu_ops import triton_ops
-    from swiftspec.profiler.agreement import decoder_records
+    from tools.agreement import decoder_records
 
     if options.device == "cpu":  # kernels are interpreted, and Triton's interpreter multiplies bf16 wrongly
         ops = triton_ops(pdl=False)
@@ -143,7 +143,7 @@ def _decoder(options: argparse.Namespace) -> Iterable[Record]:
 
 
 def _greedy(options: argparse.Namespace) -> Iterable[Record]:
-    from swiftspec.profiler.agreement import greedy_records
+    from tools.agreement import greedy_records
 
     dtypes = ("float32",) if options.quick else ("float32", "bfloat16")
     num_prompts, max_new_tokens = (1, 8) if options.quick else (8, 64)
@@ -154,8 +154,8 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
     """Compile all candidates in parallel, then measure; the table is written anew after each product."""
     from swiftspec.artifacts.document import device_name
     from swiftspec.kernels.tables import Product, table_path
-    from swiftspec.profiler.baking import compile_all, tuning_launches
-    from swiftspec.profiler.tuning import ROWS, products_of, save_table, tune
+    from tools.baking import compile_all, tuning_launches
+    from tools.tuning import ROWS, products_of, save_table, tune
 
     rows: Sequence[int] = ROWS[-1:] if options.quick else ROWS
     quick = (Product(32, 256, "int4", gated=True),)
@@ -173,7 +173,7 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
         paths = [options.folder / table_path(device_name()).name]
     choices = []
     wanted = ((m, product) for m in rows for product in products)
-    for choice in tune(wanted, watch=_watch(options), progress=_say):
+    for choice in tune(wanted, watch=_watch(options), progress=print):
         choices.append(choice)
         for path in paths:
             save_table(choices, path)
@@ -203,17 +203,12 @@ def _ops(options: argparse.Namespace) -> Iterator[Record]:
 
 def _sharing(options: argparse.Namespace) -> Iterable[Record]:
     from swiftspec.artifacts.document import ModelRef
-    from swiftspec.profiler.sharing import sharing_records
+    from tools.sharing import sharing_records
 
     dtype = "bfloat16" if options.device == "cuda" else "float32"
     target = ModelRef(model="demo/target", dtype=dtype, inflate=options.inflate)
     draft = ModelRef(model="demo/draft", dtype=dtype)
     return sharing_records(options.device, target=target, draft=draft, max_new_tokens=8 if options.quick else 64)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 STEPS: Mapping[str, Callable[[argparse.Namespace], Iterable[Record]]] = {

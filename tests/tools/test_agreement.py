@@ -6,7 +6,7 @@ import pytest
 
 from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.profiler.agreement import decoder_records, greedy_records
+from tools.agreement import decoder_records, greedy_records
 
 
 @pytest.mark.usefixtures("one_thread")

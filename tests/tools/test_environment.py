@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.profiler.environment import environment_record
+from tools.environment import environment_record
 
 
 def install(folder: Path, name: str, version: str | None) -> None:
@@ -35,7 +35,7 @@ def test_a_tool_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     tool.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(600)\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("swiftspec.profiler.environment._TOOL_LIMIT_S", 0.2)
+    monkeypatch.setattr("tools.environment._TOOL_LIMIT_S", 0.2)
     record = environment_record("cuda", commit="abc", triton_cache=tmp_path)
     assert record["gpu"] == {}
     assert record["device"].endswith("no GPU")

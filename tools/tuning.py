@@ -35,7 +35,7 @@ from swiftspec.profiler.steps import computed_spec
 __all__ = [
     "MIN_GAIN",
     "ROWS",
-    "Timing",
+    "Trial",
     "candidates",
     "choose",
     "kernel_of",
@@ -52,7 +52,7 @@ _TOLERANCE = 1e-2  # share of the largest output: a few units in the last place 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Trial:
     """One candidate's time, in microseconds. `config` is None for the rival; a wrong answer is never chosen."""
 
     m: int
@@ -114,7 +114,7 @@ def candidates(m: int, product: Product) -> tuple[TileConfig, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def choose(timings: Iterable[Timing], *, min_gain: float = MIN_GAIN) -> tuple[Choice, ...]:
+def choose(trials: Iterable[Trial], *, min_gain: float = MIN_GAIN) -> tuple[Choice, ...]:
     """Choose the fastest correct tiling of each product and m; none if it gains less than `min_gain` on the rival.
 
     Choices are in the order in which products first appear. min_gain is a share of the rival's time.
@@ -124,19 +124,19 @@ def choose(timings: Iterable[Timing], *, min_gain: float = MIN_GAIN) -> tuple[Ch
     ValueError
         For a product without exactly one time of its rival.
     """
-    shapes: dict[tuple[int, Product], list[Timing]] = {}
-    for timing in timings:
-        shapes.setdefault((timing.m, timing.product), []).append(timing)
+    shapes: dict[tuple[int, Product], list[Trial]] = {}
+    for trial in trials:
+        shapes.setdefault((trial.m, trial.product), []).append(trial)
     return tuple(_choose(m, product, of_shape, min_gain) for (m, product), of_shape in shapes.items())
 
 
-def _choose(m: int, product: Product, timings: Sequence[Timing], min_gain: float) -> Choice:
-    rivals = [timing for timing in timings if timing.config is None]
+def _choose(m: int, product: Product, trials: Sequence[Trial], min_gain: float) -> Choice:
+    rivals = [trial for trial in trials if trial.config is None]
     if len(rivals) != 1:
         raise ValueError(f"{product} m={m} has {len(rivals)} times of its rival; expected one")
     rival_us = rivals[0].time_us
-    kernels = [timing for timing in timings if timing.config is not None and timing.correct]
-    best = min(kernels, key=lambda timing: timing.time_us, default=None)
+    kernels = [trial for trial in trials if trial.config is not None and trial.correct]
+    best = min(kernels, key=lambda trial: trial.time_us, default=None)
     worth_it = best is not None and best.time_us <= (1 - min_gain) * rival_us
     return Choice(
         m=m,
@@ -165,11 +165,11 @@ def tune(
     out. `progress` is called with one line for each product, and one for each candidate whose answer is wrong.
     """
     for m, product in products:
-        timings = list(_time(m, product, watch))
-        for timing in timings:
-            if not timing.correct:
-                progress(f"{product} m={m}: wrong answer of {timing.config}")
-        (choice,) = choose(timings)
+        trials = list(_time(m, product, watch))
+        for trial in trials:
+            if not trial.correct:
+                progress(f"{product} m={m}: wrong answer of {trial.config}")
+        (choice,) = choose(trials)
         progress(f"{product} m={m}: {choice.kernel_us} us, rival {choice.rival_us} us, {choice.config}")
         yield choice
 
@@ -186,7 +186,7 @@ def weight_of(product: Product, numbers_NK: Tensor) -> Weight:
     return build_weight(numbers_NK, FORMATS["bfloat16" if product.weights == "bf16" else product.weights])
 
 
-def _time(m: int, product: Product, watch: OpTimer) -> Iterator[Timing]:
+def _time(m: int, product: Product, watch: OpTimer) -> Iterator[Trial]:
     generator = torch.Generator(watch.device).manual_seed(m)
     x = torch.randn(m, product.k, generator=generator, device=watch.device).bfloat16()
     numbers = torch.randn(product.n, product.k, generator=generator, device=watch.device) / math.sqrt(product.k)
@@ -209,14 +209,14 @@ def _time(m: int, product: Product, watch: OpTimer) -> Iterator[Timing]:
 
     is_plain = product.weights == "bf16" and not product.gated
     rival = cublas if is_plain else partial(run, default_config(m, product.n, product.k, bits=BITS[product.weights]))
-    yield Timing(m=m, product=product, config=None, time_us=time_us(rival))
+    yield Trial(m=m, product=product, config=None, time_us=time_us(rival))
     for config in candidates(m, product):
         try:
             correct = _agree(run(config, weight), expected)
         except OutOfResources:
             continue
         duration_us = time_us(partial(run, config)) if correct else math.inf
-        yield Timing(m=m, product=product, config=config, time_us=duration_us, correct=correct)
+        yield Trial(m=m, product=product, config=config, time_us=duration_us, correct=correct)
 
 
 def _copied(weight: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Train a second pair to check predictions on: `python -m tests.tools.second_pair --work DIR`. It is not shipped.
+"""Train a second pair to check predictions on: `python -m tools.second_pair --work DIR`. It is not shipped.
 
 The bundled pair is of one family, one domain and a strong draft. This one differs in all three: Qwen3 layers (a norm on
 queries and keys), English reference prose (docstrings of installed packages) with a tokenizer of its own, and a draft

@@ -1,6 +1,6 @@
 """Report of a run of `scripts/gpu_runs.sh`: run.json with all records and criteria, and summary.txt to read.
 
-    python -m swiftspec.profiler.gpu_report FOLDER --run 2
+    python -m tools.gpu_report FOLDER --run 2
 
 Uses the standard library only, so that it works where a step failed because a package is missing.
 """
@@ -42,7 +42,7 @@ def conclude(records: Sequence[Record], report: Record | None) -> list[Criterion
     Parameters
     ----------
     records : sequence
-        Written by `swiftspec.profiler.gpu_steps`.
+        Written by `tools.gpu_steps`.
     report : mapping, optional
         Written by `swiftspec validate --json`.
     """
@@ -129,7 +129,7 @@ def summary(document: Record) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write run.json and summary.txt into the folder."""
-    parser = argparse.ArgumentParser(prog="python -m swiftspec.profiler.gpu_report", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_report", description=main.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--run", type=int, required=True)
     parser.add_argument("--dry-run", action="store_true")

@@ -21,7 +21,7 @@ from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
 from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.profiler.op_timer import OpTimer
-from swiftspec.profiler.rivals import Record, bandwidth_record, copy_record
+from tools.baselines import Record, bandwidth_record, copy_record
 
 __all__ = ["MODELS", "WAYS", "forward_record", "shape_of"]
 

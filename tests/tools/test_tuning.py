@@ -7,7 +7,7 @@ import torch
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, default_config
 from swiftspec.kernels.tables import Product, load_table
 from swiftspec.profiler.op_timer import OpTimer
-from swiftspec.profiler.tuning import BITS, ROWS, Timing, candidates, choose, products_of, save_table, tune
+from tools.tuning import BITS, ROWS, Trial, candidates, choose, products_of, save_table, tune
 
 FAST = TileConfig(block_n=64, block_k=128)
 SLOW = TileConfig(block_n=32, block_k=128)
@@ -15,38 +15,38 @@ SQUARE = Product(4096, 4096)
 INFLATION = "layers=32,hidden=4096,heads=64,intermediate=14336"
 
 
-def _timing(config: TileConfig | None, time_us: float, *, m: int = 8, correct: bool = True) -> Timing:
-    return Timing(m=m, product=SQUARE, config=config, time_us=time_us, correct=correct)
+def _trial(config: TileConfig | None, time_us: float, *, m: int = 8, correct: bool = True) -> Trial:
+    return Trial(m=m, product=SQUARE, config=config, time_us=time_us, correct=correct)
 
 
 def test_fastest_tiling_is_chosen() -> None:
-    (choice,) = choose([_timing(None, 12.0), _timing(SLOW, 11.0), _timing(FAST, 10.0)])
+    (choice,) = choose([_trial(None, 12.0), _trial(SLOW, 11.0), _trial(FAST, 10.0)])
     assert (choice.config, choice.kernel_us, choice.rival_us) == (FAST, 10.0, 12.0)
 
 
 @pytest.mark.parametrize(("time_us", "expected"), [(9.5, FAST), (9.6, None), (20.0, None)])
 def test_less_than_a_twentieth_is_not_worth_it(time_us: float, expected: TileConfig | None) -> None:
-    (choice,) = choose([_timing(FAST, time_us), _timing(None, 10.0)])
+    (choice,) = choose([_trial(FAST, time_us), _trial(None, 10.0)])
     assert choice.config == expected
     assert choice.kernel_us == time_us
 
 
 def test_wrong_answer_has_no_say() -> None:
-    (choice,) = choose([_timing(None, 12.0), _timing(FAST, 1.0, correct=False), _timing(SLOW, 11.0)])
+    (choice,) = choose([_trial(None, 12.0), _trial(FAST, 1.0, correct=False), _trial(SLOW, 11.0)])
     assert choice.config == SLOW
-    (choice,) = choose([_timing(None, 12.0), _timing(FAST, 1.0, correct=False)])
+    (choice,) = choose([_trial(None, 12.0), _trial(FAST, 1.0, correct=False)])
     assert (choice.config, choice.kernel_us) == (None, None)
 
 
 def test_shapes_are_chosen_for_one_by_one() -> None:
-    timings = [_timing(None, 10.0, m=1), _timing(None, 10.0), _timing(FAST, 5.0), _timing(FAST, 15.0, m=1)]
-    assert [(choice.m, choice.config) for choice in choose(timings)] == [(1, None), (8, FAST)]
+    trials = [_trial(None, 10.0, m=1), _trial(None, 10.0), _trial(FAST, 5.0), _trial(FAST, 15.0, m=1)]
+    assert [(choice.m, choice.config) for choice in choose(trials)] == [(1, None), (8, FAST)]
 
 
-@pytest.mark.parametrize("timings", [[], [_timing(None, 1.0), _timing(None, 2.0)]], ids=["none", "two"])
-def test_a_product_without_one_time_of_its_rival_is_named(timings: list[Timing]) -> None:
-    with pytest.raises(ValueError, match=f"bf16 n=4096 k=4096 m=8 has {len(timings)} times of its rival; expected one"):
-        choose([*timings, _timing(FAST, 1.0)])
+@pytest.mark.parametrize("trials", [[], [_trial(None, 1.0), _trial(None, 2.0)]], ids=["none", "two"])
+def test_a_product_without_one_time_of_its_rival_is_named(trials: list[Trial]) -> None:
+    with pytest.raises(ValueError, match=f"bf16 n=4096 k=4096 m=8 has {len(trials)} times of its rival; expected one"):
+        choose([*trials, _trial(FAST, 1.0)])
 
 
 def test_what_is_tuned_is_what_runs() -> None:

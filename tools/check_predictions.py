@@ -1,6 +1,6 @@
-"""Check predictions on two pairs: `python -m tests.tools.check_predictions --work DIR`, on a quiet machine.
+"""Check predictions on two pairs: `python -m tools.check_predictions --work DIR`, on a quiet machine.
 
-Takes up to an hour. For the bundled pair and for that of `tests/tools/second_pair.py`: profile, trace, plan, and
+Takes up to an hour. For the bundled pair and for that of `tools/second_pair.py`: profile, trace, plan, and
 measure 13 policies on 12 prompts that were not traced, twice. The files stay in DIR, and a stage whose file is there is
 not repeated; `--only-table` prints the tables of an earlier run. Exit code 1 if a criterion is missed:
 
@@ -67,7 +67,7 @@ def main() -> int:
 def measure(name: str, folder: Path, second: Path, args: argparse.Namespace) -> None:
     """Profile, trace and compare; what is there already is kept."""
     if name == "second" and not (second / "draft" / "config.json").exists():
-        run([sys.executable, "-m", "tests.tools.second_pair", "--work", str(second)])
+        run([sys.executable, "-m", "tools.second_pair", "--work", str(second)])
     home = model_directory("demo/prompts").parent if name == "bundled" else second
     target, draft = (f"demo/{role}" if name == "bundled" else str(second / role) for role in ("target", "draft"))
     models = ["--target", target, "--draft", draft]

@@ -1,7 +1,7 @@
 """Moving Triton's cache of compiled kernels: packed on one machine, unpacked on another.
 
-    python -m swiftspec.profiler.kernel_cache pack FOLDER ARCHIVE
-    python -m swiftspec.profiler.kernel_cache unpack FOLDER ARCHIVE
+    python -m tools.kernel_cache pack FOLDER ARCHIVE
+    python -m tools.kernel_cache unpack FOLDER ARCHIVE
 
 Its keys are contents, but each entry lists its files by their absolute paths, so Triton would not find a mere copy.
 Uses the standard library only, since it runs before packages are installed.
@@ -53,7 +53,7 @@ def unpack(folder: Path, archive: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Pack or unpack a cache, and print how many kernels it holds."""
-    parser = argparse.ArgumentParser(prog="python -m swiftspec.profiler.kernel_cache", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.kernel_cache", description=main.__doc__)
     parser.add_argument("what", choices=["pack", "unpack"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("archive", type=Path)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.profiler import forwards
-from swiftspec.profiler.forwards import forward_record, shape_of
 from swiftspec.profiler.op_timer import OpTimer
+from tools import forwards
+from tools.forwards import forward_record, shape_of
 
 
 def time_forward(**options: Any) -> dict[str, Any]:

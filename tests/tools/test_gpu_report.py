@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swiftspec.profiler.gpu_report import conclude, gather, main, summary
+from tools.gpu_report import conclude, gather, main, summary
 
 
 def record(kind: str, shape: str = "a shape", **figures: Any) -> dict[str, Any]:

@@ -13,18 +13,23 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
-from swiftspec.engine.process.gpu_streams import own_stream
-from swiftspec.engine.process.placement import ThreadExecutor
 from swiftspec.errors import EngineError
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
-from tests.engine.pairs import references
+from tests.engine.pairs import references, write_pair
 from tests.engine.processes import gone_within, workers
+from tools.shared_process import ThreadExecutor, own_stream
 
 PROMPT = tuple(range(1, 40))
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[Path, Path]:
+    """Directories of a target and a draft."""
+    return write_pair(tmp_path, architecture="llama")
 
 
 @contextmanager
@@ -41,10 +46,9 @@ def output(engine: Launcher, policy: Policy, sampler: Sampler) -> tuple[int, ...
 
 
 @two_cores
-def test_roles_are_threads_of_one_process_and_say_what_the_target_says(
-    pair: tuple[ModelRef, ModelRef], colocated: Launcher
-) -> None:
-    with threads(pair) as engine:
+def test_roles_are_threads_of_one_process_and_say_what_the_target_says(models: tuple[Path, Path]) -> None:
+    pair = references(models)
+    with start_engine(pair, Layout.COLOCATED) as colocated, threads(pair) as engine:
         target, draft = engine.processes
         assert target.pid == draft.pid
         assert not set(target.cores) & set(draft.cores)
