@@ -10,10 +10,11 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import Report
 from swiftspec.cli import console
-from swiftspec.cli.columns import percent, signed_percent, speed
+from swiftspec.cli.columns import count, percent, signed_percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import search
-from swiftspec.cli.say_drift import say_drift
+from swiftspec.cli.say_drift import regret, say_drift
+from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.planner.options import SearchOptions
 from swiftspec.policies import POLICIES
 from swiftspec.validation.measuring import measure_plan
@@ -78,19 +79,20 @@ def compare(
     made = planned.placed(Path("plan.json"))[0] if out is None else planned.save(out)
     # Regret refers to the choice, which is therefore always among them.
     candidates = [c for c in made.candidates.values() if c.policy in names or c is made.chosen]
-    report, interrupted = None, False
+    report, interrupted, contention = None, False, None
     if measuring is not None:
-        report, interrupted = measure_plan(
-            made,
-            plan_sha256=hashlib.sha256(made.to_bytes()).hexdigest(),
-            candidates=candidates,
-            source=str(out or profile),
-            prompts=spread(read_prompts(measuring.prompts), measuring.limit),
-            repeats=measuring.repeats,
-            basis=(planned.profile, planned.trace),
-            stages=console.progress,
-        )
-    _show(made, candidates, report, names)
+        with watch_contention() as contention:
+            report, interrupted = measure_plan(
+                made,
+                plan_sha256=hashlib.sha256(made.to_bytes()).hexdigest(),
+                candidates=candidates,
+                source=str(out or profile),
+                prompts=spread(read_prompts(measuring.prompts), measuring.limit),
+                repeats=measuring.repeats,
+                basis=(planned.profile, planned.trace),
+                stages=console.progress,
+            )
+    _show(made, candidates, report, names, contention)
     if plot is not None:
         from swiftspec.reports.figures import save_figure, tournament
 
@@ -107,33 +109,37 @@ def _names(policies: str) -> set[str]:
     return names
 
 
-def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str]) -> None:
+def _show(
+    made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str], contention: Contention | None
+) -> None:
     columns = ["policy", "split, shape", "tokens/s", "tokens/round", "target busy", "draft busy", "draft wasted"]
     if report is not None:
         columns[3:3] = ["measured", "error", *_again(report)]
     console.table(
         "Every policy at its best, fastest first", columns, [_row(c, report) for c in candidates], num_text_columns=2
     )
-    for reason, count in made.rejected.items():
+    for reason, number in made.rejected.items():
         if reason.partition(":")[0] in names - made.candidates.keys():
-            console.say(f"Not there: {reason} ({count} shapes)")
+            console.paragraph(f"Not there: {reason} ({count(number, 'shape')})")
     if report is not None:
-        console.say(
-            f"\n{report.num_prompts} prompts, {len(report.policies[0].repeats)} repetitions each. Median error over "
-            f"policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
-            f"{report.rank_correlation:.2f}; regret of the choice, {report.chosen}, {percent(report.regret)}"
+        console.paragraph()
+        console.paragraph(
+            f"{report.num_prompts} prompts, {count(len(report.policies[0].repeats), 'repetition')} each. Median error "
+            f"over policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
+            f"{report.rank_correlation:.2f}."
         )
+        console.paragraph(regret(report, contention))
         if (repeatability := report.order_repeatability) is not None:
             total, decided, agreeing = report.decided_pairs
-            console.say(
+            console.paragraph(
                 f"Two repetitions' measured orders correlate by {repeatability:.2f}. {decided} of {total} pairs of "
                 f"policies are ordered alike in all repetitions, {agreeing} of these as predicted"
             )
         say_drift(report)
         if agreement := report.retimed_agreement:
-            console.say(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+            console.paragraph(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
         if agreement := report.retraced_agreement:
-            console.say(f"Re-traced: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+            console.paragraph(f"Re-traced: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
 
 
 def _again(report: Report) -> list[str]:

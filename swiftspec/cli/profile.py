@@ -1,7 +1,7 @@
 """`swiftspec profile`: measures a model pair on this machine's devices."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,12 @@ def profile(
     plot: Path | None = None,
     json_path: Path | None = None,
     ranks: int = 1,
+    passes: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Profile:
     """Measure, print and save: the pair's forwards and, where `ops` says where to, the operations they consist of.
+
+    `passes` and `stop` are those of `measure_profile`.
 
     ValueError, and nothing saved, where measurements on a GPU contradict themselves and `accept_noise` is not given.
     """
@@ -52,7 +56,19 @@ def profile(
     _check_ranks(ranks, device, num_devices)
     pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
     op_rows = [] if ops is None else _measure_ops(pair, device, num_devices)
-    measured = _measure(pair, device, num_devices, ranks)
+    from swiftspec.profiler.steps import measure_profile
+
+    with console.progress("profile") as progress:
+        measured = measure_profile(
+            target=pair.target,
+            draft=pair.draft,
+            device=device,
+            num_devices=num_devices,
+            progress=progress,
+            ranks=ranks,
+            passes=passes,
+            stop=stop,
+        )
     _judge(measured, op_rows, _least_s(pair, device, op_rows), refuse=device == "cuda" and not accept_noise)
     measured.save(out)
     show_profile(measured)
@@ -167,20 +183,6 @@ def show_ops(rows: Sequence["OpRow"]) -> None:
     ]
     columns = ("operation", "shape", "dtype", "median us", "20 to 80 %", "GB/s", "of a copy's")
     console.table("Operations, their weights and caches read from memory", columns, lines, num_text_columns=3)
-
-
-def _measure(pair: Pair, device: str, num_devices: int, ranks: int) -> Profile:
-    from swiftspec.profiler.steps import measure_profile
-
-    with console.progress("profile") as progress:
-        return measure_profile(
-            target=pair.target,
-            draft=pair.draft,
-            device=device,
-            num_devices=num_devices,
-            progress=progress,
-            ranks=ranks,
-        )
 
 
 def show_profile(measured: Profile) -> None:

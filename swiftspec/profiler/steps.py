@@ -4,7 +4,7 @@ Groups that several ranks divide are measured as shards, and composed (see `divi
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -129,11 +129,20 @@ class _NoOpExecutor(LocalExecutor):
 
 @shared_fork_server()  # every pass has new processes; what they are forked off is loaded once
 def measure_profile(
-    *, target: ModelRef, draft: ModelRef, device: str, num_devices: int, progress: Progress, ranks: int = 1
+    *,
+    target: ModelRef,
+    draft: ModelRef,
+    device: str,
+    num_devices: int,
+    progress: Progress,
+    ranks: int = 1,
+    passes: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Profile:
     """Measure every group size and split of `num_devices` cores or GPUs.
 
-    ranks: on a CPU, compose the forwards of groups that so many processes divide, too.
+    ranks: on a CPU, compose the forwards of groups that so many processes divide, too. passes: as many as the device
+    needs if not given. stop: asked between passes, whether time has run out; one pass is always measured.
 
     Raises
     ------
@@ -152,10 +161,12 @@ def measure_profile(
     interrupted: list[Timeline] = []
     tp_groups = _CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
-    passes = PASSES if device == "cpu" else GPU_PASSES
+    passes = passes or (PASSES if device == "cpu" else GPU_PASSES)
     total = passes * len(benches) * per_engine
     stages = product(range(1, passes + 1), zip(benches, sweeps, strict=True))
     for done, (number, (bench, timelines)) in zip(range(0, total, per_engine), stages, strict=True):
+        if bench is benches[0] and number > 1 and stop is not None and stop():
+            break
         what = f"pass {number} of {passes}, {bench}"
         progress(done, total, f"{what}: loading")
         with bench.open(target=target, draft=draft, max_context=max_context) as engine:

@@ -1,0 +1,117 @@
+"""A first look at the machine: forwards of the bundled pair and a short simulation, timed in seconds."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.planned import Planned
+from swiftspec.profiler.forward_time import forward_seconds
+from swiftspec.profiler.steps import computed_spec
+from swiftspec.simulator.driver import simulate
+
+__all__ = ["Curve", "Gauge", "instructions", "take_gauge"]
+
+_ROWS = (1, 8, 32)
+_RECORDED = Path(__file__).parents[1] / "profiles" / "demo-sapphire-rapids-2-cores" / "plan.json"
+_SIMULATED = "serial_tree"
+_REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of one forward by number of rows, linear between those measured; they never fall as rows grow."""
+
+    seconds: Mapping[int, float]
+
+    def at(self, rows: float) -> float:
+        """Seconds of a forward of so many rows."""
+        (fewer, fewer_s), *others = sorted(self.seconds.items())
+        if not others:
+            return fewer_s
+        for (fewer, fewer_s), (more, more_s) in pairwise(sorted(self.seconds.items())):  # noqa: B007 - the last stays
+            if rows <= more:
+                break
+        return max(fewer_s, fewer_s + (rows - fewer) / (more - fewer) * (more_s - fewer_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """What the first look found.
+
+    Parameters
+    ----------
+    base, deep : Curve
+        Forwards of the bundled target as it is, and of the deepest that the demo may choose, on one core.
+    base_layers, deep_layers : int
+        How many layers these have.
+    draft : Curve
+        Forwards of the draft, on one core.
+    load_s : float
+        Seconds in which the deepest target is loaded.
+    simulation_s : float
+        Seconds of one core that simulating a recorded prompt takes.
+    num_devices : int
+        Cores.
+    """
+
+    base: Curve
+    deep: Curve
+    base_layers: int
+    deep_layers: int
+    draft: Curve
+    load_s: float
+    simulation_s: float
+    num_devices: int
+
+    def target_s(self, layers: int, rows: float) -> float:
+        """Seconds of a forward of the target with so many layers: a line through the two depths measured."""
+        if self.deep_layers == self.base_layers:
+            return self.deep.at(rows)
+        share = (layers - self.base_layers) / (self.deep_layers - self.base_layers)
+        return max(0.0, self.base.at(rows) + share * (self.deep.at(rows) - self.base.at(rows)))
+
+
+def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
+    """Time a target as it is and inflated, the draft, and a simulation."""
+    base = target.model_copy(update={"inflate": None})
+    start_s = time.perf_counter()
+    deep_s = forward_seconds(target, _ROWS)
+    load_s = time.perf_counter() - start_s
+    return Gauge(
+        base=Curve(forward_seconds(base, _ROWS)),
+        deep=Curve(deep_s),
+        base_layers=computed_spec(base).num_layers,
+        deep_layers=computed_spec(target).num_layers,
+        draft=Curve(forward_seconds(draft, _ROWS)),
+        load_s=load_s,
+        simulation_s=_simulation_seconds(),
+        num_devices=num_devices,
+    )
+
+
+def instructions() -> str:
+    """The vector instructions that torch uses here, such as `AVX512`."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def _simulation_seconds() -> float:
+    """Of one recorded prompt, in this process; the least of a few."""
+    recorded = Planned.load(_RECORDED)
+    candidate = recorded.plan.candidates[_SIMULATED]
+    seconds = []
+    for _ in range(_REPEATS):
+        start_s = time.perf_counter()
+        simulate(
+            candidate.build(),
+            degrees={role: len(group) for role, group in candidate.groups.items()},
+            profile=recorded.profile,
+            trace=recorded.trace,
+            prompt_indices=(0,),
+        )
+        seconds.append(time.perf_counter() - start_s)
+    return min(seconds)
