@@ -8,9 +8,9 @@ from pathlib import Path
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
-from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, percent, signed_percent, speed
+from swiftspec.cli.columns import count, percent, shape_of, signed_percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import search
 from swiftspec.cli.say_drift import regret, say_drift
@@ -19,7 +19,7 @@ from swiftspec.planner.options import SearchOptions
 from swiftspec.policies import POLICIES
 from swiftspec.validation.measuring import measure_plan
 
-__all__ = ["compare", "measuring"]
+__all__ = ["compare", "measuring", "show_comparison"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def compare(
                 basis=(planned.profile, planned.trace),
                 stages=console.progress,
             )
-    _show(made, candidates, report, names, contention)
+    show_comparison(made, candidates, report, names, contention)
     if plot is not None:
         from swiftspec.reports.figures import save_figure, tournament
 
@@ -109,15 +109,12 @@ def _names(policies: str) -> set[str]:
     return names
 
 
-def _show(
+def show_comparison(
     made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str], contention: Contention | None
 ) -> None:
-    columns = ["policy", "split, shape", "tokens/s", "tokens/round", "target busy", "draft busy", "draft wasted"]
-    if report is not None:
-        columns[3:3] = ["measured", "error", *_again(report)]
-    console.table(
-        "Every policy at its best, fastest first", columns, [_row(c, report) for c in candidates], num_text_columns=2
-    )
+    """Tables of speeds and of rounds, what is not there and why, and how good the predictions were."""
+    _show_speeds(candidates, report)
+    _show_rounds(candidates, report)
     for reason, number in made.rejected.items():
         if reason.partition(":")[0] in names - made.candidates.keys():
             console.paragraph(f"Not there: {reason} ({count(number, 'shape')})")
@@ -148,28 +145,57 @@ def _again(report: Report) -> list[str]:
     return ["re-timed"] * bool(report.drift) + ["re-traced"] * is_retraced
 
 
-def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
-    metrics = candidate.prediction.metrics
-    name, _, rest = candidate.describe().partition(" ")
-    measured: tuple[str, ...] = ()
+def _show_speeds(candidates: Sequence[Candidate], report: Report | None) -> None:
+    """Predicted speeds and, where there are any, measured ones, with what predictions are off by."""
+    columns = ["policy", "split", "tokens/s"]
     if report is not None:
-        (policy,) = (policy for policy in report.policies if policy.policy == candidate.policy)
-        metrics = policy.measured_metrics
-        measured = (speed(metrics.figures.tokens_per_s), signed_percent(policy.error.tokens_per_s))
-        errors = {"re-timed": policy.retimed_error, "re-traced": None}
-        if policy.retraced_error is not None:
-            errors["re-traced"] = policy.retraced_error.tokens_per_s
-        measured += tuple("" if (e := errors[name]) is None else signed_percent(e) for name in _again(report))
-    return (
-        name,
-        rest,
-        speed(candidate.prediction.metrics.figures.tokens_per_s),
-        *measured,
-        f"{metrics.figures.tokens_per_round:.2f}",
-        percent(metrics.target_busy),
-        percent(metrics.draft_busy) if metrics.wasted_draft is not None else "",
-        percent(metrics.wasted_draft) if metrics.wasted_draft is not None else "",
-    )
+        columns += ["measured", "error", *_again(report)]
+    rows = [
+        (
+            candidate.policy,
+            candidate.split,
+            speed(candidate.prediction.metrics.figures.tokens_per_s),
+            *([] if report is None else _errors(_of(candidate, report), report)),
+        )
+        for candidate in candidates
+    ]
+    shapes = [shape_of(candidate) for candidate in candidates]
+    console.table("Every policy at its best, fastest first", columns, rows, num_text_columns=2, remarks=shapes)
+
+
+def _show_rounds(candidates: Sequence[Candidate], report: Report | None) -> None:
+    """What rounds bring, and how busy they keep the models: as measured where there is a report."""
+    rows = []
+    for candidate in candidates:
+        metrics = candidate.prediction.metrics if report is None else _of(candidate, report).measured_metrics
+        drafts = metrics.wasted_draft is not None
+        rows.append(
+            (
+                candidate.policy,
+                f"{metrics.figures.tokens_per_round:.2f}",
+                percent(metrics.target_busy),
+                percent(metrics.draft_busy) if drafts else "",
+                percent(metrics.wasted_draft) if metrics.wasted_draft is not None else "",
+            )
+        )
+    columns = ("policy", "tokens/round", "target busy", "draft busy", "draft wasted")
+    console.table(f"Rounds, as {'predicted' if report is None else 'measured'}", columns, rows)
+
+
+def _of(candidate: Candidate, report: Report) -> PolicyReport:
+    return next(policy for policy in report.policies if policy.policy == candidate.policy)
+
+
+def _errors(policy: PolicyReport, report: Report) -> list[str]:
+    """Measured speed, the prediction's error, and those of predictions made again."""
+    retraced = None if policy.retraced_error is None else policy.retraced_error.tokens_per_s
+    errors = {"re-timed": policy.retimed_error, "re-traced": retraced}
+    again = [errors[name] for name in _again(report)]
+    return [
+        speed(policy.measured.tokens_per_s),
+        signed_percent(policy.error.tokens_per_s),
+        *("" if error is None else signed_percent(error) for error in again),
+    ]
 
 
 def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.cli import console
-from swiftspec.cli.columns import milliseconds, percent
+from swiftspec.cli.columns import count, milliseconds, percent
 from swiftspec.demo.budget import (
     STAGES,
     Choice,
@@ -120,14 +120,14 @@ class Course:
         gauge, choice = self._gauge, self.choice
         whole_s = sum(self._expected_s.values())
         console.paragraph(
-            f"{gauge.num_devices} cores with {instructions()}. A forward of {_ROWS} rows on one takes "
+            f"{count(gauge.num_devices, 'core')} with {instructions()}. A forward of {_ROWS} rows on one takes "
             f"{milliseconds(gauge.base.at(_ROWS))} ms of the bundled target, "
             f"{milliseconds(gauge.deep.at(_ROWS))} ms of one with {gauge.deep_layers} layers."
         )
         self._show_contention("first look", "takes longer and is less accurate")
         console.paragraph(
-            f"Chosen: a target of {choice.layers} layers, profiled in {choice.passes} passes; {choice.traced} prompts "
-            f"traced; {choice.validated} validated, {choice.repeats} times. Expected: {whole_s / 60:.1f} minutes of "
+            f"Chosen: a target of {choice.layers} layers, profiled in {choice.passes} {'pass' if choice.passes == 1 else 'passes'}; "
+            f"{choice.traced} prompts traced; {choice.validated} validated in {count(choice.repeats, 'repetition')}. Expected: {whole_s / 60:.1f} minutes of "
             f"{self._budget_s / 60:g}."
         )
         if whole_s > self._budget_s:

@@ -203,16 +203,17 @@ def show_profile(measured: Profile) -> None:
         )
         for step in sorted(steps, key=_order)
     ]
-    console.say(f"target  {measured.target}")
-    console.say(f"draft   {measured.draft}")
-    console.say(f"device  {measured.origin.device}")
+    console.fields(target=measured.target, draft=measured.draft, device=measured.origin.device)
     columns = ("forward", "degree", "peer", "", "rows", "median ms", "p97.5 ms", "tokens/s at most")
     console.table(f"Whole forwards behind a prefix of {context} tokens", columns, rows)
     show_checks(measured, context)
     origins = Counter(str(point.provenance) for point in (*measured.steps, *measured.host))
     samples = sum(point.num_samples for point in (*measured.steps, *measured.host))
     known = ", ".join(f"{count} {origin}" for origin, count in origins.items())
-    console.say(f"\n{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}")
+    console.paragraph()
+    console.paragraph(
+        f"{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}"
+    )
 
 
 def show_checks(measured: Profile, context: int) -> None:
@@ -238,7 +239,7 @@ def show_checks(measured: Profile, context: int) -> None:
     for collective in measured.collectives:
         known = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in collective.seconds.items())
         group = named_group(collective.degree, collective.ranks)
-        console.say(f"An all-reduce of the {collective.role} on {group}: {known}")
+        console.paragraph(f"An all-reduce of the {collective.role} on {group}: {known}")
 
 
 def checked_steps(measured: Profile) -> list[tuple[StepPoint, StepPoint]]:

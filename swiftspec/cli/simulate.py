@@ -49,7 +49,7 @@ def simulate(
         errors=errors,
     )
     metrics = measure(timelines)
-    console.say(f"Simulated {candidate.describe()} on {len(trace.prompts)} traced prompts{_twice(errors)}")
+    console.paragraph(f"Simulated {candidate.describe()} on {len(trace.prompts)} traced prompts{_twice(errors)}")
     show_metrics(metrics)
     if timeline is not None:
         save_timelines(timeline, timelines)

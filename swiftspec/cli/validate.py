@@ -91,9 +91,13 @@ def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:
 
 def show_report(report: Report, made: Plan, contention: Contention | None = None) -> None:
     """The table of predicted against measured, and what follows from it."""
-    columns = ("policy", "split, shape", "figure", "predicted", "measured", "error")
-    rows = [row for policy in report.policies for row in _rows(policy)]
-    console.table("Predicted against measured", columns, rows, num_text_columns=3)
+    columns = ("policy", "split", "figure", "predicted", "measured", "error")
+    rows, shapes = [], []
+    for policy in report.policies:
+        of_policy = _rows(policy)
+        rows += of_policy
+        shapes += [*[""] * (len(of_policy) - 1), policy.candidate.partition(" (")[2].removesuffix(")")]
+    console.table("Predicted against measured", columns, rows, num_text_columns=3, remarks=shapes)
     chosen = next(policy for policy in report.policies if policy.policy == report.chosen)
     metrics = chosen.measured_metrics
     console.paragraph()
@@ -142,7 +146,7 @@ def _say_speedups(report: Report, chosen: PolicyReport) -> None:
 
 def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
     predicted, measured, error = report.predicted, report.measured, report.error
-    name, _, rest = report.candidate.partition(" ")
+    name, _, split = report.candidate.partition(" (")[0].partition(" ")
     margin = "" if report.error_margin is None else f" ± {percent(report.error_margin)}"
     again: list[tuple[str, ...]] = []
     if report.retimed is not None and report.retimed_error is not None:
@@ -152,7 +156,7 @@ def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
     return [
         (
             name,
-            rest,
+            split,
             "tokens/s",
             speed(predicted.tokens_per_s),
             speed(measured.tokens_per_s),
