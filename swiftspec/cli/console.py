@@ -196,7 +196,7 @@ def table(
     _say_lines(head)
     with _results() as file:
         if file.isatty():
-            say(f"  {'─' * (max(map(len, lines)) - 2)}")
+            say(f"  {'─' * (min(line_width(), max(map(len, lines))) - 2)}")
     for row, remark in zip(body, remarked, strict=True):
         _say_lines(row)
         for line in _remark(remark):

@@ -126,9 +126,9 @@ class Course:
         )
         self._show_contention("first look", "takes longer and is less accurate")
         console.paragraph(
-            f"Chosen: a target of {choice.layers} layers, profiled in {choice.passes} {'pass' if choice.passes == 1 else 'passes'}; "
-            f"{choice.traced} prompts traced; {choice.validated} validated in {count(choice.repeats, 'repetition')}. Expected: {whole_s / 60:.1f} minutes of "
-            f"{self._budget_s / 60:g}."
+            f"Chosen: a target of {choice.layers} layers; passes of the profile: {choice.passes}; prompts traced: "
+            f"{choice.traced}; prompts validated: {choice.validated}, repetitions: {choice.repeats}. "
+            f"Expected: {whole_s / 60:.1f} of {self._budget_s / 60:g} minutes."
         )
         if whole_s > self._budget_s:
             console.paragraph("That is the least that says something; it takes longer than the budget here.")
