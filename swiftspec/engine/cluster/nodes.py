@@ -157,6 +157,11 @@ class RemoteWorker:
         self.hang_up()
 
     @property
+    def state(self) -> str:
+        """Where it is; its node knows more."""
+        return f"on node {self.node}"
+
+    @property
     def has_ended(self) -> bool:
         """True: nothing here waits for another node's process."""
         return True

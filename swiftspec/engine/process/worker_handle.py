@@ -10,6 +10,7 @@ from typing import Protocol
 from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
+from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
 __all__ = ["LocalWorker", "Worker", "WorkerLostError", "check_report", "start_process"]
@@ -56,6 +57,10 @@ class Worker(Protocol):
 
     def kill(self) -> None:
         """End it at once; `has_ended` says when that is done."""
+
+    @property
+    def state(self) -> str:
+        """What is known of it before its first report, as `process 123, suspended`."""
 
     @property
     def has_ended(self) -> bool:
@@ -130,6 +135,12 @@ class LocalWorker:
     def kill(self) -> None:
         self.hang_up()
         self._process.kill()
+
+    @property
+    def state(self) -> str:
+        if (pid := self._process.pid) is None:
+            return "not yet forked"
+        return f"process {pid}, {'suspended' if is_stopped(pid) else 'running'}"
 
     @property
     def has_ended(self) -> bool:
