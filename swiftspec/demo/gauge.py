@@ -1,4 +1,7 @@
-"""A first look at the machine: forwards of the bundled pair and a short simulation, timed in seconds."""
+"""A first look at the machine: forwards of the bundled pair and a short simulation, timed in seconds.
+
+Torch is imported when it is called.
+"""
 
 import time
 from collections.abc import Mapping
@@ -6,13 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import torch
-
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.planned import Planned
-from swiftspec.profiler.forward_time import forward_seconds
-from swiftspec.profiler.steps import computed_spec
-from swiftspec.simulator.driver import simulate
 
 __all__ = ["Curve", "Gauge", "instructions", "take_gauge"]
 
@@ -78,6 +75,9 @@ class Gauge:
 
 def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
     """Time a target as it is and inflated, the draft, and a simulation."""
+    from swiftspec.profiler.forward_time import forward_seconds
+    from swiftspec.profiler.steps import computed_spec
+
     base = target.model_copy(update={"inflate": None})
     start_s = time.perf_counter()
     deep_s = forward_seconds(target, _ROWS)
@@ -96,11 +96,16 @@ def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
 
 def instructions() -> str:
     """The vector instructions that torch uses here, such as `AVX512`."""
+    import torch
+
     return torch.backends.cpu.get_cpu_capability()
 
 
 def _simulation_seconds() -> float:
     """Of one recorded prompt, in this process; the least of a few."""
+    from swiftspec.artifacts.planned import Planned
+    from swiftspec.simulator.driver import simulate
+
     recorded = Planned.load(_RECORDED)
     candidate = recorded.plan.candidates[_SIMULATED]
     seconds = []

@@ -27,13 +27,25 @@ from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
-from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import Role
-from swiftspec.policies.mirror import Mirror
-from swiftspec.policies.serial import SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
 from swiftspec.profiler.device_name import origin_on
+from swiftspec.profiler.grids import (
+    CONTEXTS,
+    DRAFT_ROWS,
+    GPU_CONTEXTS,
+    GPU_DRAFT_ROWS,
+    GPU_HALVES_ROWS,
+    GPU_PASSES,
+    GPU_TARGET_ROWS,
+    HALVES_ROWS,
+    HOST_SHAPES,
+    HOST_TOKENS,
+    PASSES,
+    REPEATS,
+    SWEEPS,
+    TARGET_ROWS,
+)
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
@@ -41,37 +53,6 @@ from swiftspec.progress import Progress
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweep", "step_points"]
 
-TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
-DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
-HALVES_ROWS = (2, 4, 6, 8, 12)
-CONTEXTS = (16, 64, 256, 640)
-# A GPU's forwards are made for these numbers of rows; the smallest that holds them runs those between.
-GPU_TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64)
-GPU_DRAFT_ROWS = (1, 2, 4, 8, 16, 32)
-GPU_HALVES_ROWS = (2, 4, 8, 16)
-GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
-# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes. A GPU
-# is nobody else's, and recording its forwards takes longer than measuring them.
-PASSES, GPU_PASSES = 3, 1
-REPEATS = 3
-SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
-# As a plan would run them: its trees are ordered at a fitted temperature, which every candidate costs the host.
-_FITTED = 0.5
-HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
-    Layout.DISAGGREGATED: (
-        SwiftSpec(verify_rows=4, expand_rows=1, draft_temperature=_FITTED),
-        SwiftSpec(verify_rows=8, expand_rows=4, draft_temperature=_FITTED),
-        SwiftSpec(verify_rows=16, expand_rows=8, num_candidates=15, draft_temperature=_FITTED),
-        Mirror(num_draft_tokens=4, guesses=1),
-    ),
-    Layout.COLOCATED: (
-        SerialTree(verify_rows=4, expand_rows=1, expansions=4, draft_temperature=_FITTED),
-        SerialTree(verify_rows=8, expand_rows=4, expansions=4, draft_temperature=_FITTED),
-        SerialTree(verify_rows=16, expand_rows=8, expansions=4, draft_temperature=_FITTED),
-        EasySpec(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
-    ),
-}
-HOST_TOKENS = 48
 _SLACK = 512  # slots of the cache beyond the longest context: rows, and the tokens of a request
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards makes one look cold, too
 

@@ -40,7 +40,7 @@ def recorded(name: str = "demo-sapphire-rapids-2-cores") -> Planned:
     return Planned(
         plan=planned.plan.model_copy(update=models),
         profile=planned.profile.model_copy(update=models),
-        trace=dataclasses.replace(planned.trace, **models),
+        trace=dataclasses.replace(planned.trace, target=LONG, draft=LONG),
     )
 
 
@@ -75,6 +75,12 @@ def plan_verb() -> None:
     show_drafts({NAME: recorded(), PATH: recorded(), "small": ValueError(f"{NAME} and more " * 9)})
 
 
+def profile_verb() -> None:
+    for name in ("demo-sapphire-rapids-2-cores", "demo-zen4-2-ranks"):
+        show_profile(recorded(name).profile)
+    show_ops([op_row()])
+
+
 def compare_verb() -> None:
     made = recorded().plan
     for measured in (None, report()):
@@ -88,11 +94,7 @@ VERBS: Mapping[str, Callable[[], object]] = {
     "backtest": lambda: show_backtest(backtested()),
     "models": lambda: main(["models"]),
     "devices": lambda: main(["devices"]),
-    "profile": lambda: (
-        show_profile(recorded().profile),
-        show_profile(recorded("demo-zen4-2-ranks").profile),
-        show_ops([op_row()]),
-    ),
+    "profile": profile_verb,
     "trace": lambda: show_trace(recorded().trace),
     "simulate": lambda: main(["simulate", "--plan", str(PROFILES / "demo-sapphire-rapids-2-cores" / "plan.json")]),
 }

@@ -13,9 +13,9 @@ from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
 from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
-__all__ = ["LocalWorker", "Worker", "WorkerLostError", "check_report", "start_process"]
+__all__ = ["ENDS_WITHIN_S", "LocalWorker", "Worker", "WorkerLostError", "check_report", "start_process"]
 
-_ENDS_WITHIN_S = 0.2
+ENDS_WITHIN_S = 0.2
 _KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
 _LOOK_EVERY_S = 0.02
 
@@ -119,7 +119,7 @@ class LocalWorker:
         return check_report(report)
 
     def _lost(self) -> WorkerLostError:
-        code = self._process.exit_code(within_s=_ENDS_WITHIN_S)
+        code = self._process.exit_code(within_s=ENDS_WITHIN_S)
         if self._process.has_started:
             return WorkerLostError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}", was_started=True)
         why = self._process.refusal or "the fork server, which starts the engine's processes, ended"
@@ -148,7 +148,7 @@ class LocalWorker:
 
     def close(self) -> None:
         self.hang_up()
-        if not self._process.await_end(within_s=_ENDS_WITHIN_S):
+        if not self._process.await_end(within_s=ENDS_WITHIN_S):
             self._process.kill()
             self._process.await_end(within_s=_KILLED_WITHIN_S)
 
