@@ -39,7 +39,7 @@ _RESUMED_ROWS = 6
 # Beside forwards: importing torch and forking, in simulations of a prompt, which grow with a machine's slowness alike.
 _START_SIMULATIONS = 600
 # A search simulates so many prompts, of which some on every prompt traced.
-_SEARCH_SIMULATIONS, _FINAL_SIMULATIONS_PER_PROMPT = 5000, 40
+_SEARCH_SIMULATIONS, _FINAL_SIMULATIONS_PER_PROMPT = 4600, 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ def machine(slowness: float, *, forwards: float = 1.0, num_devices: int = 2) -> 
     )
 
 
-FAST, SLOW, VERY_SLOW = machine(1.0), machine(1.3, forwards=5.0), machine(3.0, forwards=8.0)
+FAST, SLOW, VERY_SLOW = machine(1.0), machine(1.3, forwards=5.0), machine(3.0, forwards=6.0)
 
 
 def total_s(gauge: Gauge, choice: Choice) -> float:

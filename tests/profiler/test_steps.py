@@ -11,7 +11,7 @@ from swiftspec.policies import Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profiler import steps
+from swiftspec.profiler import grids, steps
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
 from tests.engine.pairs import references, write_pair
@@ -159,7 +159,7 @@ def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
     for layout in (Layout.COLOCATED, Layout.DISAGGREGATED):
         sweep = steps.new_sweep(layout, repeats=1, device="cuda")
         assert max(sweep.target_rows, sweep.draft_rows) <= TREE_SLOTS["cuda"]
-    assert {*steps.GPU_TARGET_ROWS, *steps.GPU_DRAFT_ROWS, *steps.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
+    assert {*grids.GPU_TARGET_ROWS, *grids.GPU_DRAFT_ROWS, *grids.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
 
 
 def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:
@@ -171,7 +171,7 @@ def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> Non
 
 def test_host_costs_are_those_of_trees_as_plans_run_them() -> None:
     """Ordered at a fitted temperature, with as many candidates as the search keeps: both cost the host time."""
-    shapes = [shape for layout in steps.HOST_SHAPES.values() for shape in layout if hasattr(shape, "draft_temperature")]
+    shapes = [shape for layout in grids.HOST_SHAPES.values() for shape in layout if hasattr(shape, "draft_temperature")]
     assert len(shapes) >= 6
     for shape in shapes:
         assert shape_of(shape)["draft_temperature"] != 1.0, shape
