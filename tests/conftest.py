@@ -9,6 +9,8 @@ import torch
 
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 
+pytest_plugins = ["pytester"]  # runs pytest itself, for the plugin of this package
+
 if not torch.cuda.is_available():
     # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
     os.environ.setdefault("TRITON_INTERPRET", "1")  # 0 to compile what the tests launch, for a GPU elsewhere

@@ -16,7 +16,7 @@ from swiftspec.cli.plan import search
 from swiftspec.cli.say_drift import regret, say_drift
 from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.planner.options import SearchOptions
-from swiftspec.policies import POLICIES
+from swiftspec.policies import policy_class, policy_names
 from swiftspec.validation.measuring import measure_plan
 
 __all__ = ["compare", "measuring", "show_comparison"]
@@ -103,9 +103,14 @@ def compare(
 
 
 def _names(policies: str) -> set[str]:
-    names = set(POLICIES) if policies == "all" else {name.strip() for name in policies.split(",")}
-    if unknown := names - POLICIES.keys():
-        raise ValueError(f"--policies has {min(unknown)!r}; expected all or some of {', '.join(POLICIES)}")
+    known = policy_names()
+    if policies == "all":
+        return set(known)
+    names = {name.strip() for name in policies.split(",")}
+    if unknown := names - set(known):
+        raise ValueError(f"--policies has {min(unknown)!r}; expected all or some of {', '.join(known)}")
+    for name in sorted(names):
+        policy_class(name)  # one that was asked for has to be usable
     return names
 
 

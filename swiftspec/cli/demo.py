@@ -18,7 +18,7 @@ from swiftspec.demo.budget import LADDER, Scope, restricted
 from swiftspec.devices.local import num_devices_here
 from swiftspec.files.reading import read_json
 from swiftspec.models.spec import model_directory
-from swiftspec.stages import resolve
+from swiftspec.profiler.pair import resolve
 
 __all__ = ["demo"]
 

@@ -5,7 +5,16 @@ import re
 __all__ = ["in_flags"]
 
 _OWN = {"num_devices": "--devices", "num_jobs": "--jobs"}  # all others are called alike
-_SNAKE = ("draft_quant", "max_new_tokens", "num_devices", "num_jobs", "op_tables", "output_tokens")
+_SNAKE = (
+    "acceptance_method",
+    "accept_noise",
+    "draft_quant",
+    "max_new_tokens",
+    "num_devices",
+    "num_jobs",
+    "op_tables",
+    "output_tokens",
+)
 _WORDS = (
     "acceptance",
     "backend",
@@ -17,6 +26,7 @@ _WORDS = (
     "engine",
     "policy",
     "quant",
+    "ranks",
     "target",
 )
 # Words of everyday use are fields only where a sentence begins with what they are.

@@ -12,7 +12,7 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (validate, report, models, devices, compare, inflate, demo):
+    for verb in (validate, report, models, devices, policies, compare, inflate, demo):
         app.command()(verb)
     app.command("import")(import_tables)
     app.command()(backtest)
@@ -93,6 +93,18 @@ def devices(*, json: flags.Json = None) -> None:
     from swiftspec.cli.listing import list_devices
 
     list_devices(json_path=json)
+
+
+def policies(*, json: flags.Json = None) -> None:
+    """List the policies, those of other installed packages included.
+
+    \b
+    Example:
+      swiftspec policies --json policies.json
+    """
+    from swiftspec.cli.listing import list_policies
+
+    list_policies(json_path=json)
 
 
 def compare(

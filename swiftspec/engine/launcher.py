@@ -12,6 +12,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
+from swiftspec.engine.checks import ContextLimit, check_acceptance
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.interrupts import interrupts_noted
@@ -365,18 +366,10 @@ class Launcher:
             raise ValueError(
                 f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self.target_groups}"
             )
-        if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
-            raise ValueError(
-                f"acceptance is {sampler.acceptance} at temperature {sampler.temperature}, but policy {policy.name} is "
-                f"{policy.layout}: draft probabilities are not sent between processes"
-            )
+        check_acceptance(policy, sampler)
         if (rows := max(policy.draft_rows, policy.target_rows)) > self._tree_slots:
             raise ValueError(
                 f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {self._tree_slots}"
             )
-        length = len(request.prompt) + request.max_new_tokens
-        if length > self.max_context:
-            raise ValueError(
-                f"prompt has {len(request.prompt)} tokens; with max_new_tokens {request.max_new_tokens} "
-                f"that is over the context of {self.max_context}"
-            )
+        limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
+        limit.check(len(request.prompt), request.max_new_tokens)

@@ -115,6 +115,17 @@ class Deployment:
         Of each request; 256 if not given.
     op_tables : Path, optional
         As `swiftspec import` writes them; those that come with the package if not given.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, with the closest ones, or a number is out of range.
+
+    Examples
+    --------
+    >>> h800 = swiftspec.Deployment(device="h800", num_devices=8, quant="int4")
+    >>> h800.device, h800.spec.memory_bytes
+    ('h800-sxm', ...)
     """
 
     device: str
@@ -152,10 +163,12 @@ class Deployment:
 
     @property
     def spec(self) -> DeviceSpec:
+        """One device: bytes, bytes per second, FLOP per second."""
         return named_device(self.device)
 
     @property
     def cluster(self) -> ClusterSpec:
+        """All devices, and the links between them."""
         return ClusterSpec(device=self.spec, num_devices=self.num_devices)
 
     @cached_property
@@ -170,8 +183,18 @@ class Deployment:
                 raise ValueError(f"engine is {self.engine}; the op tables of {self.device} hold {', '.join(known)}")
         return kernels_of(self.device, framework=self.engine if self.engine in _SERVING else None, path=self.op_tables)
 
-    def profile(self, target: PlannedModel, draft: PlannedModel, *, max_context: int) -> Profile:
-        """Composed of the kernels, and in int4 of published forwards, for prefixes of so many tokens at most."""
+    def profile(self, target: PlannedModel | str, draft: PlannedModel | str, *, max_context: int) -> Profile:
+        """How long forwards of a pair take, composed of the kernels, and in int4 of published forwards.
+
+        Parameters
+        ----------
+        target, draft : PlannedModel or str
+            Models, or names of them, as `plan` takes them.
+        max_context : int
+            Tokens of the longest prefix.
+        """
+        target = PlannedModel.of(Role.TARGET, target) if isinstance(target, str) else target
+        draft = PlannedModel.of(Role.DRAFT, draft) if isinstance(draft, str) else draft
         from swiftspec.costmodel.compose import compose_profile
         from swiftspec.costmodel.forward import Host
 

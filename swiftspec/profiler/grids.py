@@ -1,4 +1,4 @@
-"""What a profile measures: row counts, contexts, how often, and the policies that are run for host costs."""
+"""What a profile measures on cores: row counts, contexts, how often, and the policies that are run for host costs."""
 
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.easyspec import EasySpec
@@ -9,11 +9,6 @@ from swiftspec.policies.swiftspec import SwiftSpec
 __all__ = [
     "CONTEXTS",
     "DRAFT_ROWS",
-    "GPU_CONTEXTS",
-    "GPU_DRAFT_ROWS",
-    "GPU_HALVES_ROWS",
-    "GPU_PASSES",
-    "GPU_TARGET_ROWS",
     "HALVES_ROWS",
     "HOST_SHAPES",
     "HOST_TOKENS",
@@ -27,14 +22,8 @@ TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
 HALVES_ROWS = (2, 4, 6, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
-# A GPU's forwards are made for these numbers of rows; the smallest that holds them runs those between.
-GPU_TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64)
-GPU_DRAFT_ROWS = (1, 2, 4, 8, 16, 32)
-GPU_HALVES_ROWS = (2, 4, 8, 16)
-GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
-# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes. A GPU
-# is nobody else's, and recording its forwards takes longer than measuring them.
-PASSES, GPU_PASSES = 3, 1
+# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
+PASSES = 3
 REPEATS = 3
 SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
 # As a plan would run them: its trees are ordered at a fitted temperature, which every candidate costs the host.

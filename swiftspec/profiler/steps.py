@@ -19,6 +19,7 @@ from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.placement import LocalExecutor
@@ -33,11 +34,6 @@ from swiftspec.profiler.device_name import origin_on
 from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
-    GPU_CONTEXTS,
-    GPU_DRAFT_ROWS,
-    GPU_HALVES_ROWS,
-    GPU_PASSES,
-    GPU_TARGET_ROWS,
     HALVES_ROWS,
     HOST_SHAPES,
     HOST_TOKENS,
@@ -53,6 +49,12 @@ from swiftspec.progress import Progress
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweep", "step_points"]
 
+# A GPU's forwards are captured for these numbers of rows; the smallest that holds them runs those between.
+GPU_TARGET_ROWS = CAPTURE_SIZES
+GPU_DRAFT_ROWS = tuple(rows for rows in CAPTURE_SIZES if rows <= 32)
+GPU_HALVES_ROWS = tuple(rows for rows in CAPTURE_SIZES if 2 <= rows <= 16)
+GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
+GPU_PASSES = 1  # a GPU is nobody else's, and recording its forwards takes longer than measuring them
 _SLACK = 512  # slots of the cache beyond the longest context: rows, and the tokens of a request
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards makes one look cold, too
 
@@ -313,28 +315,29 @@ def step_points(
     *,
     ranks: Mapping[Role, int],
 ) -> Iterator[StepPoint]:
-    """Forwards of the timelines, by kind, rows and context (the request's id); a draft's, warm and cold.
+    """Forwards of the timelines, by kind, rows and context (the request's id), warm and cold.
 
+    A target on its own group always counts as warm: nothing runs between its forwards.
     groups, ranks: as the engine had them that they are of.
     """
     samples: dict[tuple[Role, Phase, bool, int, int], list[float]] = defaultdict(list)
+    colocated = layout is not Layout.DISAGGREGATED
     for timeline in timelines:
         for span, cold in _forwards(timeline):
             context = 0 if span.phase is Phase.PREFILL else int(timeline.request)
-            cold = cold and span.phase in DRAFTING
+            cold = cold and (span.phase in DRAFTING or (colocated and span.phase is Phase.VERIFY))
             samples[span.model, span.phase, cold, span.rows, context].append(span.end_s - span.start_s)
-    peer_busy = layout is Layout.DISAGGREGATED
     for (role, phase, cold, rows, context), seconds in samples.items():
         if cold and len(seconds) < LEAST_COLD_SAMPLES:
             continue
         latency = Latency.of_samples(seconds, Provenance.MEASURED)
-        holder = role if peer_busy else Role.TARGET
+        holder = Role.TARGET if colocated else role
         yield StepPoint(
             role=role,
             phase=phase,
             degree=len(groups[holder]),
             ranks=ranks.get(holder, 1),
-            peer_busy=peer_busy,
+            peer_busy=not colocated,
             cold=cold,
             rows=rows,
             context=context,

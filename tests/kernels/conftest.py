@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.kernels.compiling import Compiled
 from tests.kernels.gate import compiled
+from tools.compiling import Compiled
 
 GATES = Path(__file__).parent / "gates"
 

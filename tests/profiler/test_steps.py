@@ -56,6 +56,20 @@ def test_a_draft_that_waited_is_cold() -> None:
     assert points[False].latency.median_s == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize(("layout", "num_cold"), [(Layout.COLOCATED, 7), (Layout.DISAGGREGATED, 0)])
+def test_a_target_is_cold_after_the_drafts_that_share_its_devices(layout: Layout, num_cold: int) -> None:
+    spans = []
+    for i in range(8):
+        t = float(i)
+        spans += [
+            Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 4, 0, t, t + 0.02),
+            Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 4, 0, t + 0.0205, t + 0.0305),
+        ]
+    points = {point.cold: point for point in step_points([timeline(*spans)], GROUPS, layout, ranks={})}
+    assert points[False].num_samples == 16 - num_cold
+    assert (points[True].num_samples if num_cold else 0) == num_cold
+
+
 def test_a_message_costs_what_verifications_with_more_of_them_take_longer() -> None:
     spans = []
     for i in range(16):
@@ -139,7 +153,7 @@ def test_row_grids_cover_what_the_policies_ask_for() -> None:
     from swiftspec.policies import POLICIES
 
     shapes = [shape for policy in POLICIES.values() for shape in policy.search_space()]
-    assert max(shape.target_rows for shape in shapes) <= max(steps.TARGET_ROWS)
+    assert max(shape.target_rows for shape in shapes) <= max(grids.TARGET_ROWS)
 
 
 def test_gpus_are_measured_in_groups_and_splits_of_all_sizes() -> None:
@@ -159,7 +173,7 @@ def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
     for layout in (Layout.COLOCATED, Layout.DISAGGREGATED):
         sweep = steps.new_sweep(layout, repeats=1, device="cuda")
         assert max(sweep.target_rows, sweep.draft_rows) <= TREE_SLOTS["cuda"]
-    assert {*grids.GPU_TARGET_ROWS, *grids.GPU_DRAFT_ROWS, *grids.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
+    assert {*steps.GPU_TARGET_ROWS, *steps.GPU_DRAFT_ROWS, *steps.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
 
 
 def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import ExitStack
 from typing import Protocol
 
-from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
+from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
 from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
-__all__ = ["ENDS_WITHIN_S", "LocalWorker", "Worker", "WorkerLostError", "check_report", "start_process"]
+__all__ = ["ENDS_WITHIN_S", "LocalWorker", "StartedProcess", "Worker", "WorkerLostError", "check_report"]
 
 ENDS_WITHIN_S = 0.2
 _KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
@@ -70,25 +69,26 @@ class Worker(Protocol):
         """Hang up, and end the process if that does not; waits for its end no longer than a bound."""
 
 
-def start_process(fork_server: ForkServer, num_threads: int) -> tuple[ForkedProcess, list[PipeEnd]]:
-    """A process that is being started, and a pipe to each of its threads. EngineError if it cannot be."""
-    try:
-        pipes = [pipe() for _ in range(num_threads)]
-    except OSError as error:
-        raise EngineError(f"a process cannot be started ({error.strerror})") from error
-    with ExitStack() as unless_started, ExitStack() as stack:
-        for ours, their_end in pipes:
-            unless_started.callback(ours.close)
-            stack.enter_context(their_end)
-        process = fork_server.start([their_end.fileno() for _, their_end in pipes])
-        unless_started.pop_all()
-    return process, [ours for ours, _ in pipes]
+class StartedProcess(Protocol):
+    """The operating system's process behind a worker, such as one that the fork server was asked for."""
+
+    pid: int | None  # once it is known
+    refusal: str  # why there is none
+
+    @property
+    def has_started(self) -> bool: ...
+    @property
+    def has_ended(self) -> bool: ...
+    def attend(self) -> None: ...
+    def exit_code(self, *, within_s: float) -> int | None: ...
+    def await_end(self, *, within_s: float) -> bool: ...
+    def kill(self) -> None: ...
 
 
 class LocalWorker:
     """A process of this machine, and the pipe to it that nobody else holds."""
 
-    def __init__(self, setup: Setup, process: ForkedProcess, end: PipeEnd) -> None:
+    def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
         self.setup = setup
         self.node = 0
         self._process = process
@@ -97,9 +97,18 @@ class LocalWorker:
 
     @classmethod
     def start(cls, setup: Setup, fork_server: ForkServer) -> LocalWorker:
-        """A process of its own."""
-        process, (end,) = start_process(fork_server, 1)
-        return cls(setup, process, end)
+        """A process that is being started. EngineError if it cannot be."""
+        try:
+            ours, theirs = pipe()
+        except OSError as error:
+            raise EngineError(f"a process cannot be started ({error.strerror})") from error
+        with theirs:
+            try:
+                process = fork_server.start(theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+        return cls(setup, process, ours)
 
     def send(self, command: Command) -> None:
         self._pipe.send(command)

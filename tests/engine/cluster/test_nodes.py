@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -201,7 +201,7 @@ def test_a_node_that_does_not_say_its_time_is_not_waited_for_without_end(
 class Barren(ForkServer):
     """That of a machine which can start no process."""
 
-    def start(self, connections: Sequence[int]) -> ForkedProcess:
+    def start(self, connection: int) -> ForkedProcess:
         raise EngineError("the fork server cannot be started (Cannot allocate memory)")
 
 

@@ -14,8 +14,8 @@ from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES
 from tests.kernels.gate import compiled
+from tools.compiling import MAX_SHARED_BYTES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.usefixtures("one_thread")

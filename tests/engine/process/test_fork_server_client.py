@@ -27,7 +27,7 @@ def start(fork_server: ForkServer) -> tuple[ForkedProcess, PipeEnd]:
     """Ask for a process that waits to be told what it is."""
     ours, theirs = pipe()
     with theirs:
-        return fork_server.start([theirs.fileno()]), ours
+        return fork_server.start(theirs.fileno()), ours
 
 
 def started(process: ForkedProcess) -> int:
@@ -127,7 +127,7 @@ def test_without_a_descriptor_for_it_a_fork_server_is_not_started_and_later_it_i
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(ours.fileno(), theirs.fileno()), before[1]))
     try:
         with pytest.raises(EngineError, match=r"^the fork server cannot be started \(.*Too many open files\)$"):
-            fork_server.start([theirs.fileno()])
+            fork_server.start(theirs.fileno())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         ours.close()
@@ -175,7 +175,7 @@ def test_a_folder_that_was_removed_is_one_sentence(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with shared_fork_server() as fork_server, pytest.raises(ValueError, match="the current folder has been removed"):
-        fork_server.start([1])
+        fork_server.start(1)
 
 
 def test_processes_are_where_the_launcher_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import pipe
 fork_server = ForkServer()
 ours, theirs = pipe()
-process = fork_server.start([theirs.fileno()])
+process = fork_server.start(theirs.fileno())
 theirs.close()
 print("asked", flush=True)
 while not process.has_started:
