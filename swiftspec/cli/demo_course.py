@@ -40,6 +40,10 @@ class Course:
     ----------
     choice : Choice
         What fits, once `look` has been called; less, where `refit` found that stages take longer than expected.
+    expected_s : dict
+        Seconds that each stage should take, as `look` found.
+    contention : dict
+        What other processes took, by stage.
     """
 
     choice: Choice
@@ -50,9 +54,10 @@ class Course:
         self._scope = scope
         self._ladder = ladder
         self._wanted = ladder[0]
-        self._expected_s: dict[str, float] = {}
+        self.expected_s: dict[str, float] = {}
         self._took_s: dict[str, float] = {}
-        self._contention: dict[str, Contention] = {}
+        self.contention: dict[str, Contention] = {}
+        self._profiled = 1.0  # share of the passes chosen
         self._cut_short: list[str] = []
 
     def look(self, target: ModelRef, draft: ModelRef, *, num_devices: int, inflate: str | None) -> None:
@@ -64,7 +69,7 @@ class Course:
             self._wanted = self._ladder[0]
         self._took_s["first look"] = time.monotonic() - self._start_s
         self._take(self._fitting())
-        self._expected_s = {"first look": self._took_s["first look"]} | self._estimated()
+        self.expected_s = {"first look": self._took_s["first look"]} | self._estimated()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -87,8 +92,8 @@ class Course:
     def no_more_passes(self) -> Callable[[], bool]:
         """Ask between passes of the profile whether another one would take the time of other stages."""
         start_s, done = time.monotonic(), 0
-        whole_s = sum(self._expected_s.values())
-        allowed_s = self._expected_s["profile"] * max(1.0, self._budget_s / whole_s)
+        whole_s = sum(self.expected_s.values())
+        allowed_s = self.expected_s["profile"] * max(1.0, self._budget_s / whole_s)
 
         def stop() -> bool:
             nonlocal done
@@ -96,6 +101,7 @@ class Course:
             passed_s = time.monotonic() - start_s
             if passed_s * (done + 1) / done <= allowed_s:
                 return False
+            self._profiled = done / self.choice.passes
             self._cut_short.append(f"{done} of {self.choice.passes} passes of the profile, which took {passed_s:.0f} s")
             return True
 
@@ -118,7 +124,7 @@ class Course:
     def show_choice(self) -> None:
         """The machine, what was chosen for it, and what was left out."""
         gauge, choice = self._gauge, self.choice
-        whole_s = sum(self._expected_s.values())
+        whole_s = sum(self.expected_s.values())
         console.paragraph(
             f"{count(gauge.num_devices, 'core')} with {instructions()}. A forward of {_ROWS} rows on one takes "
             f"{milliseconds(gauge.base.at(_ROWS))} ms of the bundled target, "
@@ -141,13 +147,13 @@ class Course:
         rows = [
             (
                 name,
-                f"{self._expected_s[name]:.0f}",
+                f"{self.expected_s[name]:.0f}",
                 f"{self._took_s[name]:.0f}",
-                percent(self._contention[name].others_share),
+                percent(self.contention[name].others_share),
             )
             for name in ("first look", *STAGES)
         ]
-        total = ("all", f"{sum(self._expected_s.values()):.0f}", f"{time.monotonic() - self._start_s:.0f}", "")
+        total = ("all", f"{sum(self.expected_s.values()):.0f}", f"{time.monotonic() - self._start_s:.0f}", "")
         columns = ("stage", "expected s", "took s", "other processes")
         console.table("Time, and the share of the cores that other processes took", columns, [*rows, total])
         if sentences := left_out(self.choice, self._wanted):
@@ -156,7 +162,7 @@ class Course:
         if self._cut_short:
             console.paragraph("Ended early:")
             self._list(self._cut_short)
-        busiest = max(self._contention, key=lambda name: self._contention[name].others_share)
+        busiest = max(self.contention, key=lambda name: self.contention[name].others_share)
         self._show_contention(busiest, "took longer and is less accurate")
 
     @property
@@ -169,17 +175,17 @@ class Course:
             "stages": [
                 {
                     "stage": name,
-                    "expected_s": self._expected_s[name],
+                    "expected_s": self.expected_s[name],
                     "took_s": self._took_s[name],
-                    "others_share": self._contention[name].others_share,
+                    "others_share": self.contention[name].others_share,
                 }
                 for name in ("first look", *STAGES)
             ],
-            "was_busy": any(found.is_busy for found in self._contention.values()),
+            "was_busy": any(found.is_busy for found in self.contention.values()),
         }
 
     def _show_contention(self, stage: str, so: str) -> None:
-        found = self._contention[stage]
+        found = self.contention[stage]
         if found.is_busy:
             console.paragraph(
                 f"The machine is busy: other processes took {percent(found.others_share)} of these cores' time during "
@@ -190,13 +196,14 @@ class Course:
     def _watched(self, name: str) -> Iterator[None]:
         with watch_contention() as found:
             yield
-        self._contention[name] = found
+        self.contention[name] = found
 
     @property
     def _pace(self) -> float:
         """How many times as long as expected the stages so far have taken."""
         done = [name for name in STAGES if name in self._took_s]
-        expected_s = sum(self._expected_s[name] for name in done)
+        shares = {"profile": self._profiled}
+        expected_s = sum(self.expected_s[name] * shares.get(name, 1.0) for name in done)
         return sum(self._took_s[name] for name in done) / expected_s if expected_s else 1.0
 
     def _estimated(self) -> dict[str, float]:

@@ -72,9 +72,10 @@ class Worker(Protocol):
 class StartedProcess(Protocol):
     """The operating system's process behind a worker, such as one that the fork server was asked for."""
 
-    pid: int | None  # once it is known
     refusal: str  # why there is none
 
+    @property
+    def pid(self) -> int | None: ...  # once it is known
     @property
     def has_started(self) -> bool: ...
     @property
