@@ -4,10 +4,12 @@ Torch is imported when it is called.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean
+from typing import Self
 
 from swiftspec.artifacts.document import ModelRef
 
@@ -24,6 +26,11 @@ class Curve:
     """Seconds of one forward by number of rows, linear between those measured; they never fall as rows grow."""
 
     seconds: Mapping[int, float]
+
+    @classmethod
+    def of(cls, samples: Mapping[int, Sequence[float]]) -> Self:
+        """Their means: on a busy machine those are longer than on a quiet one, and so will be the stages."""
+        return cls({rows: mean(seconds) for rows, seconds in samples.items()})
 
     def at(self, rows: float) -> float:
         """Seconds of a forward of so many rows."""
@@ -80,14 +87,14 @@ def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
 
     base = target.model_copy(update={"inflate": None})
     start_s = time.perf_counter()
-    deep_s = forward_seconds(target, _ROWS)
+    deep = forward_seconds(target, _ROWS)
     load_s = time.perf_counter() - start_s
     return Gauge(
-        base=Curve(forward_seconds(base, _ROWS)),
-        deep=Curve(deep_s),
+        base=Curve.of(forward_seconds(base, _ROWS)),
+        deep=Curve.of(deep),
         base_layers=computed_spec(base).num_layers,
         deep_layers=computed_spec(target).num_layers,
-        draft=Curve(forward_seconds(draft, _ROWS)),
+        draft=Curve.of(forward_seconds(draft, _ROWS)),
         load_s=load_s,
         simulation_s=_simulation_seconds(),
         num_devices=num_devices,
@@ -102,14 +109,14 @@ def instructions() -> str:
 
 
 def _simulation_seconds() -> float:
-    """Of one recorded prompt, in this process; the least of a few."""
+    """Of one recorded prompt, in this process; the mean of a few after a first."""
     from swiftspec.artifacts.planned import Planned
     from swiftspec.simulator.driver import simulate
 
     recorded = Planned.load(_RECORDED)
     candidate = recorded.plan.candidates[_SIMULATED]
     seconds = []
-    for _ in range(_REPEATS):
+    for _ in range(1 + _REPEATS):
         start_s = time.perf_counter()
         simulate(
             candidate.build(),
@@ -119,4 +126,4 @@ def _simulation_seconds() -> float:
             prompt_indices=(0,),
         )
         seconds.append(time.perf_counter() - start_s)
-    return min(seconds)
+    return mean(seconds[1:])

@@ -16,13 +16,15 @@ _REPEATS = 7
 
 
 @torch.inference_mode()
-def forward_seconds(reference: ModelRef, row_counts: Sequence[int], *, num_threads: int = 1) -> Mapping[int, float]:
-    """Seconds of a forward by number of rows, behind a short prefix; the least of a few, taken in turn."""
+def forward_seconds(
+    reference: ModelRef, row_counts: Sequence[int], *, num_threads: int = 1
+) -> Mapping[int, Sequence[float]]:
+    """Seconds of some forwards by number of rows, behind a short prefix, taken in turn; the first ones do not count."""
     torch.set_num_threads(num_threads)
     model = ModelRunner.load(reference, max_context=_PROMPT_LENGTH, tree_slots=max(row_counts))
     model.prefill((1,) * _PROMPT_LENGTH)
-    turns = [[_timed(model, num_rows) for num_rows in row_counts] for _ in range(_REPEATS)]
-    return {num_rows: min(seconds) for num_rows, *seconds in zip(row_counts, *turns, strict=True)}
+    _, *turns = ([_timed(model, num_rows) for num_rows in row_counts] for _ in range(1 + _REPEATS))
+    return dict(zip(row_counts, zip(*turns, strict=True), strict=True))
 
 
 def _timed(model: ModelRunner, num_rows: int) -> float:
