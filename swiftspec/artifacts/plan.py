@@ -1,7 +1,7 @@
 """Plan: which policy, which shape, on which devices, what to expect of it, and what that rests on. No torch here."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Annotated, ClassVar, NamedTuple, Self
 
@@ -341,6 +341,19 @@ class Plan(Document):
     def candidates(self) -> Mapping[str, Candidate]:
         """The chosen candidate and its alternatives, by policy."""
         return {candidate.policy: candidate for candidate in (self.chosen, *self.alternatives)}
+
+    def select(self, policies: Sequence[str] | None) -> list[Candidate]:
+        """Candidates of these policies, in the plan's order; all if None. The chosen one always: regret is its.
+
+        Raises
+        ------
+        ValueError
+            If the plan has no candidate of a policy.
+        """
+        names = set(self.candidates) if policies is None else set(policies)
+        if unknown := names - self.candidates.keys():
+            raise ValueError(f"policies has {min(unknown)!r}; the plan has {', '.join(self.candidates)}")
+        return [c for name, c in self.candidates.items() if name in names or c is self.chosen]
 
     @property
     def fastest_by_devices(self) -> Mapping[int, Explored]:

@@ -32,12 +32,13 @@ _WORDS = (
 # Words of everyday use are fields only where a sentence begins with what they are.
 _ANYWHERE = re.compile(rf"\b(?:{'|'.join(_SNAKE)})\b")
 _FIRST = re.compile(rf"^(?:{'|'.join(_WORDS)})(?= is (?!placed))")
+_SEVERAL = re.compile(r"^policies(?= has )")
 _SECOND = re.compile(r"(?<=; )quant(?= is )|(?<=with )(?:dataset|trace)(?= )")
 
 
 def in_flags(sentence: str) -> str:
     """`num_devices is 99; expected ..` with `--devices`."""
-    for pattern in (_ANYWHERE, _FIRST, _SECOND):
+    for pattern in (_ANYWHERE, _FIRST, _SEVERAL, _SECOND):
         sentence = pattern.sub(_flag, sentence)
     return sentence
 

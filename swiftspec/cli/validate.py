@@ -5,7 +5,7 @@ from pathlib import Path
 
 from swiftspec.artifacts.basis import files_of, read_profile, read_trace
 from swiftspec.artifacts.document import file_sha256
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
@@ -46,7 +46,7 @@ def validate(
         report, interrupted = measure_plan(
             made,
             plan_sha256=file_sha256(plan),
-            candidates=_chosen_candidates(made, policies),
+            candidates=made.select(None if policies == "all" else [name.strip() for name in policies.split(",")]),
             source=str(plan),
             prompts=spread(read_prompts(prompts), limit),
             repeats=repeats,
@@ -69,15 +69,6 @@ def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | Non
     except ValueError as error:
         console.note(f"Predictions are not re-timed: {error}")
         return None
-
-
-def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:
-    """The policies named, in the plan's order; the chosen one always, since regret refers to it."""
-    names = set(made.candidates) if policies == "all" else {name.strip() for name in policies.split(",")}
-    unknown = names - made.candidates.keys()
-    if unknown:
-        raise ValueError(f"--policies has {min(unknown)!r}; the plan has {', '.join(made.candidates)}")
-    return [c for name, c in made.candidates.items() if name in names or c is made.chosen]
 
 
 def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:

@@ -16,10 +16,8 @@ _REPEATS = 7
 
 
 @torch.inference_mode()
-def forward_seconds(
-    reference: ModelRef, row_counts: Sequence[int], *, num_threads: int = 1
-) -> Mapping[int, Sequence[float]]:
-    """Seconds of some forwards on one core by number of rows, after a short prefix; the first of each does not count."""
+def forward_seconds(reference: ModelRef, row_counts: Sequence[int]) -> Mapping[int, Sequence[float]]:
+    """Seconds of some forwards on one core, by number of rows, after a short prefix; the first ones do not count."""
     torch.set_num_threads(1)
     model = ModelRunner.load(reference, max_context=_PROMPT_LENGTH, tree_slots=max(row_counts))
     model.prefill((1,) * _PROMPT_LENGTH)

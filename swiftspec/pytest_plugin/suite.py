@@ -76,7 +76,6 @@ def read_suite(config: pytest.Config) -> Suite | None:
 
 def _read(config: pytest.Config) -> Suite:
     from swiftspec.artifacts.prompts import read_prompts
-    from swiftspec.stages import chosen_candidates
 
     path: Path = config.getoption("swiftspec_plan")
     prompts: Path = config.getoption("swiftspec_prompts")
@@ -84,7 +83,7 @@ def _read(config: pytest.Config) -> Suite:
     _checked("prompts", lambda: read_prompts(prompts))
     names: str | None = config.getoption("swiftspec_policies")
     wanted = None if names is None else [name.strip() for name in names.split(",")]
-    candidates = _checked("policies", lambda: chosen_candidates(planned.plan, wanted))
+    candidates = _checked("policies", lambda: planned.plan.select(wanted))
     json: Path | None = config.getoption("swiftspec_json")
     if json is not None:
         _checked("json", lambda: _check_output(json, inputs=(path, prompts, planned.profile_path, planned.trace_path)))

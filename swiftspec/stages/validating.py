@@ -5,7 +5,6 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
@@ -74,7 +73,7 @@ def validate(
     report, interrupted = measure_plan(
         planned.plan,
         plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
-        candidates=_chosen_candidates(planned.plan, policies),
+        candidates=planned.plan.select(policies),
         source="plan",
         prompts=read_texts(prompts, limit),
         repeats=repeats,
@@ -131,11 +130,3 @@ def compare(
     if prompts is None:
         return planned, None
     return planned, validate(planned, prompts, repeats=repeats, limit=limit, stages=stages)
-
-
-def _chosen_candidates(plan: Plan, policies: Sequence[str] | None) -> list[Candidate]:
-    """The policies named, in the plan's order; the chosen one always, since regret refers to it."""
-    names = set(plan.candidates) if policies is None else set(policies)
-    if unknown := names - plan.candidates.keys():
-        raise ValueError(f"policies has {min(unknown)!r}; the plan has {', '.join(plan.candidates)}")
-    return [c for name, c in plan.candidates.items() if name in names or c is plan.chosen]

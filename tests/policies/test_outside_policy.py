@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import machine_profile, with_guesses
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import references, write_pair
 from tests.policies.packages import install_of_page, listing
+from tools.iid_trace import synthesise_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ("def add(a, b):\n", "for i in range(10):")
