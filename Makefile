@@ -16,7 +16,7 @@ export HF_HUB_OFFLINE := 1
 .PHONY: help demo docs test check bench soak campaign clean
 
 help:
-	@echo "make demo    profile, trace, plan, run and validate the bundled pair"
+	@echo "make demo    profile, trace, plan, run and validate the bundled pair, in at most 8 minutes"
 	@echo "make docs    the API reference, in build/api: open build/api/index.html"
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
 	@echo "make check   ruff and mypy"

@@ -145,10 +145,10 @@ how_fast() {
 
 does_it_hold() {
     local pair=(--target demo/target --draft demo/draft) prompts=swiftspec/demo/prompts files limit=6 tokens=48 jobs=16
-    local dtype=bf16
+    local dtype=bf16 traced=18
     files=(--profile "$work/profile.json" --trace "$work/trace.npz")
-    [[ -z $dry_run ]] || limit=1 tokens=16 jobs=1 dtype=fp32
-    head -n $((3 * limit)) $prompts/trace.jsonl >"$work/traced.jsonl"
+    [[ -z $dry_run ]] || traced=1 limit=1 tokens=16 jobs=1 dtype=fp32
+    head -n "$traced" $prompts/trace.jsonl >"$work/traced.jsonl"
     step profile 140 "${verbs[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype "$dtype" \
         --accept-noise --out "$work/profile.json"
     step trace 45 "${verbs[@]}" trace "${pair[@]}" --dtype "$dtype" --prompts "$work/traced.jsonl" \

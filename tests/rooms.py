@@ -49,7 +49,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "simulator"}
         | {"joblib", "numpy", "scipy"}
     ),
-    "demo": frozenset({"profiler", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
+    "demo": frozenset({"profiler", "simulator", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
     "stages": frozenset(
         {"acceptance", "artifacts", "devices", "engine", "planner", "policies", "profiler", "progress", "simulator"}
         | {"validation"}

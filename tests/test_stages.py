@@ -12,6 +12,7 @@ import pytest
 
 import swiftspec
 from swiftspec.artifacts.timeline import measure
+from tests.cli.conftest import brief_profiles
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import write_pair
 
@@ -80,12 +81,9 @@ def test_devices_that_are_unknown_are_named() -> None:
         swiftspec.Deployment(device="h900", num_devices=2)
 
 
-@pytest.mark.alone
 def test_a_pair_is_profiled_traced_planned_and_validated_in_eight_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("swiftspec.profiler.steps.PASSES", 1)
-    monkeypatch.setattr("swiftspec.profiler.steps.SWEEPS", 1)
     """The lines of a notebook, on a pair that is smaller than the bundled one, one core and fewer tokens."""
     pair = write_pair(tmp_path, architecture="llama", vocab_size=97)
     target, draft = (str(write_printable_tokenizer(directory)) for directory in pair)
@@ -104,7 +102,8 @@ def test_a_pair_is_profiled_traced_planned_and_validated_in_eight_lines(
         assert theirs in code
         code = code.replace(theirs, ours)
     found: dict[str, Any] = {}
-    exec(code, found)
+    with brief_profiles():
+        exec(code, found)
     report: swiftspec.Report = found["report"]
     assert {policy.policy for policy in report.policies} == set(found["planned"].plan.candidates)
     assert report.num_prompts == 2

@@ -6,15 +6,12 @@ without TRITON_INTERPRET; ptxas and cuobjdump come with triton.
 
 from __future__ import annotations
 
-import json
 import re
-import runpy
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -79,15 +76,6 @@ def compiling(*, inspect: bool = True) -> Iterator[list[Compiled]]:
         yield collected
 
 
-def main() -> None:
-    """Run scripts that launch kernels; print what was compiled, a JSON object per kernel and line."""
-    for path in sys.argv[1:]:
-        with compiling() as collected:
-            runpy.run_path(path)
-        for compiled in collected:
-            sys.stdout.write(json.dumps(asdict(compiled)) + "\n")
-
-
 def _inspect(name: str, kernel: Any) -> Compiled:
     kernel = kernel.result() if hasattr(kernel, "result") else kernel
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -104,7 +92,3 @@ def _inspect(name: str, kernel: Any) -> Compiled:
         stack_bytes=int(used["STACK"]),
         shared_bytes=int(kernel.metadata.shared),
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -86,6 +86,10 @@ class _Process:
         self._process = process
 
     @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
     def has_ended(self) -> bool:
         return self._process.exitcode is not None
 

@@ -5,8 +5,6 @@ from itertools import combinations
 from statistics import mean, median
 from typing import ClassVar
 
-from scipy.stats import kendalltau
-
 from swiftspec.artifacts.document import Document, Facts, Spread
 from swiftspec.artifacts.timeline import Figures, Metrics
 
@@ -157,6 +155,8 @@ class Report(Document):
 
 def _kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
     """Of two orders; 1 for a single entry."""
+    from scipy.stats import kendalltau  # over half a second, which most commands do without
+
     return float(kendalltau(first, second).statistic) if len(first) > 1 else 1.0
 
 

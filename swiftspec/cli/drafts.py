@@ -119,8 +119,9 @@ def show_drafts(drafts: Drafts) -> None:
     )
     for name, found in drafts.items():
         if isinstance(found, ValueError):
-            console.say(f"No plan with {name}: {found}")
-    console.say(f"\nThe best is {best.plan.draft.model}:")
+            console.paragraph(f"No plan with {name}: {found}")
+    console.paragraph()
+    console.paragraph(f"The best is {best.plan.draft.model}:")
 
 
 def _row(name: str, made: Plan) -> tuple[str, ...]:

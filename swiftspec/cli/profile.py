@@ -1,7 +1,7 @@
 """`swiftspec profile`: measures a model pair on this machine's devices."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,12 @@ def profile(
     plot: Path | None = None,
     json_path: Path | None = None,
     ranks: int = 1,
+    passes: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Profile:
     """Measure, print and save: the pair's forwards and, where `ops` says where to, the operations they consist of.
+
+    `passes` and `stop` are those of `measure_profile`.
 
     ValueError, and nothing saved, where measurements on a GPU contradict themselves and `accept_noise` is not given.
     """
@@ -50,6 +54,8 @@ def profile(
         with_ops=ops is not None,
         accept_noise=accept_noise,
         stages=console.progress,
+        passes=passes,
+        stop=stop,
     )
     measured = both.profile
     measured.save(out)
@@ -109,16 +115,17 @@ def show_profile(measured: Profile) -> None:
         )
         for step in sorted(steps, key=_order)
     ]
-    console.say(f"target  {measured.target}")
-    console.say(f"draft   {measured.draft}")
-    console.say(f"device  {measured.origin.device}")
+    console.fields(target=measured.target, draft=measured.draft, device=measured.origin.device)
     columns = ("forward", "degree", "peer", "", "rows", "median ms", "p97.5 ms", "tokens/s at most")
     console.table(f"Whole forwards behind a prefix of {context} tokens", columns, rows)
     show_checks(measured, context)
     origins = Counter(str(point.provenance) for point in (*measured.steps, *measured.host))
     samples = sum(point.num_samples for point in (*measured.steps, *measured.host))
     known = ", ".join(f"{count} {origin}" for origin, count in origins.items())
-    console.say(f"\n{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}")
+    console.paragraph()
+    console.paragraph(
+        f"{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}"
+    )
 
 
 def show_checks(measured: Profile, context: int) -> None:
@@ -144,7 +151,7 @@ def show_checks(measured: Profile, context: int) -> None:
     for collective in measured.collectives:
         known = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in collective.seconds.items())
         group = named_group(collective.degree, collective.ranks)
-        console.say(f"An all-reduce of the {collective.role} on {group}: {known}")
+        console.paragraph(f"An all-reduce of the {collective.role} on {group}: {known}")
 
 
 def checked_steps(measured: Profile) -> list[tuple[StepPoint, StepPoint]]:

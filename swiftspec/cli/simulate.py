@@ -34,7 +34,7 @@ def simulate(
     timelines = replay(planned, policy=policy, max_new_tokens=max_new_tokens, seed=seed)
     candidate = candidate_of(made, policy)
     metrics = measure(timelines)
-    console.say(
+    console.paragraph(
         f"Simulated {candidate.describe()} on {len(planned.trace.prompts)} traced prompts{_twice(planned.profile)}"
     )
     show_metrics(metrics)

@@ -62,8 +62,7 @@ def show_trace(recorded: AcceptanceTrace) -> None:
     """Acceptance by rank."""
     shares = recorded.rank_acceptance(_SHOWN_RANKS)
     rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
-    console.say(f"target  {recorded.target}")
-    console.say(f"draft   {recorded.draft}")
+    console.fields(target=recorded.target, draft=recorded.draft)
     traced = f"{recorded.num_tokens} tokens of {len(recorded.prompts)} prompts"
     console.table(
         f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "up to here"), rows

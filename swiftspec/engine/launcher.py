@@ -1,5 +1,6 @@
 """The engine from outside: starts its processes, hands out requests, gathers tokens and timelines, cleans up."""
 
+import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -18,6 +19,7 @@ from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.process.placement import Executor, LocalExecutor, WorkerSpec, check_groups, worker_specs
 from swiftspec.engine.process.protocol import Generate, Setup
 from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.engine.process.timeouts import Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
 from swiftspec.engine.running import RunningRequest
 from swiftspec.errors import EngineError
@@ -30,6 +32,8 @@ __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 PATIENCE_S = 0.5  # where no plan says otherwise
 MAX_RESTARTS = 3
 _LOOK_EVERY_S = 0.01
+_SAY_AFTER_S = 10.0  # of waiting for models, who is waited for
+_log = logging.getLogger("swiftspec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +185,18 @@ class Launcher:
 
     @staticmethod
     def _await_ready(worker_groups: Sequence[WorkerGroup], cancelled: Event) -> None:
-        """Until all processes have their models: as long as loading takes, which nobody knows."""
+        """Until all processes have their models: as long as loading takes, which nobody knows.
+
+        A warning names those that are waited for once that takes long, and again whenever their states have changed.
+        """
+        waiting, said = Silence(), ""
         while not all(worker_group.is_ready for worker_group in worker_groups):
             for worker_group in worker_groups:
                 worker_group.attend_start()
+            if waiting.look() >= _SAY_AFTER_S:
+                states = ", ".join(state for worker_group in worker_groups for state in worker_group.unready())
+                if states and states != said:
+                    _log.warning("still waiting for models to be loaded by: %s", said := states)
             if cancelled.wait(_LOOK_EVERY_S):
                 raise InterruptedError("the start was cancelled")
 

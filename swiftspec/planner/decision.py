@@ -35,7 +35,7 @@ class Decision:
     others : sequence of Outcome
         The best of each other policy, best first.
     resamplings : mapping
-        By option, those of the effort it was simulated with.
+        By option, those of the budget it was simulated with.
     """
 
     chosen: Outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,8 +73,13 @@ def measure_pair(
     with_ops: bool = False,
     accept_noise: bool = False,
     stages: Stages = silent,
+    passes: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> MeasuredPair:
-    """As `swiftspec.profile`, and, `with_ops`, the operations that the forwards consist of."""
+    """As `swiftspec.profile`, and, `with_ops`, the operations that the forwards consist of.
+
+    `passes` and `stop` are those of `measure_profile`.
+    """
     num_devices = _checked_devices(device, num_devices, ranks)
     pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
     op_rows = _measure_ops(pair, device, num_devices, stages) if with_ops else []
@@ -88,6 +93,8 @@ def measure_pair(
             num_devices=num_devices,
             progress=progress,
             ranks=ranks,
+            passes=passes,
+            stop=stop,
         )
     complaints = _complaints(profile, pair, device, op_rows)
     if complaints and device == "cuda" and not accept_noise:

@@ -26,7 +26,7 @@ from tests.engine.conftest import two_cores
 from tests.engine.pairs import references, write_pair
 from tests.engine.processes import engine_processes, gone_within
 
-pytestmark = [pytest.mark.alone, two_cores]
+pytestmark = two_cores
 PROMPT = "def add(a, b):\n"
 
 
@@ -303,6 +303,7 @@ with run_folder():
 """
 
 
+@pytest.mark.alone
 def test_tokenising_a_long_prompt_keeps_no_other_task_waiting(plan: Plan) -> None:
     """The loop goes on meanwhile; so does a thread of Python, which the tokenizer could keep out, too."""
     long = "def f(x):\n    return x\n" * 20_000

@@ -19,6 +19,7 @@ class FailingWorker:
     """A process that says what is wrong with its first request, and ends."""
 
     node = 0
+    state = "running"
     has_ended = True
 
     def __init__(self) -> None:

@@ -9,11 +9,12 @@ from typing import Protocol
 from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
+from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
-__all__ = ["LocalWorker", "StartedProcess", "Worker", "WorkerLostError", "check_report"]
+__all__ = ["ENDS_WITHIN_S", "LocalWorker", "StartedProcess", "Worker", "WorkerLostError", "check_report"]
 
-_ENDS_WITHIN_S = 0.2
+ENDS_WITHIN_S = 0.2
 _KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
 _LOOK_EVERY_S = 0.02
 
@@ -57,6 +58,10 @@ class Worker(Protocol):
         """End it at once; `has_ended` says when that is done."""
 
     @property
+    def state(self) -> str:
+        """What is known of it before its first report, as `process 123, suspended`."""
+
+    @property
     def has_ended(self) -> bool:
         """Whether it is over, as far as is known here."""
 
@@ -69,6 +74,8 @@ class StartedProcess(Protocol):
 
     refusal: str  # why there is none
 
+    @property
+    def pid(self) -> int | None: ...  # once it is known
     @property
     def has_started(self) -> bool: ...
     @property
@@ -122,7 +129,7 @@ class LocalWorker:
         return check_report(report)
 
     def _lost(self) -> WorkerLostError:
-        code = self._process.exit_code(within_s=_ENDS_WITHIN_S)
+        code = self._process.exit_code(within_s=ENDS_WITHIN_S)
         if self._process.has_started:
             return WorkerLostError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}", was_started=True)
         why = self._process.refusal or "the fork server, which starts the engine's processes, ended"
@@ -140,12 +147,18 @@ class LocalWorker:
         self._process.kill()
 
     @property
+    def state(self) -> str:
+        if (pid := self._process.pid) is None:
+            return "not yet forked"
+        return f"process {pid}, {'suspended' if is_stopped(pid) else 'running'}"
+
+    @property
     def has_ended(self) -> bool:
         return self._process.has_ended
 
     def close(self) -> None:
         self.hang_up()
-        if not self._process.await_end(within_s=_ENDS_WITHIN_S):
+        if not self._process.await_end(within_s=ENDS_WITHIN_S):
             self._process.kill()
             self._process.await_end(within_s=_KILLED_WITHIN_S)
 

@@ -209,7 +209,6 @@ def launcher() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("which", [(0,), (1,), (0, 1)], ids=["fork server", "worker", "both"])
 def test_nothing_survives_a_killed_launcher_even_if_it_is_stopped(which: tuple[int, ...]) -> None:
     with launcher() as process:
@@ -223,7 +222,6 @@ def test_nothing_survives_a_killed_launcher_even_if_it_is_stopped(which: tuple[i
         assert gone_within(pids, 5.0)
 
 
-@pytest.mark.alone
 def test_a_launcher_killed_while_the_fork_server_imports_torch_leaves_nothing() -> None:
     with launcher() as process:
         assert process.stdout
@@ -232,4 +230,4 @@ def test_a_launcher_killed_while_the_fork_server_imports_torch_leaves_nothing() 
         time.sleep(0.3)  # into its imports
         process.kill()
         process.wait()
-        assert gone_within(engine_processes(process.pid), 1.0)
+        assert gone_within(engine_processes(process.pid), 5.0)
