@@ -2,28 +2,28 @@
 
 from collections import deque
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import Any
 
 import simpy
 
 from swiftspec.policies.effects import Message
 
-__all__ = ["Arrival", "Link"]
-
-
-class Arrival(NamedTuple):
-    """A message, and whether its receiver did nothing but wait for it when it came."""
-
-    message: Message
-    awaited: bool
+__all__ = ["Link"]
 
 
 class Link:
-    """From one process to another."""
+    """From one process to another.
+
+    Attributes
+    ----------
+    num_arrived : int
+        Messages that have come so far, whether they are received yet or not.
+    """
 
     def __init__(self, env: simpy.Environment) -> None:
+        self.num_arrived = 0
         self._env = env
-        self._arrived: deque[Arrival] = deque()
+        self._arrived: deque[Message] = deque()
         self._coming: deque[Message] = deque()
         self._arrival_s = 0.0  # of the last of those
         self._awaited: simpy.Event | None = None  # by a receive that found nothing
@@ -35,7 +35,7 @@ class Link:
         arrival = self._env.timeout(self._arrival_s - self._env.now)
         arrival.callbacks.append(self._deliver)
 
-    def receive(self, within_s: float | None = None) -> Generator[simpy.Event, Any, "Arrival | None"]:
+    def receive(self, within_s: float | None = None) -> Generator[simpy.Event, Any, Message | None]:
         """The next message, as soon as it is there; None if none comes within the bound."""
         if not self._arrived:
             self._awaited = self._env.event()
@@ -43,13 +43,14 @@ class Link:
             self._awaited = None
         return self._arrived.popleft() if self._arrived else None
 
-    def poll(self) -> "Arrival | None":
+    def poll(self) -> Message | None:
         """The next message, if it is there."""
         return self._arrived.popleft() if self._arrived else None
 
     def _deliver(self, _: simpy.Event) -> None:
         # The oldest message, whoever's arrival this is: rounding may swap two that are due at once.
-        self._arrived.append(Arrival(self._coming.popleft(), awaited=self._awaited is not None))
+        self._arrived.append(self._coming.popleft())
+        self.num_arrived += 1
         if self._awaited is not None:
             self._awaited.succeed()
             self._awaited = None  # who comes next is awaited by nobody, until the receiver runs

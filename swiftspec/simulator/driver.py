@@ -37,7 +37,7 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
-from swiftspec.simulator.channel import Arrival, Link
+from swiftspec.simulator.channel import Link
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
@@ -278,9 +278,19 @@ class _Process:
         start_s = env.now
         cold = start_s - self._computed_s.get(model, start_s) > COOLING_S
         context = self.oracle.context(model)
+        num_arrived = self._num_arrived()
         yield env.timeout(meter.forward(model, phase, peer_busy=peer_busy, cold=cold, rows=rows, context=context))
+        # The device takes messages in besides, and computes that much longer.
+        while (arrived := self._num_arrived()) > num_arrived:
+            delay_s = sum(meter.host(Phase.ARRIVE) for _ in range(arrived - num_arrived))
+            num_arrived = arrived
+            if delay_s:
+                yield env.timeout(delay_s)
         self._computed_s[model] = env.now
         self._note(phase, model, start_s, rows=rows)
+
+    def _num_arrived(self) -> int:
+        return sum(link.num_arrived for link in self._from)
 
     def _prefill(self, effect: Prefill) -> Generator[simpy.Event, Any, int | None]:
         yield from self._forward(Phase.PREFILL, effect.role, len(effect.tokens))
@@ -317,26 +327,21 @@ class _Process:
     def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message | None]:
         start_s = self.env.now
         self.blocked = True
-        arrival = yield from self._from[effect.peer].receive(effect.within_s)
+        message = yield from self._from[effect.peer].receive(effect.within_s)
         self.blocked = False
-        if arrival is None:
-            self._note(Phase.WAIT, self.role, start_s)
-            return None
-        return (yield from self._take(arrival, start_s))
+        self._note(Phase.WAIT, self.role, start_s)
+        return message
 
     def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:
-        arrival = self._from[effect.peer].poll()
-        return None if arrival is None else (yield from self._take(arrival, self.env.now))
+        yield from ()
+        message = self._from[effect.peer].poll()
+        if message is not None:
+            self._note(Phase.WAIT, self.role, self.env.now)
+        return message
 
     def _clock(self, _: Clock) -> Generator[simpy.Event, Any, float]:
         yield from ()
         return float(self.env.now)
-
-    def _take(self, arrival: Arrival, start_s: float) -> Generator[simpy.Event, Any, Message]:
-        if not arrival.awaited and (delay_s := self._meter.host(Phase.ARRIVE)):
-            yield self.env.timeout(delay_s)
-        self._note(Phase.WAIT, self.role, start_s)
-        return arrival.message
 
     def _host(self, phase: Phase, model: Role, *, rows: int = 0, tokens: int = 0) -> _Events:
         start_s = self.env.now

@@ -3,8 +3,8 @@
 A forward costs one of the quantiles of `Profile.step`, drawn with equal chances, so that its mean is the measured mean.
 Host time comes from `Profile.host_latency`: in front of a forward it is what the program thinks and the driver prepares
 (a fruitless poll included), and lies between spans; of a send, a compaction and a commit it is the whole effect, the
-thinking before it included, and is the span. Receiving what one waited for costs nothing: the hop is charged to the
-message. A message that came while the receiver computed had to be taken in then, which is charged when it is received.
+thinking before it included, and is the span. Receiving costs nothing: the hop is charged to the message,
+and a message that comes while its receiver computes makes that forward longer.
 """
 
 from collections.abc import Callable, Mapping

@@ -54,21 +54,40 @@ def test_messages_arrive_in_the_order_sent() -> None:
     assert received == list(range(40))
 
 
-@pytest.mark.parametrize(("idles", "delay_s"), [(True, 0.0), (False, 0.25)])
-def test_a_message_delays_a_receiver_that_computes(idles: bool, delay_s: float) -> None:
+@pytest.mark.parametrize(("idles", "delay_s"), [(True, 0.0), (False, 0.5)])
+def test_messages_make_the_forward_longer_in_which_they_come(idles: bool, delay_s: float) -> None:
     def target() -> Program:
         yield Prefill(Role.TARGET, (1, 2, 3, 4))
         if not idles:
             yield from target_forward((Row(7, 4, 0),))
+        yield Receive()
         yield Receive()
 
     def draft() -> Program:
         yield Prefill(Role.DRAFT, (1, 2, 3, 4))
         yield from draft_forward((Row(7, 4, 0),), 1)
         yield Send(Stop())
+        yield Send(Stop())
 
     profile = constant_profile(expand_s=1.0, verify_s=5.0, prefill_s=2.0, host_s={Phase.ARRIVE: 0.25})
     scripted = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
     timeline = simulate_one(scripted, profile, chain_trace(num_tokens=3))
-    (wait,) = timeline.phase(Phase.WAIT)
-    assert wait.end_s == (3.0 if idles else 7.0) + delay_s
+    assert [span.end_s for span in timeline.phase(Phase.VERIFY)] == ([] if idles else [7.0 + delay_s])
+    assert [wait.end_s for wait in timeline.phase(Phase.WAIT)] == [(3.0 if idles else 7.0) + delay_s] * 2
+
+
+def test_a_message_that_comes_while_another_is_taken_in_counts_too() -> None:
+    def target() -> Program:
+        yield Prefill(Role.TARGET, (1, 2, 3, 4))
+
+    def draft() -> Program:
+        for _ in range(3):
+            yield from draft_forward((Row(7, 0, 0),), 1)
+            yield Send(Stop())
+
+    # Two come during the prefill; while the second one is taken in, the third one comes.
+    profile = constant_profile(expand_s=1.0, verify_s=5.0, prefill_s=2.5, host_s={Phase.ARRIVE: 0.5})
+    scripted = Scripted(scripts={Role.TARGET: target(), Role.DRAFT: draft()})
+    timeline = simulate_one(scripted, profile, chain_trace(num_tokens=3))
+    (prefill,) = timeline.phase(Phase.PREFILL)
+    assert prefill.end_s == 2.5 + 3 * 0.5
