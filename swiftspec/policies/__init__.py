@@ -1,4 +1,4 @@
-"""Role programs: one policy, one file, one line here. Sans-IO (see `effects`)."""
+"""Role programs of all policies, one file each. They do no I/O (see `effects`)."""
 
 from dataclasses import fields
 from typing import Any, cast
