@@ -1,4 +1,4 @@
-"""Closed forms: what is known without simulating. Oracles for the tests, bounds for the planner.
+"""Closed forms of speeds: oracles for the tests, bounds for the planner.
 
 Where acceptance is a probability it is independent and identical at every position, and a verification's time does not
 depend on its rows. Bounds on a recorded trace assume neither.
