@@ -1,4 +1,4 @@
-"""Goal: what a plan is to be best at, and the limits that it has to keep to."""
+"""Goal of a plan: the objective to optimise and the limits to keep."""
 
 from enum import StrEnum
 from typing import Self
@@ -11,7 +11,7 @@ __all__ = ["Goal", "Objective", "cost_per_million"]
 
 
 class Objective(StrEnum):
-    """What the best plan has most, or least, of."""
+    """Quantity that the best plan has most, or least, of."""
 
     TOKENS_PER_S = "tokens-per-s"  # of one user, from request to last token
     TPOT = "tpot"  # the mean over requests
@@ -22,7 +22,7 @@ class Objective(StrEnum):
 
 
 class Goal(Facts):
-    """What the plan is to be best at, and what it must keep to.
+    """Objective of a plan, and its limits.
 
     min_tokens_per_s: over all requests, each from its start to its last token. max_tpot_s, max_ttft_s: of the mean
     request. max_devices: in use, of those there are. splits: named as `Candidate.split`; any if empty. price_per_hour:
@@ -52,5 +52,5 @@ class Goal(Facts):
 
 
 def cost_per_million(price_per_hour: float, num_devices: int, tokens_per_s: float) -> float:
-    """What a million tokens of one user cost, on devices of this price each."""
+    """Cost of a million tokens of one user, on devices of this price each."""
     return 1e6 * price_per_hour * num_devices / (3600 * tokens_per_s)

@@ -1,4 +1,4 @@
-"""AcceptanceTrace: how a real draft ranks a real target's own output. Recorded once, replayed by the simulator."""
+"""AcceptanceTrace: a draft's ranking of the target's own output. Recorded once, replayed by the simulator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ class AcceptanceTrace:
         write_output(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """What a saved file holds."""
+        """The bytes of a saved file."""
         about = _About(
             origin=self.origin,
             source=self.source,
@@ -167,7 +167,7 @@ class _PromptFacts(Facts):
 
 
 class _About(Document):
-    """What the file says beside its arrays."""
+    """Facts of the file other than its arrays."""
 
     schema_name: ClassVar[str] = "swiftspec.acceptance-trace"
     schema_version: ClassVar[int] = 2
