@@ -1,4 +1,4 @@
-"""The stages as functions: profile, trace, plan, simulate, validate, compare. The command line calls the same code.
+"""Stages as Python functions: profile, trace, plan, simulate, validate, compare. The command line calls them.
 
 Each takes and returns objects; `save` and `load` make files of them. What they need is imported when they are called.
 """
