@@ -1,4 +1,4 @@
-"""How a plan is printed."""
+"""Printing of a plan."""
 
 from swiftspec.artifacts.plan import Objective, Plan, Rejection, cost_per_million
 from swiftspec.cli import console

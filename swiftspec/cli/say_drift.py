@@ -1,4 +1,4 @@
-"""How text and machine differ from what was traced and profiled, in sentences."""
+"""Sentences about how text and machine differ from those traced and profiled."""
 
 from swiftspec.artifacts.report import Report
 from swiftspec.cli import console
