@@ -13,19 +13,23 @@ INSTALLED := $(VENV)/.installed
 # The demo and the tests read nothing but what the repository holds.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test check bench soak campaign clean
+.PHONY: help demo docs test check bench soak campaign clean
 
 help:
-	@echo "make demo    profile, trace, plan, run and validate the bundled pair"
+	@echo "make demo    profile, trace, plan, run and validate the bundled pair, in at most 8 minutes"
+	@echo "make docs    the API reference, in build/api: open build/api/index.html"
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
 	@echo "make check   ruff and mypy"
-	@echo "make bench   measure: tests/benchmarks"
+	@echo "make bench   plan for this machine, then measure: tests/benchmarks"
 	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths"
 	@echo "make campaign    three hundred faults of every kind and process: tests/engine/campaign.py"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
 demo: $(INSTALLED)
 	$(BIN)/swiftspec demo
+
+docs: $(INSTALLED)
+	$(BIN)/python -m tests.api_reference build/api
 
 test: $(INSTALLED)
 	$(BIN)/python -m tests.run $(PYTEST_ARGS)
@@ -36,7 +40,10 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED)
-	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only -m "bench or not bench" $(PYTEST_ARGS)
+	$(BIN)/python -m tests.benchmarks.make_plan build/bench
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable -m "bench or not bench" \
+	    --swiftspec-plan build/bench/plan.json --swiftspec-prompts swiftspec/demo/prompts/validate.jsonl \
+	    --swiftspec-limit 12 $(PYTEST_ARGS)
 
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.engine.soak --prompts $(SOAK_FAULTS)
@@ -47,7 +54,7 @@ campaign: $(INSTALLED)
 
 clean:
 	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find swiftspec tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find swiftspec tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Written last, so that an interrupted installation is taken up again.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -57,5 +64,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    { echo "$(PYTHON) cannot create virtual environments: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV) (torch and triton are large: one to several minutes, once)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,docs]'
 	@touch $@

@@ -51,10 +51,10 @@ fi
 if [[ $only == *,kernels,* ]]; then
     cache=$(mktemp -d)
     trap 'rm -rf "$cache"' EXIT
-    TRITON_CACHE_DIR=$cache TRITON_STORE_BINARY_ONLY=1 PYTHONPATH=$PWD "$python" -m swiftspec.profiler.baking \
+    TRITON_CACHE_DIR=$cache TRITON_STORE_BINARY_ONLY=1 PYTHONPATH=$PWD "$python" -m tools.baking \
         --inflate "$(sed -n 's/^shape=//p' scripts/gpu_runs.sh)" --only "$kinds" \
         tests/kernels/test_*.py tests/engine/model/test_static_kernels.py
-    PYTHONPATH=$PWD "$python" -m swiftspec.profiler.kernel_cache pack "$cache" "$carried/kernels.tar.gz"
+    PYTHONPATH=$PWD "$python" -m tools.kernel_cache pack "$cache" "$carried/kernels.tar.gz"
 fi
 [[ $only != *,commit,* ]] || git describe --always --dirty >"$carried/commit"
 size_mb=$(du -sm "$carried" | cut -f1)

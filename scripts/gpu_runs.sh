@@ -53,7 +53,7 @@ failures=0
 
 # Write summary.txt and all.tar.gz anew, from what is known so far: the machine may be taken away during the next step.
 gather() {
-    if "$python" -m swiftspec.profiler.gpu_report "$work" --run "$run" $dry_run >>"$out/log.txt" 2>&1; then
+    if "$python" -m tools.gpu_report "$work" --run "$run" $dry_run >>"$out/log.txt" 2>&1; then
         cp "$work/summary.txt" "$out"
     else
         echo "gpu_runs.sh: summary.txt could not be written; log.txt says why" >&2
@@ -90,7 +90,7 @@ step() {
 measure() {
     local name=$1 limit_s=$2
     shift 2
-    step "$name" "$limit_s" "$python" -m swiftspec.profiler.gpu_steps "$1" --device "$device" "${quick[@]}" \
+    step "$name" "$limit_s" "$python" -m tools.gpu_steps "$1" --device "$device" "${quick[@]}" \
         --out "$out/records.jsonl" --folder "$work" "${@:2}"
 }
 
@@ -113,7 +113,7 @@ export device
 
 is_right() {
     local engine=(tests/engine/model/test_cuda_graph.py tests/engine/model/test_static_kernels.py tests/engine/model/test_gpu_model.py
-        tests/engine/process/test_sharing.py)
+        tests/tools/test_shared_process.py)
     local ranks=(tests/kernels/test_all_reduce.py tests/kernels/test_gemm_all_reduce.py tests/kernels/test_symmetric.py
         tests/kernels/test_round.py)
     local kernels=(tests/kernels "${ranks[@]/#/--ignore=}")
@@ -129,7 +129,7 @@ is_right() {
     measure forward 50 forward --models 32B
     tests tests-ranks 50 "${ranks[@]}" -x
     step sanitizer 50 bash -c 'with compute-sanitizer --tool memcheck --error-exitcode 9 "$@"' - "$python" \
-        -m swiftspec.profiler.gpu_steps decoder --quick --out "$work/sanitizer.jsonl"
+        -m tools.gpu_steps decoder --quick --out "$work/sanitizer.jsonl"
 }
 
 how_fast() {
@@ -140,15 +140,15 @@ how_fast() {
     # Only our own kernels, whose names begin with an underscore. ncu slows down what it looks at, so that the times of
     # this step stay out of the records.
     step counters 60 bash -c 'with ncu --clock-control none -k "regex:^_" -c 40 --csv --log-file "$0" "$@"' \
-        "$work/counters.csv" "$python" -m swiftspec.profiler.gpu_steps forward --models 8B --out "$work/counted.jsonl"
+        "$work/counters.csv" "$python" -m tools.gpu_steps forward --models 8B --out "$work/counted.jsonl"
 }
 
 does_it_hold() {
     local pair=(--target demo/target --draft demo/draft) prompts=swiftspec/demo/prompts files limit=6 tokens=48 jobs=16
-    local dtype=bf16
+    local dtype=bf16 traced=18
     files=(--profile "$work/profile.json" --trace "$work/trace.npz")
-    [[ -z $dry_run ]] || limit=1 tokens=16 jobs=1 dtype=fp32
-    head -n $((3 * limit)) $prompts/trace.jsonl >"$work/traced.jsonl"
+    [[ -z $dry_run ]] || traced=1 limit=1 tokens=16 jobs=1 dtype=fp32
+    head -n "$traced" $prompts/trace.jsonl >"$work/traced.jsonl"
     step profile 140 "${verbs[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype "$dtype" \
         --accept-noise --out "$work/profile.json"
     step trace 45 "${verbs[@]}" trace "${pair[@]}" --dtype "$dtype" --prompts "$work/traced.jsonl" \
@@ -185,7 +185,7 @@ SWIFTSPEC_COMMIT=$(git describe --always --dirty 2>/dev/null || cat "$carried/co
     || SWIFTSPEC_COMMIT="unknown commit"
 export SWIFTSPEC_COMMIT
 if [[ -f $carried/kernels.tar.gz ]]; then
-    "$python" -m swiftspec.profiler.kernel_cache unpack "$TRITON_CACHE_DIR" "$carried/kernels.tar.gz" \
+    "$python" -m tools.kernel_cache unpack "$TRITON_CACHE_DIR" "$carried/kernels.tar.gz" \
         >>"$out/log.txt" 2>&1
 fi
 if compgen -G "$carried/wheels/*.whl" >/dev/null; then

@@ -16,7 +16,7 @@ from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.base import Shape
 from swiftspec.policies.effects import Program, Role
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.oracle import synthesise_trace
+from tools.iid_trace import synthesise_trace
 
 SPLIT = {Role.TARGET: 1, Role.DRAFT: 1}
 MODEL = ModelRef(model="synthetic", dtype="float32")

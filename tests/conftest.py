@@ -8,10 +8,48 @@ import pytest
 import torch
 
 from swiftspec.engine.process.fork_server_client import shared_fork_server
+from tests.run import ALONE
+
+pytest_plugins = ["pytester"]  # runs pytest itself, for the plugin of this package
 
 if not torch.cuda.is_available():
     # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
     os.environ.setdefault("TRITON_INTERPRET", "1")  # 0 to compile what the tests launch, for a GPU elsewhere
+
+
+# Files that take longest, longest first: begun last, one would keep a core busy while the others are idle.
+LONGEST = (
+    "test_gpu_runs.py",
+    "cli/test_pipeline.py",
+    "test_notebooks.py",
+    "engine/test_launcher.py",
+    "simulator/test_published_policies.py",
+    "planner/test_search.py",
+    "planner/test_quick.py",
+    "planner/test_fewest.py",
+    "kernels/test_all_reduce.py",
+    "planner/test_splits.py",
+)
+FOLDER = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before any are deselected
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {FOLDER / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    marked = {item.path for item in items if item.get_closest_marker("alone")}
+    if hidden := [path for path in marked if not has_alone(path)]:
+        raise pytest.UsageError(f"{hidden[0]} does not say `mark.alone`, by which its tests that run alone are found")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only tests marked `alone` are to run, files without one are not even imported: that takes a while."""
+    is_file = collection_path.suffix == ".py" and config.getoption("markexpr") == ALONE
+    return True if is_file and not has_alone(collection_path) else None
+
+
+def has_alone(path: Path) -> bool:
+    return "mark.alone" in path.read_text(encoding="utf-8")
 
 
 # `nohup make test &` starts a program that ignores both, as all that it starts would, too.

@@ -187,20 +187,16 @@ def signature_violations(module: Module) -> Iterator[str]:
 
 
 WRITES = re.compile(r"\.(write_text|write_bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|\bnp\.save\w*\(")
-# Records and archives of a run on a machine that may have nothing but torch: written and read by its own steps.
-GPU_RUNS = ("swiftspec.profiler.gpu_report", "swiftspec.profiler.gpu_steps", "swiftspec.profiler.kernel_cache")
-WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate", *GPU_RUNS)  # inflate: a folder that appears whole
+WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate")  # inflate: a folder that appears whole
 READS = re.compile(r"\bjson\.loads?\(|\bnp\.load\(")
 # What comes with the package is believed.
 SHIPPED = (
-    *(
-        "swiftspec.backtest.systems",
-        "swiftspec.costmodel.published",
-        "swiftspec.costmodel.constants",
-        "swiftspec.models.published",
-        "swiftspec.acceptance.published",
-    ),
-    *("swiftspec.acceptance.proxy_pairs", *GPU_RUNS),
+    "swiftspec.backtest.systems",
+    "swiftspec.costmodel.published",
+    "swiftspec.costmodel.constants",
+    "swiftspec.models.published",
+    "swiftspec.acceptance.published",
+    "swiftspec.acceptance.proxy_pairs",
 )
 
 
@@ -240,7 +236,7 @@ def loaded_at_import(start: str, modules: Mapping[str, Module]) -> dict[str, str
 
 def heavy_start_violations(modules: Mapping[str, Module]) -> Iterator[str]:
     for name in sorted(modules):
-        if room_of(name) in ("root", "cli", "__main__"):
+        if room_of(name) in ("root", "cli", "__main__", "pytest_plugin"):
             for package, culprit in loaded_at_import(name, modules).items():
                 if package in HEAVY:
                     yield f"{name}: importing it loads {package}, through {culprit}"
@@ -258,7 +254,7 @@ def modules_under(folder: str) -> dict[str, Module]:
 
 
 LIBRARY = modules_under(PACKAGE)
-TESTS = modules_under("tests")
+AROUND = modules_under("tests") | modules_under("tools")
 
 Check = Callable[[Module], Iterator[str]]
 LIBRARY_CHECKS: tuple[Check, ...] = (
@@ -279,8 +275,15 @@ def test_library_has_no(check: Check) -> None:
 
 
 @pytest.mark.parametrize("check", [banned_root_violations, size_violations], ids=lambda check: check.__name__)
-def test_tests_have_no(check: Check) -> None:
-    assert [line for module in TESTS.values() for line in check(module)] == []
+def test_tests_and_tools_have_no(check: Check) -> None:
+    assert [line for module in AROUND.values() for line in check(module)] == []
+
+
+def test_tools_do_not_need_the_tests() -> None:
+    """A machine with a GPU runs tools where the tests' own packages may be missing."""
+    tools = [module for name, module in AROUND.items() if within(name, "tools")]
+    wanted = [(module.name, found.target) for module in tools for found in module.imports]
+    assert [(name, target) for name, target in wanted if within(target, "tests")] == []
 
 
 def test_command_line_loads_nothing_heavy_when_imported() -> None:
@@ -303,6 +306,8 @@ def test_command_line_loads_nothing_heavy_when_imported() -> None:
         (layering_violations, "swiftspec.simulator.driver", "import torch.nn"),
         (layering_violations, "swiftspec.artifacts.plan", "from swiftspec.engine.model.cpu_model import CpuDecoder"),
         (layering_violations, "swiftspec.utils", ""),
+        (layering_violations, "swiftspec.profiler.steps", "from tools.forwards import forward_record"),
+        (never_violations, "swiftspec.cli.run", "from swiftspec.engine.launcher import Launcher"),
         (never_violations, "swiftspec.engine.driver", "from swiftspec.engine.channel.zmq_channel import Channel"),
         (never_violations, "swiftspec.engine.model.gpu_layers", "from swiftspec.engine.model.cpu_layers import Layer"),
         (never_violations, "swiftspec.engine.model.loader", "from swiftspec.engine.parallel import tp_group"),
@@ -375,8 +380,8 @@ def test_kernels_is_a_namespace_folder() -> None:
     assert list((ROOT / PACKAGE / "kernels").rglob("__init__.py")) == []
 
 
-def test_python_lives_in_the_package_and_the_tests_only() -> None:
+def test_python_lives_in_the_package_the_tools_and_the_tests_only() -> None:
     folders = [entry for entry in ROOT.iterdir() if entry.is_dir() and not entry.is_symlink()]
     visible = [f for f in folders if not re.match(r"\.|build$|dist$", f.name) and not (f / "pyvenv.cfg").exists()]
     with_code = {folder.name for folder in visible if next(folder.rglob("*.py"), None)}
-    assert (with_code, list(ROOT.glob("*.py"))) == ({PACKAGE, "tests"}, [])
+    assert (with_code, list(ROOT.glob("*.py"))) == ({PACKAGE, "tests", "tools"}, [])

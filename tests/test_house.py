@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HELP = "import sys; sys.argv = ['swiftspec', '--help']; from swiftspec.cli.app import main; main()"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REQUIREMENTS = [Requirement(line) for line in PROJECT["dependencies"]]
-DEV_REQUIREMENTS = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
+EXTRAS = [Requirement(line) for extra in PROJECT["optional-dependencies"].values() for line in extra]
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +114,7 @@ def test_public_names_exist() -> None:
 
 def test_every_dependency_has_a_tested_version_above_its_lower_bound() -> None:
     pinned = pins()
-    requirements = REQUIREMENTS + DEV_REQUIREMENTS
+    requirements = REQUIREMENTS + EXTRAS
     assert {requirement.name for requirement in requirements} == pinned.keys()
     assert [r.name for r in requirements if not r.specifier.contains(pinned[r.name])] == []
 
@@ -135,7 +135,13 @@ def test_installed_version_is_the_pinned_one(name: str) -> None:
 
 def test_every_dependency_is_justified() -> None:
     reasons = dict(re.findall(r"^- `([^`]+)`: (\S.{15,})$", section("docs/design.md", "Dependencies"), re.MULTILINE))
-    assert reasons.keys() == {requirement.name for requirement in REQUIREMENTS + DEV_REQUIREMENTS}
+    assert reasons.keys() == {requirement.name for requirement in REQUIREMENTS + EXTRAS}
+
+
+def test_neither_tools_nor_tests_are_distributed() -> None:
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert targets["wheel"]["packages"] == ["swiftspec"]
+    assert not {"tools", "tests"} & set(targets["sdist"]["only-include"])
 
 
 def test_readme_tree_names_only_what_is_on_disk() -> None:

@@ -3,6 +3,7 @@
 After a change of figures: run them again, as notebooks/README.md says.
 """
 
+import ast
 import io
 import json
 import re
@@ -12,8 +13,11 @@ from typing import Any
 
 import pytest
 
+import swiftspec
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+ABOUT_THE_INSIDE = "reproducing_the_papers_figures"  # published inputs of the cost model, and closed forms
 NUMBER = re.compile(r"[-+]?\d+(?:\.(\d+))?")
 LARGEST_CHANGE = 0.02  # relative, of a printed number: another processor rounds otherwise
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/*-])/(?:home|root|tmp|work|usr|opt|var|mnt|Users)/|[A-Z]:\\\\")
@@ -65,6 +69,45 @@ def same(left: str, right: str) -> bool:
 
 def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) == 3
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of the package that a notebook names; what it takes of the package itself is public."""
+    found: set[str] = set()
+    for cell in code_cells(path):
+        for node in ast.walk(ast.parse(source(cell))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module or "")
+    return {name for name in found if name.partition(".")[0] == "swiftspec"}
+
+
+def taken(path: Path) -> set[str]:
+    """Attributes of `swiftspec` that a notebook uses."""
+    nodes = (node for cell in code_cells(path) for node in ast.walk(ast.parse(source(cell))))
+    attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+    return {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "swiftspec"}
+
+
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path.stem != ABOUT_THE_INSIDE], ids=lambda p: p.stem)
+def test_notebooks_need_nothing_but_the_public_names(path: Path) -> None:
+    assert imported(path) == {"swiftspec"}
+    assert taken(path) - {"__file__"} <= set(swiftspec.__all__)
+
+
+@by_notebook
+def test_no_notebook_uses_the_command_line(path: Path) -> None:
+    assert not any(name.startswith("swiftspec.cli") for name in imported(path))
+    assert taken(path) - {"__file__"} <= set(swiftspec.__all__)
+
+
+def test_a_plan_for_eight_gpus_takes_five_lines() -> None:
+    """The first cell is all of it: cells are run in order, above."""
+    first = source(code_cells(ROOT / "notebooks" / "capacity_planning_70b.ipynb")[0])
+    assert "swiftspec.plan(" in first
+    assert 'device="h800", num_devices=8' in first
+    assert len([line for line in first.splitlines() if line.strip()]) <= 5
 
 
 @by_notebook

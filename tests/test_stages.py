@@ -1,17 +1,22 @@
 """The stages as functions: what a notebook does, without the command line."""
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import swiftspec
 from swiftspec.artifacts.timeline import measure
+from tests.cli.conftest import brief_profiles
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import write_pair
 
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 ONE_JOB = swiftspec.SearchOptions(num_jobs=1)
 H800 = swiftspec.Deployment(device="h800", num_devices=2, quant="int4")
 PAIR = {"target": "llama-3-8b", "draft": "llama-3.2-1b", "deployment": H800}
@@ -47,6 +52,15 @@ def test_what_is_simulated_is_what_is_predicted(planned: swiftspec.Planned) -> N
     assert len(swiftspec.simulate(planned, policy="autoregressive")) > 0
 
 
+def test_another_split_than_the_plans_can_be_simulated(planned: swiftspec.Planned) -> None:
+    one, two = (
+        swiftspec.measure(swiftspec.simulate(planned, policy="autoregressive", split=(count,))) for count in (1, 2)
+    )
+    assert two.verify_s < one.verify_s
+    with pytest.raises(ValueError, match=r"split is \(1, 1\); autoregressive needs a number of devices for target$"):
+        swiftspec.simulate(planned, policy="autoregressive", split=(1, 1))
+
+
 @pytest.mark.parametrize(
     ("sentence", "arguments"),
     [
@@ -67,19 +81,31 @@ def test_devices_that_are_unknown_are_named() -> None:
         swiftspec.Deployment(device="h900", num_devices=2)
 
 
-@pytest.mark.alone
-def test_a_pair_is_profiled_traced_planned_and_validated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swiftspec.profiler.steps.PASSES", 1)
-    monkeypatch.setattr("swiftspec.profiler.steps.SWEEPS", 1)
+def test_a_pair_is_profiled_traced_planned_and_validated_in_eight_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines of a notebook, on a pair that is smaller than the bundled one."""
     pair = write_pair(tmp_path, architecture="llama", vocab_size=97)
     target, draft = (str(write_printable_tokenizer(directory)) for directory in pair)
-    texts = ["def main():", "import os"]
-    profile = swiftspec.profile(target, draft, dtype="fp32", num_devices=1)
-    trace = swiftspec.trace(target, draft, texts, dtype="fp32", max_new_tokens=16)
-    planned = swiftspec.plan(profile=profile, trace=trace, options=ONE_JOB)
-    report = swiftspec.validate(planned, texts, policies=["autoregressive"], max_new_tokens=16)
-    assert {policy.policy for policy in report.policies} >= {"autoregressive", planned.plan.chosen.policy}
+    for name in ("trace", "validate"):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "def main():"}\n{"prompt": "import os"}\n')
+    notebook = json.loads((NOTEBOOKS / "reading_a_validation_report.ipynb").read_text(encoding="utf-8"))
+    (code,) = re.findall(r"```python\n(.*?)```", "".join(notebook["cells"][0]["source"]), re.DOTALL)
+    lines = [line for line in code.splitlines() if line.strip()]
+    assert len(lines) <= 8
+    for theirs, ours in (
+        ('("demo/target", "demo/draft")', repr((target, draft))),
+        ('swiftspec.__path__[0] + "/demo/prompts"', repr(str(tmp_path))),
+    ):
+        assert theirs in code
+        code = code.replace(theirs, ours)
+    found: dict[str, Any] = {}
+    with brief_profiles():
+        exec(code, found)
+    report: swiftspec.Report = found["report"]
+    assert {policy.policy for policy in report.policies} == set(found["planned"].plan.candidates)
     assert report.num_prompts == 2
+    assert f"chosen: {report.chosen}, median error " in capsys.readouterr().out
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -99,9 +99,9 @@ class Document(Facts):
 
     origin: Origin
 
-    def save(self, path: Path) -> None:
-        """Write the document, as `write_output` does."""
-        write_output(path, self.to_bytes())
+    def save(self, path: Path | str) -> None:
+        """Write JSON, whole or not at all."""
+        write_output(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """The bytes of a saved file."""
@@ -114,7 +114,7 @@ class Document(Facts):
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """ValueError, one sentence naming file, field and value, for anything that is not such a document."""
+        """Read what `save` wrote. ValueError, one sentence naming file, field and value, for anything else."""
         return cls.parse(read_json(Path(path), pipes=True), source=str(path))
 
     @classmethod

@@ -11,7 +11,17 @@ __all__ = ["Goal", "Objective", "cost_per_million"]
 
 
 class Objective(StrEnum):
-    """Quantity that the best plan has most, or least, of."""
+    """What a plan is to be best at.
+
+    `tokens-per-s`: speed of one user, from request to last token. `tpot`, `tpot-p95`: time per output token, mean and
+    95th percentile over requests. `tokens-per-gpu`: speed over the devices in use. `cost`: tokens for the money.
+    `devices`: the fewest devices that keep to the limits, and the fastest plan on these.
+
+    Examples
+    --------
+    >>> swiftspec.Objective("tpot")
+    <Objective.TPOT: 'tpot'>
+    """
 
     TOKENS_PER_S = "tokens-per-s"  # of one user, from request to last token
     TPOT = "tpot"  # the mean over requests
@@ -22,11 +32,31 @@ class Objective(StrEnum):
 
 
 class Goal(Facts):
-    """Objective of a plan, and its limits.
+    """What a plan is to be best at, and the limits that it must keep to.
 
-    min_tokens_per_s: over all requests, each from its start to its last token. max_tpot_s, max_ttft_s: of the mean
-    request. max_devices: in use, of those there are. splits: named as `Candidate.split`; any if empty. price_per_hour:
-    of one device, in any currency; the objective `cost` needs it.
+    Attributes
+    ----------
+    objective : Objective
+    min_tokens_per_s : float, optional
+        Least speed of one user, from request to last token.
+    max_tpot_s, max_ttft_s : float, optional
+        Most seconds per output token, and until the first one, of the mean request.
+    max_devices : int, optional
+        Most devices in use, of those there are.
+    splits : tuple of str
+        Only these splits, named as `4+4`; any if empty.
+    price_per_hour : float, optional
+        Of one device, in any currency; the objective `cost` needs it.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or the objective lacks what it needs.
+
+    Examples
+    --------
+    >>> swiftspec.Goal(objective="tpot", max_ttft_s=0.5).is_limited
+    True
     """
 
     objective: Objective = Objective.TOKENS_PER_S
@@ -52,5 +82,5 @@ class Goal(Facts):
 
 
 def cost_per_million(price_per_hour: float, num_devices: int, tokens_per_s: float) -> float:
-    """Cost of a million tokens of one user, on devices of this price each."""
+    """What a million tokens of one user cost, on devices of this price each."""
     return 1e6 * price_per_hour * num_devices / (3600 * tokens_per_s)

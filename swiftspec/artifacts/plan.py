@@ -1,7 +1,7 @@
 """Plan: the chosen policy, shape and devices, its predicted metrics, and the files behind it. No torch here."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Annotated, ClassVar, NamedTuple, Self
 
@@ -12,7 +12,7 @@ from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.timeline import Metrics
-from swiftspec.policies import POLICIES, Layout, Policy, make_policy
+from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 
@@ -77,10 +77,12 @@ class Candidate(Facts):
 
     groups: device numbers per role; a target-only or co-located policy has the target's group alone. ranks: processes
     that divide each of a role's groups; a role that is not named has one on a CPU, and one for each GPU. patience_s:
-    longest that the target waits for its draft before it decodes on alone.
+    longest that the target waits for its draft before it decodes on alone. package: name and version of the package
+    that offers the policy; None, and not in the file, for one of swiftspec's own.
     """
 
     policy: str
+    package: str | None = Field(default=None, exclude_if=lambda package: package is None)
     shape: dict[str, Value]
     groups: dict[Role, tuple[_Count, ...]]
     ranks: dict[Role, int] = Field(default_factory=dict)
@@ -111,10 +113,13 @@ class Candidate(Facts):
 
     def build(self) -> Policy:
         """The policy object."""
+        if self.package is not None and self.policy not in policy_names():
+            raise ValueError(f"policy is {self.policy!r} of the package {self.package}, which is not installed")
         return make_policy(self.policy, **self.shape)
 
     @property
     def devices(self) -> set[int]:
+        """Numbers of the devices that it uses."""
         return {device for group in self.groups.values() for device in group}
 
     @property
@@ -222,15 +227,49 @@ class Rejection(NamedTuple):
 
 
 class Plan(Document):
-    """The chosen candidate, and the best one of every other policy, best first.
+    """How to decode: the chosen policy with its shape and devices, and the best of every other policy.
 
-    engine: whose forwards were composed; None where they were measured, which are this project's engine's. ties:
-    candidates that the noise does not tell from the chosen one, which is the simplest of them. goal: what it was chosen
-    for. known_errors: relative standard deviations of what predictions rest on, which their intervals include; None for
-    one that nobody knows, which no interval includes. acceptance, quantisation (of each model's weights, by role) and
-    memory (of the chosen candidate, by group): where a plan is for a machine that is not at hand. collectives: the
-    all-reduce of each role of the chosen candidate, where its steps are composed. explored, sensitivities: what else
-    was simulated.
+    Attributes
+    ----------
+    device : str
+        `cpu`, `cuda`, or the name of a device that is not here.
+    num_devices : int
+        Devices there are; the chosen candidate may use fewer.
+    engine : str, optional
+        Whose forwards were composed; None where they were measured with this project's engine.
+    target, draft : ModelRef
+    profile, trace : Basis
+        The files that the plan was computed from, with their SHA-256.
+    max_new_tokens : int
+        Output tokens of each simulated request, at most.
+    chosen : Candidate
+    alternatives : tuple of Candidate
+        The best of every other policy, best first.
+    ties : tuple of str
+        Policies whose predictions do not differ from the chosen one by more than the noise; it is the simplest.
+    num_simulated : int
+        Options that were simulated.
+    rejected : dict of str to int
+        Why options were not simulated, and how many.
+    goal : Goal
+        What it was chosen for.
+    known_errors : dict of str to float or None
+        Relative standard deviations of what predictions rest on, which their intervals include; None where unknown.
+    acceptance, quantisation, memory
+        Of a plan for devices that are not here: where acceptance comes from, the weight format of each model, and the
+        bytes on each device.
+    collectives : tuple of Collective
+        The all-reduce of each role of the chosen candidate, where its forwards are composed.
+    explored, sensitivities
+        What else was simulated: the best option on each split, and the choice under other assumptions.
+
+    Examples
+    --------
+    >>> plan = swiftspec.Plan.load("plan.json")
+    >>> plan.chosen.policy, plan.chosen.split
+    ('swiftspec', '1+1')
+    >>> plan.chosen.prediction.metrics.tpot_s  # seconds per output token
+    0.0...
     """
 
     schema_name: ClassVar[str] = "swiftspec.plan"
@@ -303,6 +342,19 @@ class Plan(Document):
         """The chosen candidate and its alternatives, by policy."""
         return {candidate.policy: candidate for candidate in (self.chosen, *self.alternatives)}
 
+    def select(self, policies: Sequence[str] | None) -> list[Candidate]:
+        """Candidates of these policies, in the plan's order; all if None. The chosen one always: regret is its.
+
+        Raises
+        ------
+        ValueError
+            If the plan has no candidate of a policy.
+        """
+        names = set(self.candidates) if policies is None else set(policies)
+        if unknown := names - self.candidates.keys():
+            raise ValueError(f"policies has {min(unknown)!r}; the plan has {', '.join(self.candidates)}")
+        return [c for name, c in self.candidates.items() if name in names or c is self.chosen]
+
     @property
     def fastest_by_devices(self) -> Mapping[int, Explored]:
         """The fastest of what was explored on each number of devices, fewest first: tokens/s against devices.
@@ -329,8 +381,8 @@ class Plan(Document):
         reasons: dict[str, Counter[str]] = {}
         for text, count in self.rejected.items():
             policy, _, rest = text.partition(": ")
-            known = policy in POLICIES and rest
-            reasons.setdefault(rest if known else text, Counter())[policy if known else ""] += count
+            names_one = policy.isidentifier() and rest  # perhaps one that is not installed here
+            reasons.setdefault(rest if names_one else text, Counter())[policy if names_one else ""] += count
         ordered = sorted(reasons.items(), key=lambda item: (-item[1].total(), item[0]))
         return [Rejection(reason, dict(counts.most_common())) for reason, counts in ordered]
 

@@ -19,12 +19,21 @@ _UNNAMED = Path("plan.json")  # where a plan that is written to a stream is take
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, and what it was computed from.
+    """A plan with the profile and the trace that it was computed from; what `plan` returns.
 
     Parameters
     ----------
+    plan : Plan
+    profile : Profile
+    trace : AcceptanceTrace
     profile_path, trace_path : Path, optional
         The files that the two were read from; not given where they were composed or measured just now.
+
+    Examples
+    --------
+    >>> planned = swiftspec.Planned.load("plan.json")
+    >>> print(planned)
+    swiftspec ... on cpu: ... tokens/s predicted
     """
 
     plan: Plan
@@ -35,9 +44,19 @@ class Planned:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """From a plan's file. ValueError, naming file and field, if what it rests on is gone or was changed since."""
+        """Read a plan, and the profile and the trace that it names.
+
+        Raises
+        ------
+        ValueError
+            If a file cannot be read, or is not the one that the plan was computed from: its SHA-256 differs.
+        """
         path = Path(path)
-        plan = Plan.load(path)
+        return cls.of(Plan.load(path), path)
+
+    @classmethod
+    def of(cls, plan: Plan, path: Path) -> Self:
+        """A plan that was read from `path`, with what it rests on. Raises as `load`."""
         return cls(
             plan=plan,
             profile=read_profile(plan, path),
@@ -70,7 +89,13 @@ class Planned:
         return self.plan.model_copy(update=bases), {} if is_stream else files
 
     def save(self, path: Path | str) -> Plan:
-        """Write the plan, and beside X.json what is in no file yet: X.profile.json and X.trace.npz."""
+        """Write the plan to a file, say X.json, and what is in no file yet beside it: X.profile.json and X.trace.npz.
+
+        Returns
+        -------
+        Plan
+            As written: with the paths and the SHA-256 of both.
+        """
         path = Path(path)
         plan, files = self.placed(path)
         for file, content in files.items():

@@ -43,6 +43,7 @@ class _Measured(Facts):
 
     @property
     def latency(self) -> Latency:
+        """The quantiles with their provenance."""
         return Latency(self.quantiles_s, self.provenance)
 
 
@@ -89,6 +90,7 @@ class StepPoint(_Measured):
 
     @property
     def table(self) -> StepTable:
+        """Which table it belongs to: all but rows and context."""
         return StepTable(self.role, self.phase, self.degree, self.peer_busy, self.cold, self.ranks)
 
 
@@ -124,11 +126,34 @@ class Collective(Facts):
 
 
 class Profile(Document):
-    """Latency tables of a model pair on a machine.
+    """How long forwards of a model pair take on a machine, in seconds.
 
-    peers_interfere: whether a role's forwards may take longer while its peer computes, as on shared memory. Where they
-    do not, steps are those beside an idle peer. collectives: those of composed steps. sources: what these were composed
-    from, a phrase each, files with their SHA-256. checks: some of the composed steps as measured whole, to compare.
+    Attributes
+    ----------
+    device : str
+        `cpu`, `cuda`, or the name of a device that is not here.
+    num_devices : int
+    target, draft : ModelRef
+    steps : tuple of StepPoint
+        Latencies of whole forwards, by model, phase, devices, rows and context.
+    host : tuple of HostPoint
+        Time that a process spends beside its forwards.
+    peers_interfere : bool
+        Whether forwards of one model may take longer while the other computes, as on shared memory. Where they do not,
+        `steps` are those beside an idle peer.
+    collectives : tuple of Collective
+        All-reduces of forwards that were composed.
+    sources : tuple of str
+        What forwards were composed from, files with their SHA-256.
+    checks : tuple of StepPoint
+        Some of the composed forwards as measured whole, to compare.
+
+    Examples
+    --------
+    >>> profile = swiftspec.Profile.load("profile.json")
+    >>> latency = profile.step("verify", degree=1, peer_busy=False, rows=4, context=128)
+    >>> latency.median_s
+    0.0...
     """
 
     schema_name: ClassVar[str] = "swiftspec.profile"
@@ -157,7 +182,7 @@ class Profile(Document):
 
     def step(
         self,
-        phase: Phase,
+        phase: Phase | str,
         *,
         degree: int,
         peer_busy: bool,
@@ -167,8 +192,34 @@ class Profile(Document):
         cold: bool = False,
         ranks: int = 1,
     ) -> Latency:
-        """Latency of one whole forward; `role` says whose prefill, and follows from any other phase.
+        """Latency of one whole forward.
 
+        Parameters
+        ----------
+        phase : Phase
+            `verify` for a target's forward, `expand` for a draft's, `prefill`, or another that computes.
+        degree : int
+            Devices that divide the model.
+        peer_busy : bool
+            Whether the other model computes meanwhile.
+        rows : int
+            Tokens in the forward.
+        context : int
+            Tokens in the cache before it.
+        role : Role, optional
+            Whose prefill; follows from any other phase.
+        cold : bool
+            Whether the weights have left the processor's caches since the last forward.
+        ranks : int
+            On a CPU, processes that divide the model.
+
+        Returns
+        -------
+        Latency
+            In seconds: quantiles, mean and provenance.
+
+        Notes
+        -----
         Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last;
         on the GPUs of this machine, whose forwards are filled up to the next measured rows, as long as those.
         A table with a busy peer that was not measured is that of an idle one, and says `assumed` if peers interfere;
@@ -180,7 +231,14 @@ class Profile(Document):
             If nothing was measured for this phase, degree and number of ranks.
         """
         return self.latencies.step(
-            phase, degree=degree, peer_busy=peer_busy, rows=rows, context=context, role=role, cold=cold, ranks=ranks
+            Phase(phase),
+            degree=degree,
+            peer_busy=peer_busy,
+            rows=rows,
+            context=context,
+            role=role,
+            cold=cold,
+            ranks=ranks,
         )
 
     def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:

@@ -5,8 +5,6 @@ from itertools import combinations
 from statistics import mean, median
 from typing import ClassVar
 
-from scipy.stats import kendalltau
-
 from swiftspec.artifacts.document import Document, Facts, Spread
 from swiftspec.artifacts.timeline import Figures, Metrics
 
@@ -18,9 +16,10 @@ class PolicyReport(Facts):
 
     error: predicted / measured - 1, figure by figure. error_margin: half the 95 % confidence interval of the error in
     tokens_per_s, as far as it stems from which prompts were traced and which were measured; None for a single prompt.
-    repeats: tokens/s of each measured repetition. retimed: the prediction, had the profile been as the machine was
-    while this was measured. retraced: the same, had the measured texts been those traced. None where that was not
-    looked at.
+    repeats: tokens/s of each measured repetition. seconds_per_token: per repetition and prompt, the time from request
+    to last token over the number of output tokens; empty in reports made before this was kept. retimed: the prediction,
+    had the profile been as the machine was while this was measured. retraced: the same, had the measured texts been
+    those traced. None where that was not looked at.
     """
 
     policy: str
@@ -32,6 +31,7 @@ class PolicyReport(Facts):
     measured_metrics: Metrics
     repeats: tuple[float, ...]
     identical_output: bool
+    seconds_per_token: tuple[tuple[float, ...], ...] = ()
     retimed: Figures | None = None
     retraced: Figures | None = None
 
@@ -59,9 +59,27 @@ class Drift(Facts):
 
 
 class Report(Document):
-    """A validation. regret: best measured tokens_per_s over the chosen plan's measured tokens_per_s, minus 1.
+    """Predicted and measured figures of the policies of a plan; what `validate` returns.
 
-    drift: what was re-timed between the measured requests, and how it had changed.
+    Attributes
+    ----------
+    plan_sha256 : str
+        Of the plan's file.
+    chosen : str
+        The policy that the plan chose.
+    num_prompts : int
+    policies : tuple of PolicyReport
+        Predicted, measured, and the relative error of each figure.
+    regret : float
+        Measured tokens/s of the best policy over those of the chosen one, minus 1; 0 if the choice was right.
+    drift : tuple of Drift
+        How forwards that were timed again between the requests had changed since the profile.
+
+    Examples
+    --------
+    >>> report = swiftspec.Report.load("report.json")
+    >>> report.median_error  # of the predicted tokens/s, over policies
+    0.0...
     """
 
     schema_name: ClassVar[str] = "swiftspec.report"
@@ -137,6 +155,8 @@ class Report(Document):
 
 def _kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
     """Of two orders; 1 for a single entry."""
+    from scipy.stats import kendalltau  # over half a second, which most commands do without
+
     return float(kendalltau(first, second).statistic) if len(first) > 1 else 1.0
 
 

@@ -63,16 +63,22 @@ class Excerpt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One request.
+    """What each process did when, for one request, simulated or measured.
 
     Parameters
     ----------
     request : str
         The prompt's id.
     start_s : float
-        When the request was handed to the roles; the clock is shared by all of them.
+        When the request was handed to the processes, in seconds; they share the clock.
     spans : tuple of Span
-        Spans of one process do not overlap and come in order of time.
+        Phases with their begin and end in seconds. Those of one process do not overlap and come in order of time.
+
+    Examples
+    --------
+    >>> timeline = swiftspec.simulate("plan.json")[0]
+    >>> timeline.num_tokens, timeline.ttft_s
+    (..., 0...)
     """
 
     request: str
@@ -110,6 +116,7 @@ class Timeline:
 
     @property
     def num_tokens(self) -> int:
+        """Output tokens."""
         return sum(span.tokens for span in self.commits)
 
     @property
@@ -214,16 +221,30 @@ class Figures(Facts):
 
 
 class Metrics(Facts):
-    """Figures of a set of requests, and what explains them.
+    """Figures of a set of requests, and what explains them. A round lasts from one verification to the next.
 
-    tokens_per_s is output tokens over time from request to last token, prefill included; ttft_s and tpot_s are medians
-    over requests. overlap_fraction is the share of target-busy time in which the draft was busy too. tail_s is the
-    serial tail of a round: verdict received to next subtree sent, at the draft, where that took no further forward;
-    hit_fraction is the share of such rounds, the one that starts when the target has finished its prefill included.
-    verify_s and mean_round_s are means. target_busy and draft_busy are the shares of the time from request to last
-    token in which that model computed, the mean over target groups where there are several. wasted_draft is the share
-    of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
-    drafts_per_round is the draft's forwards over the rounds; None where it was not looked at.
+    Attributes
+    ----------
+    figures : Figures
+        tokens/s (output tokens over the time from request to last token, prefill included), seconds of a round, and
+        tokens per round.
+    num_tokens, rounds : int
+        Output tokens and rounds of all requests.
+    ttft_s, tpot_s : float
+        Seconds to the first token, and per further token: medians over requests.
+    verify_s, mean_round_s : float
+        Mean seconds of a verification and of a round.
+    target_busy, draft_busy, overlap_fraction : float
+        Shares of the time from request to last token in which that model computed, the mean over target groups; and
+        of the target's busy time in which the draft was busy, too.
+    wasted_draft : float, optional
+        Share of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
+    tail_s : Spread, optional
+        Seconds at the draft from a verdict received to the next subtree sent, in rounds where that took no forward.
+    hit_fraction : float, optional
+        Share of such rounds, the one that starts when the target has finished its prefill included.
+    drafts_per_round : float, optional
+        The draft's forwards over the rounds; None where it was not looked at.
     """
 
     figures: Figures
@@ -272,7 +293,19 @@ class Metrics(Facts):
 
 
 def measure(timelines: Sequence[Timeline]) -> Metrics:
-    """Metrics of some requests. ValueError if there are none or one committed nothing."""
+    """Figures of some requests, in tokens/s and seconds. ValueError if there are none, or one committed no token.
+
+    Parameters
+    ----------
+    timelines : sequence of Timeline
+        One for each request, simulated or measured.
+
+    Examples
+    --------
+    >>> metrics = swiftspec.measure(swiftspec.simulate("plan.json"))
+    >>> metrics.figures.tokens_per_round
+    2...
+    """
     if not timelines or any(not timeline.commits for timeline in timelines):
         raise ValueError("timelines are empty; at least one committed token each is needed")
     rounds = [duration for timeline in timelines for duration in timeline.round_s]

@@ -37,6 +37,7 @@ class Guesses(NamedTuple):
 
     @property
     def num_candidates(self) -> int:
+        """K."""
         return int(self.tokens.shape[1])
 
 
@@ -77,16 +78,35 @@ class TracedPrompt:
 
     @property
     def draft(self) -> Guesses:
+        """The draft's."""
         return self.guesses[Guesser.DRAFT]
 
     @property
     def prompt_length(self) -> int:
+        """Tokens of the prompt, P."""
         return len(self.prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceTrace:
-    """Traced prompts of one model pair; `source` is recorded or synthesised."""
+    """How a draft model ranks the target's own output on some prompts; what `trace` returns.
+
+    Parameters
+    ----------
+    origin : Origin
+        The command, machine and versions that it comes from.
+    source : str
+        `recorded`, or `synthesised` from published acceptance.
+    target, draft : ModelRef
+    prompts : tuple of TracedPrompt
+        With T output tokens and K candidates each: token ids (T,), and the draft's candidates (T, K) with log-probs.
+
+    Examples
+    --------
+    >>> trace = swiftspec.AcceptanceTrace.load("trace.npz")
+    >>> trace.prompts[0].target_tokens.shape == trace.prompts[0].ranks.shape  # (T,)
+    True
+    """
 
     origin: Origin
     source: str
@@ -105,6 +125,7 @@ class AcceptanceTrace:
 
     @property
     def num_tokens(self) -> int:
+        """Output tokens of all prompts."""
         return sum(len(prompt.target_tokens) for prompt in self.prompts)
 
     def rank_acceptance(self, num_ranks: int) -> list[float]:
@@ -112,9 +133,9 @@ class AcceptanceTrace:
         ranks = np.concatenate([prompt.ranks for prompt in self.prompts])
         return [float(np.mean(ranks == rank)) for rank in range(num_ranks)]
 
-    def save(self, path: Path) -> None:
-        """An .npz archive, written whole or not at all."""
-        write_output(path, self.to_bytes())
+    def save(self, path: Path | str) -> None:
+        """Write an .npz archive, whole or not at all."""
+        write_output(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """The bytes of a saved file."""
@@ -136,8 +157,9 @@ class AcceptanceTrace:
         return archive_bytes({"about": np.array(about.to_json())} | arrays)
 
     @classmethod
-    def load(cls, path: Path) -> "AcceptanceTrace":
-        """ValueError, one sentence naming file and field, for anything that is not such a trace."""
+    def load(cls, path: Path | str) -> "AcceptanceTrace":
+        """Read what `save` wrote. ValueError, one sentence naming file and field, for anything else."""
+        path = Path(path)
         arrays = read_archive(path, kind="an acceptance trace")
         if missing := _ARRAYS - arrays.keys():
             raise ValueError(f"{path}: {min(missing)} is missing")

@@ -1,7 +1,6 @@
 """All of the backtest, over cores."""
 
 import signal
-from collections.abc import Callable
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -12,19 +11,20 @@ from swiftspec.backtest.rows import Backtest, Section
 from swiftspec.backtest.serving import POINTS, read_points, serving_rows
 from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows
 from swiftspec.backtest.systems import system_rows
+from swiftspec.progress import Progress
 
 __all__ = ["run"]
 
 
-def run(*, e2e: Path | None, num_jobs: int, done: Callable[[int, int, str], None]) -> Backtest:
+def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
     """The shipped sections; or, of a CSV file with the columns of the serving points, its points alone.
 
     Parameters
     ----------
     num_jobs : int
         Processes; -1 for one per core.
-    done : callable
-        Hears (sections done, of how many, the last one's title).
+    done : Progress
+        Hears the title of the section that was the last to end.
     """
     if e2e is not None:
         rows, constants = serving_rows(e2e)

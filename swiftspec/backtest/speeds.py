@@ -1,6 +1,6 @@
 """Predicted speed of a policy for a pair and devices that are not here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -9,24 +9,13 @@ from swiftspec.acceptance import AcceptanceModel, synthesise
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import HostPoint, Profile
 from swiftspec.artifacts.timeline import Metrics, Phase, measure
-from swiftspec.costmodel.compose import compose_profile
-from swiftspec.costmodel.forward import Host
-from swiftspec.costmodel.published import PublishedForwards, StandardInt4Kernels, SwiftSpecKernels
-from swiftspec.costmodel.shipped import kernels_of
-from swiftspec.devices import DeviceSpec, named_device
+from swiftspec.costmodel.device_profile import Int4Forwards, device_profile
 from swiftspec.models import known_model
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 
-__all__ = ["INT4_STACKS", "Deployment", "decoding"]
-
-# The last is the paper's ablation: all of its arms have SwiftSpec's attention kernel.
-INT4_STACKS: Mapping[str, Callable[[DeviceSpec], PublishedForwards]] = {
-    "swiftspec": SwiftSpecKernels,
-    "vllm": StandardInt4Kernels,
-    "vllm, SwiftSpec's attention": lambda device: StandardInt4Kernels(device, SwiftSpecKernels(device)),
-}
+__all__ = ["Deployment", "decoding"]
 
 _NUM_PROMPTS, _NUM_TOKENS, _SEED = 16, 128, 0
 _PROMPT_LENGTH = 500  # the papers' contexts are at most 1000
@@ -34,7 +23,7 @@ _PROMPT_LENGTH = 500  # the papers' contexts are at most 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A pair on a kind of device, run by some engine.
+    """A pair on a kind of device, as plans have it where no engine is named, but for what a system's figures say.
 
     Parameters
     ----------
@@ -42,12 +31,10 @@ class Deployment:
         By their names in the registry.
     quant : str
     num_devices : int
-    engine : str
-        Whose host times; op tables are vLLM's.
     collective : str, optional
         The all-reduce; the fastest if not given.
-    int4 : str, optional
-        Whose forwards, where weights are in int4: one of `INT4_STACKS`.
+    int4_forwards : callable, optional
+        From a device to whole forwards with int4 weights; SwiftSpec's if not given.
     target_host_s : float
         What the engine spends around a target forward beyond the host times composed.
     """
@@ -57,9 +44,8 @@ class Deployment:
     draft: str
     quant: str
     num_devices: int
-    engine: str = "trtllm"
     collective: str | None = None
-    int4: str | None = None
+    int4_forwards: Int4Forwards | None = None
     target_host_s: float = 0.0
 
     @classmethod
@@ -79,17 +65,14 @@ class Deployment:
 
 @cache
 def _composed(deployment: Deployment) -> Profile:
-    device = named_device(deployment.device)
-    profile = compose_profile(
-        device=device,
+    profile = device_profile(
+        device=deployment.device,
         num_devices=deployment.num_devices,
         target=known_model(deployment.target),
         draft=known_model(deployment.draft),
         quant=deployment.quant,
-        kernels=kernels_of(deployment.device),
         max_context=_PROMPT_LENGTH + _NUM_TOKENS,
-        host=Host.of(deployment.engine),
-        published=INT4_STACKS[deployment.int4](device) if deployment.int4 else None,
+        int4_forwards=deployment.int4_forwards,
         collective=deployment.collective,
     )
     return _with_host(profile, deployment.target_host_s) if deployment.target_host_s else profile

@@ -14,9 +14,10 @@ from swiftspec.backtest.rows import Constant, Row
 from swiftspec.backtest.speeds import Deployment, decoding
 from swiftspec.backtest.systems import published_systems
 from swiftspec.backtest.table7 import Reading
+from swiftspec.costmodel.device_profile import Int4Forwards
 from swiftspec.costmodel.linear_fit import LinearFit, Observation, leave_one_out
 from swiftspec.costmodel.published import StandardInt4Kernels, SwiftSpecKernels, standard_observations
-from swiftspec.devices import named_device
+from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.policies.effects import Role
 
 __all__ = ["paper_constants", "paper_rows", "split_speeds"]
@@ -26,10 +27,17 @@ _SPLITS = ((2, 6), (4, 4), (6, 2))  # those that the authors tried
 _SERIAL_EXPANSIONS = (3, 7)
 _DEVICE = named_device("h800-sxm")
 _OWN = SwiftSpecKernels(_DEVICE)
-_OWN_STACK, _STANDARD_STACK = "swiftspec", "vllm, SwiftSpec's attention"
 
 
-_ARMS = ((_OWN_STACK, "full", "kernels only"), (_STANDARD_STACK, "parallel tree only", "SpecExec"))
+def _standard_but_for_attention(device: DeviceSpec) -> StandardInt4Kernels:
+    """All arms of the paper's ablation have SwiftSpec's attention kernel."""
+    return StandardInt4Kernels(device, SwiftSpecKernels(device))
+
+
+_ARMS: tuple[tuple[Int4Forwards, str, str], ...] = (
+    (SwiftSpecKernels, "full", "kernels only"),
+    (_standard_but_for_attention, "parallel tree only", "SpecExec"),
+)
 
 
 def paper_rows() -> list[Row]:
@@ -63,7 +71,7 @@ def _forward(observation: Observation, fit: LinearFit, error: float, *, stack: s
 def _speeds() -> Iterator[Row]:
     facts = published_systems()["swiftspec"]
     for speed in facts["speeds"]:
-        predicted = _parallel(speed, _OWN_STACK, speed["split"])
+        predicted = _parallel(speed, SwiftSpecKernels, speed["split"])
         name = f"{_pair(speed)}, SwiftSpec {_split(speed['split'])}"
         yield _row(name, "tokens/s", speed["tokens_per_s"], predicted, f"{facts['source']}, {speed['where']}")
 
@@ -72,7 +80,10 @@ def _arms() -> Iterator[Row]:
     facts = published_systems()["swiftspec"]
     arms = facts["arms"]
     source = f"{facts['source']}, {arms['where']}"
-    parallel, serial = _parallel(arms, _OWN_STACK, arms["split"]), _serial(arms, _OWN_STACK, (Reading().expansions,))
+    parallel, serial = (
+        _parallel(arms, SwiftSpecKernels, arms["split"]),
+        _serial(arms, SwiftSpecKernels, (Reading().expansions,)),
+    )
     yield _row(f"{_pair(arms)}, parallel {_split(arms['split'])}", "tokens/s", arms["parallel"], parallel, source)
     yield _row(f"{_pair(arms)}, serial on 8", "tokens/s", arms["serial"], serial, source)
     ratio = arms["parallel"] / arms["serial"]
@@ -84,9 +95,9 @@ def _ablation() -> Iterator[Row]:
     published = facts["ablation"]
     speeds: dict[str, list[float]] = {name: [] for name in ("full", "kernels only", "parallel tree only", "SpecExec")}
     for family in facts["families"]:
-        for stack, parallel, serial in _ARMS:
-            speeds[parallel].append(max(_parallel(family, stack, split) for split in _SPLITS))
-            speeds[serial].append(_serial(family, stack, _SERIAL_EXPANSIONS))
+        for forwards, parallel, serial in _ARMS:
+            speeds[parallel].append(max(_parallel(family, forwards, split) for split in _SPLITS))
+            speeds[serial].append(_serial(family, forwards, _SERIAL_EXPANSIONS))
     for name, ratio in published.items():
         if name != "where":
             first, second = name.split(" over ")
@@ -107,25 +118,25 @@ def _splits() -> Iterator[Row]:
 
 def split_speeds(family: Mapping[str, Any]) -> dict[tuple[int, int], float]:
     """Predicted tokens/s by split, target's devices first."""
-    return {split: _parallel(family, _OWN_STACK, split) for split in _SPLITS}
+    return {split: _parallel(family, SwiftSpecKernels, split) for split in _SPLITS}
 
 
-def _parallel(family: Mapping[str, Any], stack: str, split: Sequence[int]) -> float:
+def _parallel(family: Mapping[str, Any], forwards: Int4Forwards, split: Sequence[int]) -> float:
     degrees = dict(zip(Role, split, strict=True))
     acceptance_model = acceptance_for(family["target"], family["draft"]).acceptance_model
-    return decoding(_deployment(family, stack), acceptance_model, Reading().parallel, degrees).decoding_tokens_per_s
+    return decoding(_deployment(family, forwards), acceptance_model, Reading().parallel, degrees).decoding_tokens_per_s
 
 
-def _serial(family: Mapping[str, Any], stack: str, expansions: Sequence[int]) -> float:
+def _serial(family: Mapping[str, Any], forwards: Int4Forwards, expansions: Sequence[int]) -> float:
     """Of the best of some numbers of expansions."""
     acceptance_model = acceptance_for(family["target"], family["draft"]).acceptance_model
-    deployment = _deployment(family, stack)
+    deployment = _deployment(family, forwards)
     policies = [Reading(expansions=count).serial for count in expansions]
     groups = {Role.TARGET: deployment.num_devices}
     return max(decoding(deployment, acceptance_model, policy, groups).decoding_tokens_per_s for policy in policies)
 
 
-def _deployment(family: Mapping[str, Any], stack: str) -> Deployment:
+def _deployment(family: Mapping[str, Any], int4_forwards: Int4Forwards) -> Deployment:
     facts = published_systems()["swiftspec"]
     return Deployment(
         device=facts["device"],
@@ -133,7 +144,7 @@ def _deployment(family: Mapping[str, Any], stack: str) -> Deployment:
         draft=family["draft"],
         quant=facts["quant"],
         num_devices=facts["num_devices"],
-        int4=stack,
+        int4_forwards=int4_forwards,
     )
 
 

@@ -38,18 +38,21 @@ def show_backtest(result: Backtest) -> None:
             ("what", "quantity", "published", "predicted", "error", "left out", "source"),
             [_cells(row) for row in section.rows],
             num_text_columns=2,
+            last_is_text=True,
         )
     console.table(
         "Constants, and what they were fitted on",
         ("constant", "fitted on", "value", "unit"),
         [_constant_cells(constant) for constant in result.constants],
         num_text_columns=2,
+        last_is_text=True,
     )
     for reason, number in result.skipped.items():
-        console.say(f"Not predicted: {number} serving points {reason}")
-    console.say(f"\nAll: {_quality(result.rows)}")
-    console.say("Left out: the prediction's error when nothing was fitted to the row itself.")
-    console.say(_coverage(result.rows))
+        console.paragraph(f"Not predicted: {number} serving points {reason}")
+    console.paragraph()
+    console.paragraph(f"All: {_quality(result.rows)}")
+    console.paragraph("Left out: the prediction's error when nothing was fitted to the row itself.")
+    console.paragraph(_coverage(result.rows))
 
 
 def _coverage(rows: list[Row]) -> str:

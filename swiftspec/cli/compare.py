@@ -8,17 +8,18 @@ from pathlib import Path
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
-from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.cli import console
-from swiftspec.cli.columns import percent, signed_percent, speed
+from swiftspec.cli.columns import count, percent, shape_of, signed_percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import search
-from swiftspec.cli.say_drift import say_drift
+from swiftspec.cli.say_drift import regret, say_drift
+from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.planner.options import SearchOptions
-from swiftspec.policies import POLICIES
+from swiftspec.policies import policy_class, policy_names
 from swiftspec.validation.measuring import measure_plan
 
-__all__ = ["compare", "measuring"]
+__all__ = ["compare", "measuring", "show_comparison"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +79,20 @@ def compare(
     made = planned.placed(Path("plan.json"))[0] if out is None else planned.save(out)
     # Regret refers to the choice, which is therefore always among them.
     candidates = [c for c in made.candidates.values() if c.policy in names or c is made.chosen]
-    report, interrupted = None, False
+    report, interrupted, contention = None, False, None
     if measuring is not None:
-        report, interrupted = measure_plan(
-            made,
-            plan_sha256=hashlib.sha256(made.to_bytes()).hexdigest(),
-            candidates=candidates,
-            source=str(out or profile),
-            prompts=spread(read_prompts(measuring.prompts), measuring.limit),
-            repeats=measuring.repeats,
-            basis=(planned.profile, planned.trace),
-            stages=console.progress,
-        )
-    _show(made, candidates, report, names)
+        with watch_contention() as contention:
+            report, interrupted = measure_plan(
+                made,
+                plan_sha256=hashlib.sha256(made.to_bytes()).hexdigest(),
+                candidates=candidates,
+                source=str(out or profile),
+                prompts=spread(read_prompts(measuring.prompts), measuring.limit),
+                repeats=measuring.repeats,
+                basis=(planned.profile, planned.trace),
+                stages=console.progress,
+            )
+    show_comparison(made, candidates, report, names, contention)
     if plot is not None:
         from swiftspec.reports.figures import save_figure, tournament
 
@@ -101,39 +103,45 @@ def compare(
 
 
 def _names(policies: str) -> set[str]:
-    names = set(POLICIES) if policies == "all" else {name.strip() for name in policies.split(",")}
-    if unknown := names - POLICIES.keys():
-        raise ValueError(f"--policies has {min(unknown)!r}; expected all or some of {', '.join(POLICIES)}")
+    known = policy_names()
+    if policies == "all":
+        return set(known)
+    names = {name.strip() for name in policies.split(",")}
+    if unknown := names - set(known):
+        raise ValueError(f"--policies has {min(unknown)!r}; expected all or some of {', '.join(known)}")
+    for name in sorted(names):
+        policy_class(name)  # one that was asked for has to be usable
     return names
 
 
-def _show(made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str]) -> None:
-    columns = ["policy", "split, shape", "tokens/s", "tokens/round", "target busy", "draft busy", "draft wasted"]
-    if report is not None:
-        columns[3:3] = ["measured", "error", *_again(report)]
-    console.table(
-        "Every policy at its best, fastest first", columns, [_row(c, report) for c in candidates], num_text_columns=2
-    )
-    for reason, count in made.rejected.items():
+def show_comparison(
+    made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str], contention: Contention | None
+) -> None:
+    """Tables of speeds and of rounds, what is not there and why, and how good the predictions were."""
+    _show_speeds(candidates, report)
+    _show_rounds(candidates, report)
+    for reason, number in made.rejected.items():
         if reason.partition(":")[0] in names - made.candidates.keys():
-            console.say(f"Not there: {reason} ({count} shapes)")
+            console.paragraph(f"Not there: {reason} ({count(number, 'shape')})")
     if report is not None:
-        console.say(
-            f"\n{report.num_prompts} prompts, {len(report.policies[0].repeats)} repetitions each. Median error over "
-            f"policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
-            f"{report.rank_correlation:.2f}; regret of the choice, {report.chosen}, {percent(report.regret)}"
+        console.paragraph()
+        console.paragraph(
+            f"{report.num_prompts} prompts, {count(len(report.policies[0].repeats), 'repetition')} each. Median error "
+            f"over policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
+            f"{report.rank_correlation:.2f}."
         )
+        console.paragraph(regret(report, contention))
         if (repeatability := report.order_repeatability) is not None:
             total, decided, agreeing = report.decided_pairs
-            console.say(
+            console.paragraph(
                 f"Two repetitions' measured orders correlate by {repeatability:.2f}. {decided} of {total} pairs of "
                 f"policies are ordered alike in all repetitions, {agreeing} of these as predicted"
             )
         say_drift(report)
         if agreement := report.retimed_agreement:
-            console.say(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+            console.paragraph(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
         if agreement := report.retraced_agreement:
-            console.say(f"Re-traced: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+            console.paragraph(f"Re-traced: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
 
 
 def _again(report: Report) -> list[str]:
@@ -142,28 +150,57 @@ def _again(report: Report) -> list[str]:
     return ["re-timed"] * bool(report.drift) + ["re-traced"] * is_retraced
 
 
-def _row(candidate: Candidate, report: Report | None) -> tuple[str, ...]:
-    metrics = candidate.prediction.metrics
-    name, _, rest = candidate.describe().partition(" ")
-    measured: tuple[str, ...] = ()
+def _show_speeds(candidates: Sequence[Candidate], report: Report | None) -> None:
+    """Predicted speeds and, where there are any, measured ones, with what predictions are off by."""
+    columns = ["policy", "split", "tokens/s"]
     if report is not None:
-        (policy,) = (policy for policy in report.policies if policy.policy == candidate.policy)
-        metrics = policy.measured_metrics
-        measured = (speed(metrics.figures.tokens_per_s), signed_percent(policy.error.tokens_per_s))
-        errors = {"re-timed": policy.retimed_error, "re-traced": None}
-        if policy.retraced_error is not None:
-            errors["re-traced"] = policy.retraced_error.tokens_per_s
-        measured += tuple("" if (e := errors[name]) is None else signed_percent(e) for name in _again(report))
-    return (
-        name,
-        rest,
-        speed(candidate.prediction.metrics.figures.tokens_per_s),
-        *measured,
-        f"{metrics.figures.tokens_per_round:.2f}",
-        percent(metrics.target_busy),
-        percent(metrics.draft_busy) if metrics.wasted_draft is not None else "",
-        percent(metrics.wasted_draft) if metrics.wasted_draft is not None else "",
-    )
+        columns += ["measured", "error", *_again(report)]
+    rows = [
+        (
+            candidate.policy,
+            candidate.split,
+            speed(candidate.prediction.metrics.figures.tokens_per_s),
+            *([] if report is None else _errors(_of(candidate, report), report)),
+        )
+        for candidate in candidates
+    ]
+    shapes = [shape_of(candidate) for candidate in candidates]
+    console.table("Every policy at its best, fastest first", columns, rows, num_text_columns=2, remarks=shapes)
+
+
+def _show_rounds(candidates: Sequence[Candidate], report: Report | None) -> None:
+    """What rounds bring, and how busy they keep the models: as measured where there is a report."""
+    rows = []
+    for candidate in candidates:
+        metrics = candidate.prediction.metrics if report is None else _of(candidate, report).measured_metrics
+        drafts = metrics.wasted_draft is not None
+        rows.append(
+            (
+                candidate.policy,
+                f"{metrics.figures.tokens_per_round:.2f}",
+                percent(metrics.target_busy),
+                percent(metrics.draft_busy) if drafts else "",
+                percent(metrics.wasted_draft) if metrics.wasted_draft is not None else "",
+            )
+        )
+    columns = ("policy", "tokens/round", "target busy", "draft busy", "draft wasted")
+    console.table(f"Rounds, as {'predicted' if report is None else 'measured'}", columns, rows)
+
+
+def _of(candidate: Candidate, report: Report) -> PolicyReport:
+    return next(policy for policy in report.policies if policy.policy == candidate.policy)
+
+
+def _errors(policy: PolicyReport, report: Report) -> list[str]:
+    """Measured speed, the prediction's error, and those of predictions made again."""
+    retraced = None if policy.retraced_error is None else policy.retraced_error.tokens_per_s
+    errors = {"re-timed": policy.retimed_error, "re-traced": retraced}
+    again = [errors[name] for name in _again(report)]
+    return [
+        speed(policy.measured.tokens_per_s),
+        signed_percent(policy.error.tokens_per_s),
+        *("" if error is None else signed_percent(error) for error in again),
+    ]
 
 
 def _content(made: Plan, candidates: Sequence[Candidate], report: Report | None) -> dict[str, object]:

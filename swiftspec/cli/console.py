@@ -11,13 +11,13 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from swiftspec.cli.table_layout import lay_out, wrapped
 from swiftspec.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "abandon_stdout",
     "begin",
     "error",
+    "fields",
     "harmless",
     "heading",
     "keep_stdout_for_data",
@@ -45,7 +46,6 @@ __all__ = [
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
 _PIPE_COLUMNS = 100
-_LEAST_WRAPPED = 24  # columns that a wrapped one has, even where a terminal is narrower
 # Control characters (C0 but tab and line feed, delete, C1), separators that some take for line ends, what reorders the
 # text around it (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -148,7 +148,14 @@ def heading(text: str) -> None:
 
 def paragraph(text: str = "", *, indent: str = "") -> None:
     """A sentence of the result, broken between words where the line ends; lines after the first are indented more."""
-    say("\n".join(_wrapped(text, line_width(), first=indent, rest=indent + "  " if indent else "")))
+    say("\n".join(wrapped(text, line_width(), first=indent, rest=indent + "  " if indent else "")))
+
+
+def fields(**values: object) -> None:
+    """A line of the result for each name and its value, the values below each other; wrapped as a paragraph is."""
+    longest = max(map(len, values))
+    for name, value in values.items():
+        say("\n".join(wrapped(str(value), line_width(), first=name.ljust(longest + 2), rest=" " * (longest + 2))))
 
 
 def line_width() -> int:
@@ -168,24 +175,28 @@ def table(
 ) -> None:
     """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right.
 
+    Where lines would be longer than `line_width`, text is wrapped, see `lay_out`.
+
     Parameters
     ----------
     last_is_text : bool
-        The last column is broken between words where the line ends.
+        The last column holds text, too.
     remarks : sequence of str
         What is said below each row, broken likewise; nothing where it is empty.
     """
     title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
     remarks = [*map(harmless, remarks)]
     text_columns = {*range(num_text_columns), *([len(columns) - 1] if last_is_text else [])}
-    head, *body = _laid_out([columns, *rows], text_columns, wrap_last=last_is_text)
+    head, *body = lay_out(columns, rows, text_columns=text_columns, width=line_width())
     remarked = [*remarks, *[""] * (len(body) - len(remarks))]
     lines = [line for row in (head, *body) for line in row]
-    _say_styled(f"\n{title}", "bold")
+    say()
+    for line in wrapped(title, line_width(), rest="  "):
+        _say_styled(line, "bold")
     _say_lines(head)
     with _results() as file:
         if file.isatty():
-            say(f"  {'─' * (max(map(len, lines)) - 2)}")
+            say(f"  {'─' * (min(line_width(), max(map(len, lines))) - 2)}")
     for row, remark in zip(body, remarked, strict=True):
         _say_lines(row)
         for line in _remark(remark):
@@ -202,39 +213,8 @@ def _say_styled(line: str, style: str) -> None:
         file.flush()
 
 
-def _laid_out(rows: Sequence[Sequence[str]], text_columns: set[int], *, wrap_last: bool) -> list[list[str]]:
-    """Lines of each row: one, or more where its last column is broken."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    laid: list[list[str]] = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if index in text_columns else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        if not wrap_last:
-            laid.append([f"  {'  '.join(cells)}".rstrip()])
-            continue
-        before = "  ".join(["", *cells[:-1], ""])
-        room = max(len(before) + _LEAST_WRAPPED, line_width())
-        laid.append(_wrapped(row[-1], room, first=before, rest=" " * len(before)))
-    return laid
-
-
 def _remark(text: str) -> list[str]:
-    return _wrapped(text, line_width(), first="    ", rest="    ") if text else []
-
-
-def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:
-    """Lines of a text; a word that is longer than a line stays whole."""
-    lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [line.rstrip() for line in lines] or [first.rstrip()]
+    return wrapped(text, line_width(), first="    ", rest="    ") if text else []
 
 
 def _say_lines(lines: Iterable[str]) -> None:

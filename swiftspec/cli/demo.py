@@ -6,6 +6,7 @@ from pathlib import Path
 
 from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.cli import console
+from swiftspec.cli.demo_course import Course
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import plan
 from swiftspec.cli.profile import profile
@@ -13,9 +14,11 @@ from swiftspec.cli.run import run
 from swiftspec.cli.trace import trace
 from swiftspec.cli.validate import validate
 from swiftspec.demo import DEMO_INFLATION
+from swiftspec.demo.budget import LADDER, Scope, restricted
 from swiftspec.devices.local import num_devices_here
 from swiftspec.files.reading import read_json
 from swiftspec.models.spec import model_directory
+from swiftspec.profiler.pair import resolve
 
 __all__ = ["demo"]
 
@@ -23,7 +26,6 @@ _NEW_TOKENS = 96
 _FILES = ("profile.json", "trace.npz", "plan.json", "run.json", "run-result.json", "report.json")
 # What is measured: the choice, whatever it is, and the textbook's. `swiftspec compare --run` measures every policy.
 _VALIDATED_POLICIES = ("autoregressive", "serial_chain", "serial_tree", "swiftspec")
-_VALIDATED_PROMPTS = 18  # of those bundled; the rest is for whoever has more time
 
 
 def demo(
@@ -32,17 +34,20 @@ def demo(
     inflate: str | None,
     dtype: str,
     devices: int | None,
-    repeats: int,
+    repeats: int | None,
     plot: bool,
     json_path: Path | None = None,
+    budget_minutes: float = 8.0,
     target: str = "demo/target",
     draft: str = "demo/draft",
     prompts: Path | None = None,
     new_tokens: int = _NEW_TOKENS,
-    num_prompts: int = _VALIDATED_PROMPTS,
+    num_prompts: int | None = None,
 ) -> None:
-    """Profile, trace, plan, run, validate; the files stay in `directory`."""
-    inflate = DEMO_INFLATION if inflate is None else inflate
+    """Profile, trace, plan, run, validate; the files stay in `directory`.
+
+    What is not given (`inflate`, `repeats`) is chosen, together with the number of prompts, to fit `budget_minutes`.
+    """
     available = num_devices_here("cpu")
     num_devices = min(2, available) if devices is None else devices
     if num_devices > available:
@@ -51,77 +56,106 @@ def demo(
         beside = {f"{name} in --dir": directory / name for name in _FILES}
         check_outputs(beside=beside, json=json_path)
         prompts = prompts or model_directory("demo/prompts")
+        traced, validated = prompts / "trace.jsonl", prompts / "validate.jsonl"
         plan_path, report_path = directory / "plan.json", directory / "report.json"
 
-        console.heading("1/5 Profile: what does a forward cost here?")
-        console.say(f"The bundled target is inflated to {inflate}: the same output at a realistic cost.")
-        profiled = profile(
-            target=target,
-            draft=draft,
-            inflate=inflate,
-            dtype=dtype,
-            device="cpu",
-            devices=num_devices,
-            out=directory / "profile.json",
-            plot=directory / "profile.png" if plot else None,
+        console.heading(f"Look: what fits {budget_minutes:g} minutes on this machine?")
+        ladder = restricted(
+            LADDER,
+            repeats=repeats,
+            most_traced=len(read_prompts(traced)),
+            most_validated=min(len(read_prompts(validated)), num_prompts or LADDER[0].validated),
         )
+        scope = Scope(new_tokens=new_tokens, num_policies=len(_VALIDATED_POLICIES))
+        course = Course(budget_s=budget_minutes * 60, scope=scope, ladder=ladder)
+        pair = resolve(target=target, draft=draft, inflate=inflate or DEMO_INFLATION, dtype=dtype)
+        course.look(pair.target, pair.draft, num_devices=num_devices, inflate=inflate)
+        inflate, dtype = inflate or f"layers={course.choice.layers}", pair.target.dtype
+        course.show_choice()
+
+        console.heading("1/5 Profile: what does a forward cost here?")
+        console.paragraph(f"The bundled target is inflated to {inflate}: the same output at a realistic cost.")
+        with course.stage("profile"):
+            profile(
+                target=target,
+                draft=draft,
+                inflate=inflate,
+                dtype=dtype,
+                device="cpu",
+                devices=num_devices,
+                out=directory / "profile.json",
+                plot=directory / "profile.png" if plot else None,
+                passes=course.choice.passes,
+                stop=course.no_more_passes(),
+            )
+        course.refit()
 
         console.heading("2/5 Trace: how well does the draft guess the target?")
-        trace(
-            target=target,
-            draft=draft,
-            prompts=prompts / "trace.jsonl",
-            inflate=None,
-            dtype=profiled.target.dtype,
-            max_new_tokens=new_tokens,
-            out=directory / "trace.npz",
-            plot=directory / "trace.png" if plot else None,
-        )
+        with course.stage("trace"):
+            trace(
+                target=target,
+                draft=draft,
+                prompts=traced,
+                inflate=None,
+                dtype=dtype,
+                max_new_tokens=new_tokens,
+                out=directory / "trace.npz",
+                limit=course.choice.traced,
+                plot=directory / "trace.png" if plot else None,
+            )
 
         console.heading("3/5 Plan: which policy, shape and split, and what to expect?")
-        made = plan(
-            target=target,
-            drafts=[draft],
-            inflate=inflate,
-            dtype=profiled.target.dtype,
-            profile=directory / "profile.json",
-            trace=directory / "trace.npz",
-            devices=num_devices,
-            out=plan_path,
-        )
+        with course.stage("plan"):
+            made = plan(
+                target=target,
+                drafts=[draft],
+                inflate=inflate,
+                dtype=dtype,
+                profile=directory / "profile.json",
+                trace=directory / "trace.npz",
+                devices=num_devices,
+                out=plan_path,
+            )
 
         console.heading("4/5 Run: the plan on this machine, text as it is committed")
-        prompt = read_prompts(prompts / "validate.jsonl")[0].text
+        prompt = read_prompts(validated)[0].text
         console.stream(prompt)
-        run(
-            plan=plan_path,
-            prompt=prompt,
-            prompts=None,
-            policy=None,
-            max_new_tokens=new_tokens,
-            temperature=0.0,
-            top_p=1.0,
-            top_k=0,
-            seed=0,
-            timeline=directory / "run.json",
-            plot=directory / "run.png" if plot else None,
-            json_path=directory / "run-result.json",
-        )
+        with course.stage("run"):
+            run(
+                plan=plan_path,
+                prompt=prompt,
+                prompts=None,
+                policy=None,
+                max_new_tokens=new_tokens,
+                temperature=0.0,
+                top_p=1.0,
+                top_k=0,
+                seed=0,
+                timeline=directory / "run.json",
+                plot=directory / "run.png" if plot else None,
+                json_path=directory / "run-result.json",
+            )
+        course.refit()
 
         console.heading("5/5 Validate: is that what comes out, on other prompts?")
-        validate(
-            plan=plan_path,
-            prompts=prompts / "validate.jsonl",
-            policies=",".join(name for name in _VALIDATED_POLICIES if name in made.candidates),
-            repeats=repeats,
-            max_new_tokens=None,
-            limit=num_prompts,
-            plot=directory / "report.png" if plot else None,
-            json_path=report_path,
-        )
+        with course.stage("validate"):
+            report = validate(
+                plan=plan_path,
+                prompts=validated,
+                policies=",".join(name for name in _VALIDATED_POLICIES if name in made.candidates),
+                repeats=course.choice.repeats,
+                max_new_tokens=None,
+                limit=course.choice.validated,
+                plot=directory / "report.png" if plot else None,
+                json_path=report_path,
+                stop=course.no_more_prompts if repeats is None else None,
+            )
+        course.was_validated(prompts=report.num_prompts, repeats=len(report.policies[0].repeats))
+        course.show_end()
         console.say(f"\nFiles are in {directory}. Go on with:")
         console.say(f'  swiftspec run --plan {plan_path} --prompt "def main():"')
-        write_json(json_path, {"directory": str(directory), "report": read_json(report_path)})
+        content = {"directory": str(directory), "report": read_json(report_path)}
+        write_json(json_path, content | course.content)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import speed
 from swiftspec.models import known_model, model_names
 from swiftspec.planner.deployment import PlannedModel
-from swiftspec.policies import POLICIES, Layout, make_policy
+from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _unused_draft(target: str, policy: str | None) -> str:
 
 
 def _check_unused(policy: str | None) -> None:
-    if policy not in POLICIES or make_policy(policy).layout is not Layout.TARGET_ONLY:
+    if policy not in policy_names() or policy_class(policy).layout is not Layout.TARGET_ONLY:
         raise ValueError(_NO_DRAFT)
 
 
@@ -119,8 +119,9 @@ def show_drafts(drafts: Drafts) -> None:
     )
     for name, found in drafts.items():
         if isinstance(found, ValueError):
-            console.say(f"No plan with {name}: {found}")
-    console.say(f"\nThe best is {best.plan.draft.model}:")
+            console.paragraph(f"No plan with {name}: {found}")
+    console.paragraph()
+    console.paragraph(f"The best is {best.plan.draft.model}:")
 
 
 def _row(name: str, made: Plan) -> tuple[str, ...]:

@@ -5,7 +5,16 @@ import re
 __all__ = ["in_flags"]
 
 _OWN = {"num_devices": "--devices", "num_jobs": "--jobs"}  # all others are called alike
-_SNAKE = ("draft_quant", "max_new_tokens", "num_devices", "num_jobs", "op_tables", "output_tokens")
+_SNAKE = (
+    "acceptance_method",
+    "accept_noise",
+    "draft_quant",
+    "max_new_tokens",
+    "num_devices",
+    "num_jobs",
+    "op_tables",
+    "output_tokens",
+)
 _WORDS = (
     "acceptance",
     "backend",
@@ -17,17 +26,19 @@ _WORDS = (
     "engine",
     "policy",
     "quant",
+    "ranks",
     "target",
 )
 # Words of everyday use are fields only where a sentence begins with what they are.
 _ANYWHERE = re.compile(rf"\b(?:{'|'.join(_SNAKE)})\b")
 _FIRST = re.compile(rf"^(?:{'|'.join(_WORDS)})(?= is (?!placed))")
+_SEVERAL = re.compile(r"^policies(?= has )")
 _SECOND = re.compile(r"(?<=; )quant(?= is )|(?<=with )(?:dataset|trace)(?= )")
 
 
 def in_flags(sentence: str) -> str:
     """`num_devices is 99; expected ..` with `--devices`."""
-    for pattern in (_ANYWHERE, _FIRST, _SECOND):
+    for pattern in (_ANYWHERE, _FIRST, _SEVERAL, _SECOND):
         sentence = pattern.sub(_flag, sentence)
     return sentence
 

@@ -48,5 +48,5 @@ def show_tables(tables: OpTables) -> None:
         )
         for name in COLUMNS
     ]
-    console.table(f"Op tables of {tables.device}", ("table", "measurements", "measured with"), rows)
-    console.say(f"Licence: {tables.licence}. {tables.attribution}")
+    console.table(f"Op tables of {tables.device}", ("table", "measurements", "measured with"), rows, last_is_text=True)
+    console.paragraph(f"Licence: {tables.licence}. {tables.attribution}")

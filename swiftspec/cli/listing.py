@@ -1,4 +1,4 @@
-"""`swiftspec models` and `swiftspec devices`: what can be planned for by name."""
+"""`swiftspec models`, `devices` and `policies`: what can be planned for by name."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,12 @@ from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.models import known_model, model_names
+from swiftspec.policies import POLICIES, Policy
+from swiftspec.policies.base import shape_of
+from swiftspec.policies.registry import offers
 from swiftspec.reports.formatting import gigabytes
 
-__all__ = ["list_devices", "list_models"]
+__all__ = ["list_devices", "list_models", "list_policies"]
 
 
 def list_models(*, json_path: Path | None = None) -> None:
@@ -92,3 +95,26 @@ def _device(device: DeviceSpec) -> dict[str, Any]:
         "engines": tables.values("gemm", "framework") if tables else [],
         "source": device.source,
     }
+
+
+def list_policies(*, json_path: Path | None = None) -> None:
+    """Print layout, package and shape of every policy, plainest first; then what keeps others from being used."""
+    check_outputs(json=json_path)
+    found = offers()
+    listed = [_policy(policy, package=None) for policy in POLICIES.values()]
+    listed += [_policy(offer.policy, package=offer.package) for offer in found if offer.policy is not None]
+    rows = [
+        (policy["name"], policy["layout"], policy["package"] or "built in", ", ".join(policy["shape"]) or "-")
+        for policy in listed
+    ]
+    columns = ("policy", "layout", "package", "shape")
+    console.table("Policies, plainest first", columns, rows, num_text_columns=3, last_is_text=True)
+    faults = [offer.fault for offer in found if offer.policy is None]
+    for fault in faults:
+        console.paragraph()
+        console.paragraph(f"Cannot be used: {fault}")
+    write_json(json_path, {"policies": listed, "faults": faults})
+
+
+def _policy(policy: type[Policy], *, package: str | None) -> dict[str, Any]:
+    return {"name": policy.name, "layout": policy.layout, "package": package, "shape": shape_of(policy())}

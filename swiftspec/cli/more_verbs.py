@@ -12,7 +12,7 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (validate, report, models, devices, compare, inflate, demo):
+    for verb in (validate, report, models, devices, policies, compare, inflate, demo):
         app.command()(verb)
     app.command("import")(import_tables)
     app.command()(backtest)
@@ -95,6 +95,18 @@ def devices(*, json: flags.Json = None) -> None:
     list_devices(json_path=json)
 
 
+def policies(*, json: flags.Json = None) -> None:
+    """List the policies, those of other installed packages included.
+
+    \b
+    Example:
+      swiftspec policies --json policies.json
+    """
+    from swiftspec.cli.listing import list_policies
+
+    list_policies(json_path=json)
+
+
 def compare(
     *,
     target: flags.Target,
@@ -169,19 +181,28 @@ def demo(
     *,
     directory: flags.Directory = Path("swiftspec-demo"),
     inflate: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape; a realistic one if not given.")
+        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape; as fits the budget if not given.")
     ] = None,
     dtype: flags.Dtype = "auto",
     devices: Annotated[int | None, typer.Option(min=1, help="Cores; two, or what there is, if not given.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of the validation.")] = 3,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Repetitions of the validation; at most 3, as fits, if not given.")
+    ] = None,
+    budget_minutes: Annotated[
+        float, typer.Option(min=1, metavar="MIN", help="How long it may take, by which everything else is chosen.")
+    ] = 8.0,
     plot: Annotated[bool, typer.Option("--plot", help="Draw figures beside the files.")] = False,
     json: flags.Json = None,
 ) -> None:
     """Do all of this on the bundled pair, in a few minutes.
 
+    It looks at the machine first, and does as much as fits the budget: it says what it leaves out, and at the end how
+    long everything took and whether the machine was busy meanwhile.
+
     \b
-    Example:
+    Examples:
       swiftspec demo --dir swiftspec-demo --plot
+      swiftspec demo --budget-minutes 3
     """
     from swiftspec.cli.demo import demo as show
 
@@ -191,6 +212,7 @@ def demo(
         dtype=dtype,
         devices=devices,
         repeats=repeats,
+        budget_minutes=budget_minutes,
         plot=plot,
         json_path=json,
     )

@@ -135,7 +135,7 @@ def _ranks(candidate: Candidate, rendezvous: "Rendezvous", plan: Plan) -> list[t
 
 def join(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, *, source: Path) -> None:
     """Any other node's part: compute for node 0 until it ends. EngineError if it goes without a word."""
-    from swiftspec.engine.cluster.nodes import serve
+    from swiftspec.engine.cluster.agent import serve
     from swiftspec.engine.process.interrupts import interrupts_noted
 
     with ExitStack() as stack:

@@ -1,6 +1,7 @@
 """`swiftspec plan`: the simulator's choice of policy, shape and split, and what it rests on."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def plan(
     if deployment is not None and not beside:
         console.note("The profile and trace of this plan are not saved: --out is no file that they could lie beside")
     if report is not None:
-        write_page(report, made, profile=planned.profile, trace=planned.trace)
+        write_page(report, replace(planned, plan=made))
     console.say(f"\n{saved(out)}" + (f"; the report is {report}" if report else ""))
     write_json(json_path, _content(made, out, each))
     return made

@@ -1,25 +1,19 @@
 """`swiftspec profile`: measures a model pair on this machine's devices."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swiftspec.artifacts.pair import Pair
 from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, signed_percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
-from swiftspec.devices import DEVICES
-from swiftspec.devices.local import num_devices_here
-from swiftspec.models.spec import ModelSpec
-from swiftspec.policies.effects import Role
-from swiftspec.stages import resolve
+from swiftspec.profiler.pair import measure_pair, registered_name
 
 if TYPE_CHECKING:
-    from swiftspec.profiler.noise_checks import Complaint
     from swiftspec.profiler.op_benchmark import OpRow
 
 __all__ = ["profile", "show_profile"]
@@ -39,30 +33,40 @@ def profile(
     plot: Path | None = None,
     json_path: Path | None = None,
     ranks: int = 1,
+    passes: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Profile:
     """Measure, print and save: the pair's forwards and, where `ops` says where to, the operations they consist of.
+
+    `passes` and `stop` are those of `measure_profile`.
 
     ValueError, and nothing saved, where measurements on a GPU contradict themselves and `accept_noise` is not given.
     """
     check_outputs(inputs={"--target": target, "--draft": draft}, out=out, ops=ops, plot=plot, json=json_path)
-    available = _num_devices(device)
-    num_devices = available if devices is None else devices
-    if num_devices > available:
-        raise ValueError(f"--devices is {num_devices}; this machine offers {available}")
-    _check_ranks(ranks, device, num_devices)
-    pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
-    op_rows = [] if ops is None else _measure_ops(pair, device, num_devices)
-    measured = _measure(pair, device, num_devices, ranks)
-    _judge(measured, op_rows, _least_s(pair, device, op_rows), refuse=device == "cuda" and not accept_noise)
+    both = measure_pair(
+        target,
+        draft,
+        inflate=inflate,
+        dtype=dtype,
+        device=device,
+        num_devices=devices,
+        ranks=ranks,
+        with_ops=ops is not None,
+        accept_noise=accept_noise,
+        stages=console.progress,
+        passes=passes,
+        stop=stop,
+    )
+    measured = both.profile
     measured.save(out)
     show_profile(measured)
     console.say(f"\n{saved(out)}")
     if ops is not None:
         from swiftspec.profiler.op_benchmark import op_tables
 
-        name = _registered_name(measured.origin.device)
-        op_tables(op_rows, device=name, origin=measured.origin).save(ops)
-        show_ops(op_rows)
+        name = registered_name(measured.origin.device)
+        op_tables(both.op_rows, device=name, origin=measured.origin).save(ops)
+        show_ops(both.op_rows)
         console.say(f"\n{saved(ops)}")
     if plot is not None:
         from swiftspec.reports.figures import save_figure, step_latency
@@ -70,82 +74,6 @@ def profile(
         save_figure(plot, step_latency(measured))
     write_json(json_path, {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)})
     return measured
-
-
-def _num_devices(device: str) -> int:
-    """How many there are. ValueError for a device that is unknown or not there."""
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"--device is {device!r}; expected cpu or cuda")
-    count = num_devices_here(device)
-    if not count:
-        raise ValueError(f"--device is {device!r}, but torch finds no GPU here")
-    return count
-
-
-def _check_ranks(ranks: int, device: str, num_devices: int) -> None:
-    if ranks > 1 and device != "cpu":
-        raise ValueError(f"--ranks is {ranks}; it is for --device cpu, since every GPU is a rank of its own")
-    if ranks > num_devices:
-        raise ValueError(f"--ranks is {ranks}; expected at most {num_devices}, the number of devices")
-
-
-def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
-    """Shape and dtype of both models, inflated."""
-    from swiftspec.profiler.steps import computed_spec
-
-    return [(computed_spec(reference), reference.dtype) for reference in (pair.target, pair.draft)]
-
-
-def _measure_ops(pair: Pair, device: str, num_devices: int) -> list["OpRow"]:
-    from swiftspec.profiler.op_benchmark import Grid, measure_ops
-    from swiftspec.profiler.op_timer import OpTimer
-
-    # On a CPU a group is threads of one process, which hold no shards and send nothing.
-    num_devices = num_devices if device == "cuda" else 1
-    grid = Grid(degrees=[degree for degree in (1, 2, 4, 8) if degree <= num_devices])
-    with console.progress("operations") as progress:
-        watch = OpTimer(device)
-        return list(measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress))
-
-
-def _least_s(pair: Pair, device: str, op_rows: Sequence["OpRow"]) -> dict[Role, float]:
-    """Seconds that reading a role's matrices takes, as far as they are known in bytes and no cache holds them."""
-    if not op_rows:
-        return {}
-    from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
-    from swiftspec.profiler.op_benchmark import peak_bytes_per_s
-    from swiftspec.profiler.op_timer import OpTimer
-
-    least_s = {}
-    for role, (spec, dtype) in zip((Role.TARGET, Role.DRAFT), _specs(pair), strict=True):
-        num_bytes = read_bytes(spec, FORMATS[dtype])
-        if OpTimer(device).copies(num_bytes) == 1:
-            least_s[role] = num_bytes / peak_bytes_per_s(op_rows)
-    return least_s
-
-
-def _judge(measured: Profile, op_rows: Sequence["OpRow"], least_s: Mapping[Role, float], *, refuse: bool) -> None:
-    """ValueError with the worst that the measurements say against themselves, or a note of it."""
-    from swiftspec.profiler.noise_checks import op_complaints, step_complaints
-
-    complaints = step_complaints(measured, least_s=least_s)
-    if op_rows:
-        complaints = sorted([*complaints, *op_complaints(op_rows)], reverse=True)
-    if complaints and refuse:
-        raise ValueError(f"{_worst(complaints)}; nothing is saved, unless with --accept-noise")
-    if complaints:
-        console.note(f"swiftspec: noise: {_worst(complaints)}")
-
-
-def _worst(complaints: Sequence["Complaint"]) -> str:
-    others = len(complaints) - 1
-    return f"{complaints[0].sentence} ({others} more such {'point' if others == 1 else 'points'})"
-
-
-def _registered_name(device: str) -> str:
-    """The name that DEVICES has for a GPU that calls itself `NVIDIA H200`; other devices keep theirs."""
-    words = device.lower().replace(",", " ").split()
-    return next((name for name in DEVICES if name.partition("-")[0] in words), device)
 
 
 def show_ops(rows: Sequence["OpRow"]) -> None:
@@ -169,20 +97,6 @@ def show_ops(rows: Sequence["OpRow"]) -> None:
     console.table("Operations, their weights and caches read from memory", columns, lines, num_text_columns=3)
 
 
-def _measure(pair: Pair, device: str, num_devices: int, ranks: int) -> Profile:
-    from swiftspec.profiler.steps import measure_profile
-
-    with console.progress("profile") as progress:
-        return measure_profile(
-            target=pair.target,
-            draft=pair.draft,
-            device=device,
-            num_devices=num_devices,
-            progress=progress,
-            ranks=ranks,
-        )
-
-
 def show_profile(measured: Profile) -> None:
     """One line per step at one context, the middle one measured."""
     contexts = sorted({step.context for step in measured.steps if step.phase is not Phase.PREFILL})
@@ -201,16 +115,17 @@ def show_profile(measured: Profile) -> None:
         )
         for step in sorted(steps, key=_order)
     ]
-    console.say(f"target  {measured.target}")
-    console.say(f"draft   {measured.draft}")
-    console.say(f"device  {measured.origin.device}")
+    console.fields(target=measured.target, draft=measured.draft, device=measured.origin.device)
     columns = ("forward", "degree", "peer", "", "rows", "median ms", "p97.5 ms", "tokens/s at most")
     console.table(f"Whole forwards behind a prefix of {context} tokens", columns, rows)
     show_checks(measured, context)
     origins = Counter(str(point.provenance) for point in (*measured.steps, *measured.host))
     samples = sum(point.num_samples for point in (*measured.steps, *measured.host))
     known = ", ".join(f"{count} {origin}" for origin, count in origins.items())
-    console.say(f"\n{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}")
+    console.paragraph()
+    console.paragraph(
+        f"{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}"
+    )
 
 
 def show_checks(measured: Profile, context: int) -> None:
@@ -236,7 +151,7 @@ def show_checks(measured: Profile, context: int) -> None:
     for collective in measured.collectives:
         known = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in collective.seconds.items())
         group = named_group(collective.degree, collective.ranks)
-        console.say(f"An all-reduce of the {collective.role} on {group}: {known}")
+        console.paragraph(f"An all-reduce of the {collective.role} on {group}: {known}")
 
 
 def checked_steps(measured: Profile) -> list[tuple[StepPoint, StepPoint]]:

@@ -1,9 +1,8 @@
 """`swiftspec run`: executes a plan; text goes to stdout as it is committed, figures to stderr."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -17,16 +16,15 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.nodes import NodeOptions, join, node_executor
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.engine.api import Engine
+from swiftspec.engine.checks import check_acceptance, check_devices
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.tasks import Task, check_devices, make_tasks, open_engines, warm_up
+from swiftspec.engine.tasks import Task, make_tasks
 from swiftspec.errors import EngineError
-from swiftspec.models.spec import model_directory
-from swiftspec.models.tokenizer import TextStream, Tokenizer
-from swiftspec.policies import Layout
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Launcher, ProcessInfo
     from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
+    from swiftspec.engine.process.worker_group import ProcessInfo
 
 __all__ = ["run"]
 
@@ -37,8 +35,9 @@ class _Output:
 
     task: Task
     tokens: tuple[int, ...]
+    text: str
     timeline: Timeline
-    losses: int = 0
+    losses: int
 
 
 def run(
@@ -77,29 +76,31 @@ def run(
     if rendezvous and rendezvous.rank:
         join(nodes, rendezvous, made, source=plan)
         return
-    tokenizer = Tokenizer(model_directory(made.target.model))
     tasks = make_tasks(
         made, [candidate], _prompts(prompt, prompts), max_new_tokens=max_new_tokens or made.max_new_tokens
     )
     from swiftspec.engine.model.sampler import Sampler
 
     sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
-    _check_acceptance(sampler, candidate)
+    check_acceptance(candidate.build(), sampler)
     with ExitStack() as held:
         with ExitStack() as stack:
             executor = None
             if rendezvous is not None:
                 executor = stack.enter_context(node_executor(nodes, rendezvous, made, candidate, source=plan))
-            engine = open_engines(made, [candidate], tasks, stack, executor=executor)[candidate.policy]
-            warm_up(engine, candidate, tasks[0])
+            engine = stack.enter_context(
+                Engine(made, policy=candidate.policy, max_context=tasks.max_context, executor=executor)
+            )
+            first = tasks[0].request
+            engine.warm_up(first.prompt, max_new_tokens=first.max_new_tokens)
             processes = engine.processes
             # From here to the last file a signal is noted and cuts nothing short: what was committed is written.
             interrupted = held.enter_context(interrupts_noted())
-            outputs, ended_by = _generate(engine, candidate, tasks, tokenizer, sampler, interrupted)
+            outputs, ended_by = _generate(engine, tasks, sampler, interrupted)
         if outputs:
             _show(candidate, _metrics(outputs), processes)
             with ExitStack() as each:  # a disk that is full for one file may have room for the next
-                each.callback(write_json, json_path, _result(candidate, outputs, processes, tokenizer))
+                each.callback(write_json, json_path, _result(candidate, outputs, processes))
                 each.callback(_save_plot, outputs, plot)
                 each.callback(_save_timelines, outputs, processes, timeline)
     if ended_by is not None:
@@ -116,56 +117,58 @@ def _prompts(prompt: str | None, prompts: Path | None) -> Sequence[Prompt]:
     return (Prompt(prompt_id="prompt", text=prompt),)
 
 
-def _check_acceptance(sampler: "Sampler", candidate: Candidate) -> None:
-    if sampler.needs_draft_probabilities and candidate.build().layout is Layout.DISAGGREGATED:
-        raise ValueError(
-            f"--acceptance-method is {sampler.acceptance} at temperature {sampler.temperature}; {candidate.policy} is "
-            f"{Layout.DISAGGREGATED}, and draft probabilities are not sent between processes: expected follow"
-        )
-
-
 def _generate(
-    engine: "Launcher",
-    candidate: Candidate,
-    tasks: Sequence[Task],
-    tokenizer: Tokenizer,
-    sampler: "Sampler",
-    interrupted: Event,
+    engine: Engine, tasks: Sequence[Task], sampler: "Sampler", interrupted: Event
 ) -> tuple[list[_Output], BaseException | None]:
     """Outputs so far, and what cut them short: a signal, during a request or between two, or a process that died."""
-    policy = candidate.build()
     outputs: list[_Output] = []
     for task in tasks:
         if interrupted.is_set():
             return outputs, KeyboardInterrupt()
         if len(tasks) > 1:
             console.heading(task.prompt_id)
-        text = tokenizer.stream()
-        try:
-            generation = engine.generate(
-                policy, task.request, request_id=task.prompt_id, sampler=sampler, on_commit=partial(_show_tokens, text)
-            )
-        except EngineError as error:
-            console.stream(text.flush() + "\n")
-            if error.tokens:
-                nothing = Timeline(request=task.prompt_id, start_s=0.0, spans=())
-                outputs.append(_Output(task=task, tokens=error.tokens, timeline=nothing))
-            return outputs, error
-        console.stream(text.flush() + "\n")
-        if generation.losses:
-            console.note(f"{task.prompt_id}: the target went on without its draft {count(generation.losses, 'time')}")
-        if generation.tokens:
-            output = _Output(
-                task=task, tokens=generation.tokens, timeline=generation.timeline, losses=generation.losses
-            )
+        output, error = _generate_one(engine, task, sampler, interrupted)
+        if output.losses:
+            console.note(f"{task.prompt_id}: the target went on without its draft {count(output.losses, 'time')}")
+        if output.tokens:
             outputs.append(output)
-        if generation.interrupted:
-            return outputs, KeyboardInterrupt()
+        if error is not None:
+            return outputs, error
     return outputs, KeyboardInterrupt() if interrupted.is_set() else None
 
 
-def _show_tokens(text: TextStream, tokens: tuple[int, ...]) -> None:
-    console.stream(text.push(tokens))
+def _generate_one(
+    engine: Engine, task: Task, sampler: "Sampler", interrupted: Event
+) -> tuple[_Output, BaseException | None]:
+    """One prompt's output, shown as it comes, and what cut it short."""
+    chunks = engine.generate(
+        task.request.prompt,
+        max_new_tokens=task.request.max_new_tokens,
+        temperature=sampler.temperature,
+        top_p=sampler.top_p,
+        top_k=sampler.top_k,
+        seed=sampler.seed,
+        acceptance_method=sampler.acceptance,
+        request_id=task.prompt_id,
+        cancelled=interrupted,
+    )
+    text: list[str] = []
+    error: BaseException | None = None
+    with closing(chunks):
+        try:
+            while True:
+                text.append(next(chunks).text)
+                console.stream(text[-1])
+        except StopIteration as finished:
+            generation = finished.value
+            tokens, timeline, losses = generation.tokens, generation.timeline, generation.losses
+            if generation.interrupted:
+                error = KeyboardInterrupt()
+        except EngineError as failure:
+            tokens, timeline, losses = failure.tokens, Timeline(request=task.prompt_id, start_s=0.0, spans=()), 0
+            error = failure
+    console.stream("\n")
+    return _Output(task=task, tokens=tokens, text="".join(text), timeline=timeline, losses=losses), error
 
 
 def _metrics(outputs: Sequence[_Output]) -> Metrics | None:
@@ -202,13 +205,11 @@ def _save_plot(outputs: Sequence[_Output], path: Path | None) -> None:
         save_figure(path, timeline_rounds(outputs[0].timeline))
 
 
-def _result(
-    candidate: Candidate, outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], tokenizer: Tokenizer
-) -> dict[str, Any]:
+def _result(candidate: Candidate, outputs: Sequence[_Output], processes: Sequence["ProcessInfo"]) -> dict[str, Any]:
     """What `--json` holds."""
     metrics = _metrics(outputs)
     return {
-        "prompts": [_prompt_result(output, tokenizer) for output in outputs],
+        "prompts": [_prompt_result(output) for output in outputs],
         "policy": candidate.policy,
         "tokens_per_s": metrics and metrics.figures.tokens_per_s,
         "acceptance_length": metrics and _acceptance_length(metrics),
@@ -228,13 +229,13 @@ def _result(
     }
 
 
-def _prompt_result(output: _Output, tokenizer: Tokenizer) -> dict[str, Any]:
+def _prompt_result(output: _Output) -> dict[str, Any]:
     metrics = _metrics([output])
     return {
         "id": output.task.prompt_id,
         "prompt_token_count": len(output.task.request.prompt),
         "output_token_ids": list(output.tokens),
-        "text": tokenizer.decode(output.tokens),
+        "text": output.text,
         "ttft_s": metrics and metrics.ttft_s,
         "tpot_s": metrics and metrics.tpot_s,
         "tokens_per_s": metrics and metrics.figures.tokens_per_s,

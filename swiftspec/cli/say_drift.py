@@ -1,32 +1,52 @@
-"""Sentences about how text and machine differ from those traced and profiled."""
+"""Sentences about how text and machine differ from those traced and profiled; and regret, where they allow it."""
+
+from statistics import median
 
 from swiftspec.artifacts.report import Report
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent, signed_percent
+from swiftspec.devices.contention import Contention
 
-__all__ = ["say_drift"]
+__all__ = ["regret", "say_drift"]
 
 _TEXTS_DIFFER = 0.02  # of tokens per round; replayed on the text that was measured, predictions agree better than that
+_MOST_DRIFT = 0.25  # of forwards, in the median over kinds; a quiet machine stays within a tenth
+
+
+def regret(report: Report, contention: Contention | None) -> str:
+    """The regret of the choice in a sentence, or why it cannot be told: on a busy machine it is chance."""
+    if contention is not None and contention.is_busy:
+        share = percent(contention.others_share)
+        why = f"other processes took {share} of these cores' time while this was measured"
+    elif report.drift and abs(change := median(drift.factor for drift in report.drift) - 1) > _MOST_DRIFT:
+        why = f"forwards took {signed_percent(change)} against the profile, in the median over their kinds"
+    else:
+        (chosen,) = (policy for policy in report.policies if policy.policy == report.chosen)
+        return f"Regret of the choice, {chosen.candidate}: {percent(report.regret)}"
+    return (
+        f"The machine was busy: {why}. Which policy is fastest, and so the regret of the choice, cannot be told from "
+        "these figures. Measure again while nothing else runs."
+    )
 
 
 def say_drift(report: Report) -> None:
     """How text and machine differ from what was traced and profiled, and what that explains."""
     if (text := report.text_error) is not None and abs(text) > _TEXTS_DIFFER:
         change = 1 / (1 + text) - 1
-        console.say(
+        console.paragraph(
             f"Rounds brought {signed_percent(change)} tokens against the prediction, in the median over policies: "
             f"these prompts are {'easier' if change > 0 else 'harder'} than those traced."
         )
     if (agreement := report.retraced_agreement) is not None:
         errors = [error.tokens_per_round for p in report.policies if (error := p.retraced_error) is not None]
-        console.say(
+        console.paragraph(
             f"Predicted again from the measured texts, tokens per round are off by {signed_percent(min(errors))} to "
             f"{signed_percent(max(errors))}, tokens/s by {percent(agreement[1])} in the median."
         )
     if not report.drift:
         return
     factors = [drift.factor - 1 for drift in report.drift]
-    console.say(
+    console.paragraph(
         f"While this was measured, forwards took {signed_percent(min(factors))} to {signed_percent(max(factors))} "
         "against the profile, kind by kind. Re-timed predictions take that into account; their errors are the model's."
     )

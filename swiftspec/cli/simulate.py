@@ -1,18 +1,17 @@
 """`swiftspec simulate`: replays a plan in simulated time."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.basis import candidate_of, files_of, read_profile, read_trace
+from swiftspec.artifacts.basis import candidate_of, files_of
 from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Metrics, Timeline, measure
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
-
-if TYPE_CHECKING:
-    from swiftspec.simulator.forward_errors import ForwardErrors
+from swiftspec.stages import simulate as replay
 
 __all__ = ["show_metrics", "simulate"]
 
@@ -31,25 +30,13 @@ def simulate(
     check_outputs(inputs={"--plan": plan}, timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
+    planned = Planned.of(made, plan)
+    timelines = replay(planned, policy=policy, max_new_tokens=max_new_tokens, seed=seed)
     candidate = candidate_of(made, policy)
-    profile, trace = read_profile(made, plan), read_trace(made, plan)
-    from swiftspec.simulator.driver import simulate as replay
-    from swiftspec.simulator.forward_errors import forward_errors
-
-    errors = forward_errors(profile)
-    timelines = replay(
-        candidate.build(),
-        degrees={role: len(group) for role, group in candidate.groups.items()},
-        ranks=candidate.ranks,
-        profile=profile,
-        trace=trace,
-        prompt_indices=None,
-        seed=seed,
-        max_new_tokens=max_new_tokens or made.max_new_tokens,
-        errors=errors,
-    )
     metrics = measure(timelines)
-    console.say(f"Simulated {candidate.describe()} on {len(trace.prompts)} traced prompts{_twice(errors)}")
+    console.paragraph(
+        f"Simulated {candidate.describe()} on {len(planned.trace.prompts)} traced prompts{_twice(planned.profile)}"
+    )
     show_metrics(metrics)
     if timeline is not None:
         save_timelines(timeline, timelines)
@@ -62,8 +49,11 @@ def simulate(
     return timelines
 
 
-def _twice(errors: "ForwardErrors") -> str:
-    known = [f"{role} {percent(error)}" for role, error in errors.of_role.items() if error]
+def _twice(profile: Profile) -> str:
+    """That every prompt was simulated twice, where forwards are not known exactly."""
+    from swiftspec.simulator.forward_errors import forward_errors
+
+    known = [f"{role} {percent(error)}" for role, error in forward_errors(profile).of_role.items() if error]
     return f", each twice, with forwards drawn within their known error ({', '.join(known)})" if known else ""
 
 

@@ -2,18 +2,15 @@
 
 from pathlib import Path
 
-from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
-from swiftspec.devices.local import num_devices_here
-from swiftspec.engine.tasks import EncodedPrompts
-from swiftspec.stages import resolve
+from swiftspec.stages import NUM_CANDIDATES
+from swiftspec.stages import trace as record
 
-__all__ = ["NUM_CANDIDATES", "show_trace", "trace"]
+__all__ = ["show_trace", "trace"]
 
-NUM_CANDIDATES = 32  # recorded per position; more than any policy keeps per node
 _SHOWN_RANKS = 8
 
 
@@ -33,20 +30,16 @@ def trace(
     """Record, print and save."""
     inputs: dict[str, Path | str | None] = {"--target": target, "--draft": draft, "--prompts": prompts}
     check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
-    texts = spread(read_prompts(prompts), limit)
-    pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype)
-    from swiftspec.profiler.acceptance import record_trace
-
-    with console.progress("trace") as progress:
-        recorded = record_trace(
-            target=pair.target,
-            draft=pair.draft,
-            prompts=EncodedPrompts.of(texts, model=pair.target.model),
-            max_new_tokens=max_new_tokens,
-            num_candidates=NUM_CANDIDATES,
-            num_threads=num_devices_here("cpu"),
-            progress=progress,
-        )
+    recorded = record(
+        target,
+        draft,
+        prompts,
+        inflate=inflate,
+        dtype=dtype,
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        stages=console.progress,
+    )
     recorded.save(out)
     show_trace(recorded)
     console.say(f"\n{saved(out)}")
@@ -69,8 +62,7 @@ def show_trace(recorded: AcceptanceTrace) -> None:
     """Acceptance by rank."""
     shares = recorded.rank_acceptance(_SHOWN_RANKS)
     rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
-    console.say(f"target  {recorded.target}")
-    console.say(f"draft   {recorded.draft}")
+    console.fields(target=recorded.target, draft=recorded.draft)
     traced = f"{recorded.num_tokens} tokens of {len(recorded.prompts)} prompts"
     console.table(
         f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "up to here"), rows

@@ -1,24 +1,22 @@
 """`swiftspec validate`: runs the plan's policies for real and lays predicted beside measured."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.basis import files_of, read_profile, read_trace
 from swiftspec.artifacts.document import file_sha256
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.timeline import Figures
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.columns import milliseconds, percent, signed_percent, speed
+from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
 from swiftspec.cli.outputs import check_outputs
-from swiftspec.cli.say_drift import say_drift
+from swiftspec.cli.say_drift import regret, say_drift
+from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.validation.measuring import measure_plan
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["show_report", "validate"]
 
@@ -35,23 +33,29 @@ def validate(
     limit: int | None = None,
     plot: Path | None = None,
     json_path: Path | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Report:
-    """Measure, print and save. On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt."""
+    """Measure, print and save; `stop` is that of `measure_plan`.
+
+    On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt.
+    """
     check_outputs(inputs={"--plan": plan, "--prompts": prompts}, plot=plot, json=json_path)
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), plot=plot, json=json_path)
-    report, interrupted = measure_plan(
-        made,
-        plan_sha256=file_sha256(plan),
-        candidates=_chosen_candidates(made, policies),
-        source=str(plan),
-        prompts=spread(read_prompts(prompts), limit),
-        repeats=repeats,
-        max_new_tokens=max_new_tokens,
-        basis=_basis(made, plan),
-        stages=console.progress,
-    )
-    show_report(report, made)
+    with watch_contention() as contention:
+        report, interrupted = measure_plan(
+            made,
+            plan_sha256=file_sha256(plan),
+            candidates=made.select(None if policies == "all" else [name.strip() for name in policies.split(",")]),
+            source=str(plan),
+            prompts=spread(read_prompts(prompts), limit),
+            repeats=repeats,
+            max_new_tokens=max_new_tokens,
+            basis=_basis(made, plan),
+            stages=console.progress,
+            stop=stop,
+        )
+    show_report(report, made, contention)
     _save(report, plot=plot, json_path=json_path)
     if interrupted:
         raise KeyboardInterrupt
@@ -67,15 +71,6 @@ def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | Non
         return None
 
 
-def _chosen_candidates(made: Plan, policies: str) -> list[Candidate]:
-    """The policies named, in the plan's order; the chosen one always, since regret refers to it."""
-    names = set(made.candidates) if policies == "all" else {name.strip() for name in policies.split(",")}
-    unknown = names - made.candidates.keys()
-    if unknown:
-        raise ValueError(f"--policies has {min(unknown)!r}; the plan has {', '.join(made.candidates)}")
-    return [c for name, c in made.candidates.items() if name in names or c is made.chosen]
-
-
 def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:
     if plot is not None:
         from swiftspec.reports.figures import predicted_vs_measured, save_figure
@@ -85,33 +80,38 @@ def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:
         report.save(json_path)
 
 
-def show_report(report: Report, made: Plan) -> None:
+def show_report(report: Report, made: Plan, contention: Contention | None = None) -> None:
     """The table of predicted against measured, and what follows from it."""
-    columns = ("policy", "split, shape", "figure", "predicted", "measured", "error")
-    rows = [row for policy in report.policies for row in _rows(policy)]
-    console.table("Predicted against measured", columns, rows, num_text_columns=3)
+    columns = ("policy", "split", "figure", "predicted", "measured", "error")
+    rows, shapes = [], []
+    for policy in report.policies:
+        of_policy = _rows(policy)
+        rows += of_policy
+        shapes += [*[""] * (len(of_policy) - 1), policy.candidate.partition(" (")[2].removesuffix(")")]
+    console.table("Predicted against measured", columns, rows, num_text_columns=3, remarks=shapes)
     chosen = next(policy for policy in report.policies if policy.policy == report.chosen)
     metrics = chosen.measured_metrics
-    console.say(
-        f"\n{report.num_prompts} prompts, {len(chosen.repeats)} repetitions each, for {made.target}; predicted from "
-        f"{made.trace.path}. ± is what another choice of prompts, traced and measured, changes an error by (95 %)."
+    console.paragraph()
+    console.paragraph(
+        f"{report.num_prompts} prompts, {count(len(chosen.repeats), 'repetition')} each, for {made.target}; predicted "
+        f"from {made.trace.path}. ± is what another choice of prompts, traced and measured, changes an error by (95 %)."
     )
     say_drift(report)
     _say_plain_drift(report)
-    console.say(f"Regret of the choice, {chosen.candidate}: {percent(report.regret)}")
+    console.paragraph(regret(report, contention))
     _say_speedups(report, chosen)
-    console.say(
+    console.paragraph(
         f"Speed of light: {percent(metrics.light_fraction)} of {speed(metrics.speed_of_light)} tokens/s "
         f"({metrics.figures.tokens_per_round:.2f} tokens per verification of {milliseconds(metrics.verify_s)} ms)"
     )
     if metrics.tail_s is not None:
         share = metrics.tail_s.median / metrics.figures.round_s.median
         tail = milliseconds(metrics.tail_s.median)
-        console.say(f"Serial tail of a round on a hit: {tail} ms, {percent(share)} of the round")
+        console.paragraph(f"Serial tail of a round on a hit: {tail} ms, {percent(share)} of the round")
     different = [policy.policy for policy in report.policies if not policy.identical_output]
     if different:
         why = "" if made.target.dtype == "float32" else f"; in {made.target.dtype} near-ties of logits can do that"
-        console.say(f"Greedy output differs for {', '.join(different)}{why}")
+        console.paragraph(f"Greedy output differs for {', '.join(different)}{why}")
     else:
         console.say("Greedy output is the same for all policies, token for token")
 
@@ -122,7 +122,7 @@ def _say_plain_drift(report: Report) -> None:
     if plain is None or abs(plain.error.round_s.median) < _DRIFT:
         return
     change = plain.measured.round_s.median / plain.predicted.round_s.median - 1
-    console.say(
+    console.paragraph(
         f"Autoregressive rounds, which no acceptance enters, took {signed_percent(change)} against the prediction: "
         "the machine is not as it was profiled. Profile it again, and while nothing else runs."
     )
@@ -137,7 +137,7 @@ def _say_speedups(report: Report, chosen: PolicyReport) -> None:
 
 def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
     predicted, measured, error = report.predicted, report.measured, report.error
-    name, _, rest = report.candidate.partition(" ")
+    name, _, split = report.candidate.partition(" (")[0].partition(" ")
     margin = "" if report.error_margin is None else f" ± {percent(report.error_margin)}"
     again: list[tuple[str, ...]] = []
     if report.retimed is not None and report.retimed_error is not None:
@@ -147,7 +147,7 @@ def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
     return [
         (
             name,
-            rest,
+            split,
             "tokens/s",
             speed(predicted.tokens_per_s),
             speed(measured.tokens_per_s),

@@ -12,12 +12,12 @@ from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.models import QUANTISATIONS, sharded
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.names import unknown
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "fuzzy_parts"]
 
 FUSED = "fused"  # residual and norm in the same kernel
-_BF16_BYTES = 2
 _Timed = tuple[str, KernelTime, float]  # name, one of them, how many
 
 
@@ -66,7 +66,7 @@ class _Forward:
     @property
     def activation_bytes(self) -> int:
         """Of the hidden states of all rows."""
-        return self.rows * self.spec.hidden_size * _BF16_BYTES
+        return self.rows * self.spec.hidden_size * BF16_BYTES
 
     def attention_block(self, count: float) -> Iterable[_Timed]:
         """So many layers' attention with its projections and norm; the all-reduce behind it is an `exchange`."""
@@ -74,7 +74,7 @@ class _Forward:
         width, kv_width = shard.query_size, 2 * shard.kv_size
         yield "norm", self._norm(), count
         yield "qkv", self._gemm(width + kv_width, spec.hidden_size), count
-        yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * (width + kv_width) * _BF16_BYTES), count
+        yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * (width + kv_width) * BF16_BYTES), count
         attention = kernels.attention(
             rows=rows,
             context=self.context,
@@ -92,7 +92,7 @@ class _Forward:
         spec, shard = self.spec, self.shard
         yield "norm", self._norm(), count
         yield "gate_up", self._gemm(2 * shard.intermediate_size, spec.hidden_size), count
-        num_bytes = 3 * self.rows * shard.intermediate_size * _BF16_BYTES
+        num_bytes = 3 * self.rows * shard.intermediate_size * BF16_BYTES
         yield "activation", self.kernels.elementwise(num_bytes=num_bytes), count
         yield "down", self._gemm(spec.hidden_size, shard.intermediate_size), count
 
@@ -115,7 +115,7 @@ class _Forward:
         head = kernels.gemm(rows=answers, n=self.shard.vocab_size, k=spec.hidden_size, quant="bf16")
         yield "lm_head", head, 1
         if self.degree > 1:
-            num_bytes = answers * self.shard.vocab_size * self.degree * _BF16_BYTES
+            num_bytes = answers * self.shard.vocab_size * self.degree * BF16_BYTES
             yield "gather", kernels.all_gather(num_bytes=num_bytes, degree=self.degree), 1
 
     def _gemm(self, n: int, k: int) -> KernelTime:

@@ -6,12 +6,12 @@ from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import QUANTISATIONS
+from swiftspec.models.quantisation import BF16_BYTES
 
 __all__ = ["NCCL", "KernelTime", "Kernels", "RooflineKernels"]
 
 NCCL = "nccl"
 ONE_SHOT = "one_shot"
-_BF16_BYTES = 2
 _KV_BYTES = {"bf16": 2, "fp8": 1}
 
 
@@ -78,7 +78,7 @@ class RooflineKernels:
         return self._device
 
     def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
-        num_bytes = n * k * QUANTISATIONS[quant].bytes_per_weight + rows * (n + k) * _BF16_BYTES
+        num_bytes = n * k * QUANTISATIONS[quant].bytes_per_weight + rows * (n + k) * BF16_BYTES
         computing_s = 2.0 * rows * n * k / self._flops(quant)
         return self._roofline(max(num_bytes / self._bandwidth_Bps, computing_s))
 

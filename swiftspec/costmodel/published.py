@@ -17,13 +17,13 @@ from swiftspec.artifacts.latency import Part, Provenance, weakest
 from swiftspec.costmodel.linear_fit import LinearFit, Observation
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.models import QUANTISATIONS, known_model, sharded
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["PublishedForwards", "StandardInt4Kernels", "SwiftSpecKernels", "int4_weight_bytes", "published_tables"]
 
 _TABLES = Path(__file__).with_name("published.json")
 _INT4_BYTES = QUANTISATIONS["int4"].bytes_per_weight
-_BF16_BYTES = 2
 _TILE_ROWS = 8  # the tensor cores' smallest: fewer rows cost as much
 _HEAD_EFFICIENCY = 0.8  # of the memory bandwidth: what bf16 GEMMs of that size reach in the Hopper tables
 _OPERATIONS = ("qkv", "attention", "o", "gate_up", "down")
@@ -175,7 +175,7 @@ class StandardInt4Kernels:
         """A forward of `rows` rows behind `context` slots on `degree` devices; more than 8 rows as a second tile's."""
         amounts, cost = _standard_amounts(spec, degree), self.fit.coefficients
         slower = _MEASURED_ON.memory_bandwidth_Bps / self.device.memory_bandwidth_Bps
-        kv_bytes = spec.num_layers * context * 2 * sharded(spec, degree).kv_size * _BF16_BYTES
+        kv_bytes = spec.num_layers * context * 2 * sharded(spec, degree).kv_size * BF16_BYTES
         floor_s = cost["layers"] + self._other_attention_s(spec, degree, rows=rows, context=context)
         parts = [
             ("attention, norms, launches", amounts["layers"] * floor_s, Provenance.INTERPOLATED),
@@ -249,7 +249,7 @@ def _amounts(
 
 def _push_s(spec: ModelSpec, degree: int, *, rows: int, device: DeviceSpec) -> float:
     """Activations of some rows, a tile of them at least, to every peer, at the links' bandwidth."""
-    return _num_tiles(rows) * _TILE_ROWS * spec.hidden_size * _BF16_BYTES * (degree - 1) / device.link_bandwidth_Bps
+    return _num_tiles(rows) * _TILE_ROWS * spec.hidden_size * BF16_BYTES * (degree - 1) / device.link_bandwidth_Bps
 
 
 def _standard_amounts(spec: ModelSpec, degree: int) -> dict[str, float]:
@@ -272,5 +272,5 @@ def _num_tiles(rows: int) -> int:
 
 def _head_s(spec: ModelSpec, degree: int, device: DeviceSpec) -> float:
     """The LM head, in bf16, its columns divided."""
-    head_bytes = sharded(spec, degree).vocab_size * spec.hidden_size * _BF16_BYTES
+    head_bytes = sharded(spec, degree).vocab_size * spec.hidden_size * BF16_BYTES
     return head_bytes / (_HEAD_EFFICIENCY * device.memory_bandwidth_Bps)

@@ -1,39 +1,45 @@
-"""A plan's processes as an object: prompts in turn on warm models, their text as it is committed.
-
-`Engine` is for programs that wait, `AsyncEngine` for those that have an event loop.
-"""
+"""The engine for programs that wait: a plan's warm processes, and prompts that run on them one after another."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
+from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.timeline import Totals
-from swiftspec.devices import DEVICES
+from swiftspec.engine.checks import ContextLimit, check_devices
+from swiftspec.engine.tasks import Task, warm_up
+from swiftspec.errors import EngineError
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.models.tokenizer import TextStream, Tokenizer
 from swiftspec.policies import Request
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Generation
-    from swiftspec.engine.model.sampler import Sampler
+    from swiftspec.engine.launcher import Generation, ProcessInfo
+    from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
+    from swiftspec.engine.process.placement import Executor
 
-__all__ = ["AsyncEngine", "Chunk", "Engine", "Stats", "check_here"]
+__all__ = ["Chunk", "Engine", "Stats"]
 
 _MAX_CONTEXT = 4096  # unless told otherwise: caches are as long
 
 
 class Chunk(NamedTuple):
-    """What one commit brought: token ids, and the text that they complete, which may be none yet."""
+    """What one commit brought.
+
+    Attributes
+    ----------
+    token_ids : tuple of int
+        The committed tokens; none in a last chunk that brings only text.
+    text : str
+        The text that these tokens complete; empty while a character is incomplete.
+    """
 
     token_ids: tuple[int, ...]
     text: str
@@ -41,14 +47,17 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Of all requests so far.
+    """Figures of all requests that were finished so far.
 
     Parameters
     ----------
-    requests, prompt_tokens, tokens : int
-        `tokens` of output.
-    tokens_per_s, tokens_per_round : float
-        From request to last token; 0 before the first request.
+    requests : int
+    prompt_tokens, tokens : int
+        Tokens of the prompts and of the outputs.
+    tokens_per_s : float
+        Output tokens over the seconds from each request to its last token; 0 before the first request.
+    tokens_per_round : float
+        Output tokens per verification; 0 before the first request.
     losses : int
         How often the target went on without its draft.
     restarts : int
@@ -80,34 +89,38 @@ class _Past:
         )
 
 
-def check_here(plan: Plan, *, source: str) -> None:
-    """ValueError if the plan is for a machine that is not at hand."""
-    if plan.device in DEVICES:
-        raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
-
-
 class Engine:
-    """A plan, running; a context manager.
+    """The processes of a plan, with both models loaded; a context manager, which ends them.
+
+    Prompts run one after another: each `generate` ends before the next begins.
 
     Parameters
     ----------
     plan : Plan, str or Path
-        Or the file that `swiftspec plan` wrote.
+        A plan for this machine, or the file that `swiftspec plan` wrote.
     policy : str, optional
         One of the plan's alternatives; its choice if not given.
     max_context : int, optional
-        Prompt and output tokens of the longest request; what the model knows, but 4096 at most, if not given.
+        Tokens of the longest request, prompt and output together. If not given, as many as the target knows, but 4096
+        at most. Key-value caches are allocated for so many.
     max_restarts : int
-        How often within an hour a draft that died is started again. When it may not be, the target decodes alone,
-        and a warning of the logger `swiftspec` says so.
+        How often within an hour a draft that died is started again. After that the target decodes alone, and a
+        warning of the logger `swiftspec` says so.
+    executor : Executor, optional
+        Starts the processes, perhaps on several nodes; this machine if not given.
     cancelled : threading.Event, optional
-        Set by another thread, it ends the start.
+        Another thread may set it to end the start.
+
+    Attributes
+    ----------
+    max_context : int
+        As above.
 
     Raises
     ------
     ValueError
         If the plan has no such policy, is for another machine, or its models cannot be loaded.
-    EngineError
+    swiftspec.errors.EngineError
         If a process ends while it loads.
     InterruptedError
         If the start was cancelled.
@@ -115,7 +128,7 @@ class Engine:
     Examples
     --------
     >>> with swiftspec.Engine("plan.json") as engine:
-    ...     for chunk in engine.generate("def main():"):
+    ...     for chunk in engine.generate("def main():", max_new_tokens=16):
     ...         print(chunk.text, end="")
     """
 
@@ -126,31 +139,37 @@ class Engine:
         policy: str | None = None,
         max_context: int | None = None,
         max_restarts: int = 3,
+        executor: Executor | None = None,
         cancelled: Event | None = None,
     ) -> None:
         made = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
-        check_here(made, source="plan" if isinstance(plan, Plan) else str(plan))
-        if policy is not None and policy not in made.candidates:
-            raise ValueError(f"policy is {policy!r}; the plan has {', '.join(made.candidates)}")
-        candidate = made.chosen if policy is None else made.candidates[policy]
+        candidate = candidate_of(made, policy)
+        source = "plan" if isinstance(plan, Plan) else str(plan)
+        check_devices(made, [candidate] if executor is None else [], source=source)
         directory = model_directory(made.target.model)
         spec = ModelSpec.from_directory(directory)
+        self._candidate = candidate
         self._policy = candidate.build()
         self._max_new_tokens = made.max_new_tokens
         self._eos_token_ids = frozenset(spec.eos_token_ids)
         self._vocab_size = spec.vocab_size
         self._tokenizer = Tokenizer(directory)
-        longest = spec.max_position - self._policy.target_rows
-        if max_context is not None and not 0 < max_context <= longest:
-            raise ValueError(f"max_context is {max_context}; expected 1 to {longest}, which {made.target.model} allows")
-        self.max_context = max_context or min(longest, _MAX_CONTEXT)
+        most = ContextLimit.of_model(spec, [self._policy], model=made.target.model).most
+        if max_context is not None and not 0 < max_context <= most:
+            raise ValueError(f"max_context is {max_context}; expected 1 to {most}, which {made.target.model} allows")
+        self.max_context = max_context or min(most, _MAX_CONTEXT)
         self._past = _Past()
         self._num_begun = 0
         self._is_busy = False
         from swiftspec.engine.launcher import Launcher
 
         self._launcher = Launcher.for_candidate(
-            made, candidate, max_context=self.max_context, max_restarts=max_restarts, cancelled=cancelled
+            made,
+            candidate,
+            max_context=self.max_context,
+            max_restarts=max_restarts,
+            executor=executor,
+            cancelled=cancelled,
         )
 
     def __enter__(self) -> Self:
@@ -162,7 +181,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End every process."""
+        """End every process. Calling it again does nothing."""
         self._launcher.close()
 
     def generate(
@@ -174,73 +193,111 @@ class Engine:
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
+        acceptance_method: AcceptanceMethod = "follow",
+        request_id: str | None = None,
         cancelled: Event | None = None,
-    ) -> Generator[Chunk, None, None]:
-        """A text, or token ids, continued: a chunk for every commit. Closing the generator ends the request.
+    ) -> Generator[Chunk, None, Generation]:
+        """Continue a prompt: a chunk for every commit. Closing the generator ends the request.
 
         Parameters
         ----------
+        prompt : str, or sequence of int
+            A text, or token ids.
         max_new_tokens : int, optional
-            The plan's if not given.
+            Output tokens at most; as planned if not given.
         temperature : float
-            0 is greedy.
-        top_p, top_k, seed
-            As in `swiftspec run`.
+            0 is greedy; otherwise tokens are drawn with this temperature.
+        top_p : float
+            Draw among the likeliest tokens that together reach this probability; 1 is all.
+        top_k : int
+            Draw among so many likeliest tokens; 0 is all.
+        seed : int
+            The same seed gives the same text, whichever policy decodes.
+        acceptance_method : str
+            Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
+            (`residual`, which disaggregated policies cannot).
+        request_id : str, optional
+            Names the request in its timeline; its number if not given.
         cancelled : threading.Event, optional
-            Set by another thread, it ends the request, also while that waits for a token.
+            Another thread may set it to end the request, even while that waits for a token.
+
+        Yields
+        ------
+        Chunk
+
+        Returns
+        -------
+        Generation
+            As the value of the generator: all tokens, the timeline in seconds, and whether it was cut short.
 
         Raises
         ------
         ValueError
-            If a parameter makes no sense, the prompt is empty, too long or has tokens that the model does not know, or
+            If a parameter is out of range, the prompt is empty, too long or has tokens that the model does not know, or
             another request is running.
-        EngineError
+        swiftspec.errors.EngineError
             If the target died; the chunks before it are what it had committed.
         """
         from swiftspec.engine.model.sampler import Sampler
 
+        sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
+        task = Task(prompt_id=request_id or str(self._num_begun), request=self._request(prompt, max_new_tokens))
+        self._num_begun += 1
+        return self._chunks(task, sampler, cancelled or Event())
+
+    def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
+        """Run a short request, since the first one is slower: buffers are allocated and caches filled.
+
+        Parameters
+        ----------
+        prompt : str, or sequence of int
+            A text, or token ids. A few tokens are added to it, which `stats` does not count.
+        max_new_tokens : int, optional
+            Add no more than so many.
+
+        Raises
+        ------
+        ValueError, swiftspec.errors.EngineError
+            As `generate`.
+        KeyboardInterrupt
+            If a signal cut it short.
+        """
+        task = Task(prompt_id="warm-up", request=self._request(prompt, max_new_tokens))
+        warm_up(self._launcher, self._candidate, task)
+
+    def _request(self, prompt: str | Sequence[int], max_new_tokens: int | None) -> Request:
         tokens = self._tokenizer.encode(prompt, most=self.max_context) if isinstance(prompt, str) else tuple(prompt)
         if wrong := [token for token in tokens if not 0 <= token < self._vocab_size]:
             raise ValueError(f"prompt has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
-        request = Request(
+        return Request(
             prompt=tokens,
             max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,
             eos_token_ids=self._eos_token_ids,
         )
-        sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
-        return self._chunks(request, sampler, cancelled or Event())
 
-    def _chunks(self, request: Request, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, None]:
+    def _chunks(self, task: Task, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, Generation]:
         if self._is_busy:
             raise ValueError("generate was called while another request is running; finish it, or close its generator")
         self._is_busy = True
         try:
-            generation = yield from self._commits(request, sampler, cancelled)
+            commits = self._launcher.stream(
+                self._policy, task.request, request_id=task.prompt_id, sampler=sampler, interrupted=cancelled
+            )
+            with closing(commits):
+                generation = yield from _as_text(commits, self._tokenizer.stream())
             if not generation.interrupted:
-                self._past = self._past.plus(generation, prompt_tokens=len(request.prompt))
+                self._past = self._past.plus(generation, prompt_tokens=len(task.request.prompt))
+            return generation
         finally:
             self._is_busy = False
 
-    def _commits(self, request: Request, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, Generation]:
-        text = self._tokenizer.stream()
-        request_id = str(self._num_begun)
-        self._num_begun += 1
-        commits = self._launcher.stream(
-            self._policy, request, request_id=request_id, sampler=sampler, interrupted=cancelled
-        )
-        with closing(commits) as stream:
-            while True:
-                try:
-                    tokens = next(stream)
-                except StopIteration as finished:
-                    if rest := text.flush():
-                        yield Chunk((), rest)
-                    generation: Generation = finished.value
-                    return generation
-                yield Chunk(tokens, text.push(tokens))
+    @property
+    def processes(self) -> tuple[ProcessInfo, ...]:
+        """Role, process id and cores of every process; without the draft's while that is started again."""
+        return self._launcher.processes
 
     def stats(self) -> Stats:
-        """Figures of the requests that were finished: from sums, at once, however many there were."""
+        """Figures of the requests that were finished, at once, however many there were."""
         past = self._past
         return Stats(
             requests=past.totals.requests,
@@ -253,74 +310,18 @@ class Engine:
         )
 
 
-class AsyncEngine:
-    """`Engine` for asyncio: requests that come while one is running wait their turn.
-
-    Parameters are those of `Engine`, whose processes are started on entering.
-
-    Examples
-    --------
-    >>> async with swiftspec.AsyncEngine("plan.json") as engine:
-    ...     async for chunk in engine.generate("def main():"):
-    ...         print(chunk.text, end="")
-    """
-
-    def __init__(self, plan: Plan | str | Path, **options: Any) -> None:
-        self._start = partial(Engine, plan, **options)
-        # One thread for all that blocks: closing a request waits until its last look for tokens is over.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swiftspec")
-        self._turn = asyncio.Lock()
-        self._cancelled = Event()  # of the request under way, for which the thread may be waiting
-        self._engine: Engine | None = None
-
-    async def __aenter__(self) -> Self:
-        cancelled = Event()
-        started = asyncio.ensure_future(self._call(partial(self._start, cancelled=cancelled)))
-        try:
-            self._engine = await asyncio.shield(started)
-        except asyncio.CancelledError:
-            # Nobody would ever close what is on its way.
-            cancelled.set()
-            started.add_done_callback(self._close_unwanted)
-            with suppress(Exception):
-                await asyncio.shield(started)
+def _as_text(
+    commits: Generator[tuple[int, ...], None, Generation], text: TextStream
+) -> Generator[Chunk, None, Generation]:
+    """Commits with the text that they complete; what is left of it comes last, also before an EngineError."""
+    try:
+        while True:
+            tokens = next(commits)
+            yield Chunk(tokens, text.push(tokens))
+    except (StopIteration, EngineError) as ended:
+        if rest := text.flush():
+            yield Chunk((), rest)
+        if isinstance(ended, EngineError):
             raise
-        return self
-
-    def _close_unwanted(self, started: asyncio.Future[Engine]) -> None:
-        if not started.cancelled() and started.exception() is None:
-            self._thread.submit(started.result().close)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        engine, self._engine = self._engine, None
-        self._cancelled.set()
-        if engine is not None:
-            await asyncio.shield(self._call(engine.close))
-        self._thread.shutdown(wait=False)
-
-    async def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncIterator[Chunk]:
-        """As `Engine.generate`; a task that is cancelled ends its request."""
-        async with self._turn:
-            self._cancelled = cancelled = Event()
-            stream = self._running.generate(prompt, cancelled=cancelled, **options)
-            try:
-                while (chunk := await self._call(partial(next, stream, None))) is not None:
-                    yield chunk
-            finally:
-                cancelled.set()
-                await asyncio.shield(self._call(stream.close))
-
-    def stats(self) -> Stats:
-        """Figures of the requests that were finished."""
-        return self._running.stats()
-
-    @property
-    def _running(self) -> Engine:
-        if self._engine is None:
-            raise ValueError("the engine is not running; use it in an `async with`")
-        return self._engine
-
-    async def _call(self, function: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        generation: Generation = ended.value
+        return generation

@@ -1,5 +1,6 @@
 """The engine from outside: starts its processes, hands out requests, gathers tokens and timelines, cleans up."""
 
+import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -11,12 +12,14 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
+from swiftspec.engine.checks import ContextLimit, check_acceptance
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.process.placement import Executor, LocalExecutor, WorkerSpec, check_groups, worker_specs
 from swiftspec.engine.process.protocol import Generate, Setup
 from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.engine.process.timeouts import Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
 from swiftspec.engine.running import RunningRequest
 from swiftspec.errors import EngineError
@@ -29,6 +32,8 @@ __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 PATIENCE_S = 0.5  # where no plan says otherwise
 MAX_RESTARTS = 3
 _LOOK_EVERY_S = 0.01
+_SAY_AFTER_S = 10.0  # of waiting for models, who is waited for
+_log = logging.getLogger("swiftspec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,10 +185,18 @@ class Launcher:
 
     @staticmethod
     def _await_ready(worker_groups: Sequence[WorkerGroup], cancelled: Event) -> None:
-        """Until all processes have their models: as long as loading takes, which nobody knows."""
+        """Until all processes have their models: as long as loading takes, which nobody knows.
+
+        A warning names those that are waited for once that takes long, and again whenever their states have changed.
+        """
+        waiting, said = Silence(), ""
         while not all(worker_group.is_ready for worker_group in worker_groups):
             for worker_group in worker_groups:
                 worker_group.attend_start()
+            if waiting.look() >= _SAY_AFTER_S:
+                states = ", ".join(state for worker_group in worker_groups for state in worker_group.unready())
+                if states and states != said:
+                    _log.warning("still waiting for models to be loaded by: %s", said := states)
             if cancelled.wait(_LOOK_EVERY_S):
                 raise InterruptedError("the start was cancelled")
 
@@ -353,18 +366,10 @@ class Launcher:
             raise ValueError(
                 f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self.target_groups}"
             )
-        if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
-            raise ValueError(
-                f"acceptance is {sampler.acceptance} at temperature {sampler.temperature}, but policy {policy.name} is "
-                f"{policy.layout}: draft probabilities are not sent between processes"
-            )
+        check_acceptance(policy, sampler)
         if (rows := max(policy.draft_rows, policy.target_rows)) > self._tree_slots:
             raise ValueError(
                 f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {self._tree_slots}"
             )
-        length = len(request.prompt) + request.max_new_tokens
-        if length > self.max_context:
-            raise ValueError(
-                f"prompt has {len(request.prompt)} tokens; with max_new_tokens {request.max_new_tokens} "
-                f"that is over the context of {self.max_context}"
-            )
+        limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
+        limit.check(len(request.prompt), request.max_new_tokens)

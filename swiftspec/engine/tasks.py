@@ -1,4 +1,4 @@
-"""From a plan and prompts to requests on an engine; what `run` and `validate` share."""
+"""Requests made of a plan and prompts, and the engines that `validate` runs them on."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Self, overload
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt
-from swiftspec.devices.local import num_devices_here
-from swiftspec.engine.api import check_here
+from swiftspec.engine.checks import ContextLimit
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer, surely_over
 from swiftspec.policies import Layout, Request
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, Launcher
-    from swiftspec.engine.process.placement import Executor
 
 __all__ = [
     "EncodedPrompt",
     "EncodedPrompts",
     "Task",
     "Tasks",
-    "check_devices",
     "generate_greedily",
     "make_tasks",
     "open_engines",
@@ -39,20 +36,6 @@ class Task:
 
     prompt_id: str
     request: Request
-
-
-def check_devices(plan: Plan, candidates: Iterable[Candidate], *, source: str) -> None:
-    """ValueError unless the plan is for a machine of this kind, with every device that the candidates use."""
-    check_here(plan, source=source)
-    available = num_devices_here(plan.device)
-    for candidate in candidates:
-        needed = max(candidate.devices) + 1
-        if needed > available:
-            num_groups = candidate.build().target_groups + 1
-            why = f" in {num_groups} disjoint groups" if candidate.build().layout is Layout.DISAGGREGATED else ""
-            raise ValueError(
-                f"{source}: {candidate.describe()} needs {needed} devices{why}; this machine offers {available}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,33 +114,22 @@ class Tasks(Sequence[Task]):
 def make_tasks(plan: Plan, candidates: Iterable[Candidate], prompts: Sequence[Prompt], *, max_new_tokens: int) -> Tasks:
     """Requests for every prompt. ValueError for one that does not fit the models' context with its output and tree."""
     encoded = EncodedPrompts.of(prompts, model=plan.target.model)
-    spec = encoded.spec
-    tree_rows = max(candidate.build().target_rows for candidate in candidates)
+    policies = [candidate.build() for candidate in candidates]
+    limit = ContextLimit.of_model(encoded.spec, policies, model=plan.target.model)
     longest = 0
     for prompt_id, tokens in encoded:
-        if len(tokens) + max_new_tokens + tree_rows > spec.max_position:
-            raise ValueError(
-                f"prompt {prompt_id} has {len(tokens)} tokens; with max_new_tokens {max_new_tokens} and {tree_rows} "
-                f"tree rows that is more than the {spec.max_position} positions of {plan.target.model}"
-            )
+        limit.check(len(tokens), max_new_tokens, prompt=f"prompt {prompt_id}")
         longest = max(longest, len(tokens))
     return Tasks(
         prompts=encoded,
         max_new_tokens=max_new_tokens,
-        eos_token_ids=frozenset(spec.eos_token_ids),
+        eos_token_ids=frozenset(encoded.spec.eos_token_ids),
         max_context=longest + max_new_tokens,
     )
 
 
-def open_engines(
-    plan: Plan,
-    candidates: Sequence[Candidate],
-    tasks: Tasks,
-    stack: ExitStack,
-    *,
-    executor: "Executor | None" = None,
-) -> dict[str, "Launcher"]:
-    """An engine for every policy, with room for the longest task, on this machine or `executor`; `stack` closes them.
+def open_engines(plan: Plan, candidates: Sequence[Candidate], tasks: Tasks, stack: ExitStack) -> dict[str, "Launcher"]:
+    """An engine for every policy, with room for the longest task; `stack` closes them.
 
     Policies on the same devices share one: a co-located engine also decodes without its draft.
     """
@@ -167,7 +139,7 @@ def open_engines(
     for group in _sharing(candidates):
         layouts = {candidate.build().layout for candidate in group}
         layout = next(layout for layout in reversed(Layout) if layout in layouts)
-        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=tasks.max_context, executor=executor)
+        engine = Launcher.for_candidate(plan, group[0], layout=layout, max_context=tasks.max_context)
         stack.enter_context(engine)
         engines |= {candidate.policy: engine for candidate in group}
     return engines

@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from swiftspec.kernels.exchange import LATE, PAYLOADS, ROWS, SENTINEL, SLOT, Exchange, advance, clear, push, receive
-from swiftspec.kernels.rms_norm import DTYPES, rms_norm, rms_norm_reference
-from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.rms_norm import rms_norm, rms_norm_reference
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_contiguous, check_dtype, check_shape, check_together
 from swiftspec.kernels.symmetric import symmetric_buffers
 
 __all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_arguments"]
@@ -132,7 +132,7 @@ def all_reduce(
     ----------
     x_RH : Tensor, optional
         This rank's part, of the exchange's hidden size and dtype. None: a kernel before this one has pushed it
-        (`gemm_all_reduce`), `num_rows` of it.
+        (as `tools/gemm_all_reduce.py` does), `num_rows` of it.
     residual_RH, weight_H : Tensor, optional
         Both or neither; fp32, fp16 or bf16. The dtype of `weight_H` is the answer's, else the exchange's is.
     out : Tensor, optional
@@ -269,7 +269,7 @@ def check_arguments(
         check_shape("weight_H", weight_H, (exchange.hidden,), why="the exchange's")
         tensors |= {"residual_RH": residual_RH, "weight_H": weight_H}
     for name in tensors.keys() - {"peers"}:
-        check_dtype(name, tensors[name], DTYPES)
+        check_dtype(name, tensors[name], FLOATS)
     check_together(**tensors)
     check_contiguous(**tensors)
     return out

@@ -40,27 +40,16 @@ def gate_up(
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`gate_up_reference`, summed in fp32.
+    """`gate_up_reference`, summed in fp32. What is not said here is as in `skinny_gemm`.
 
     Parameters
     ----------
-    x_RK : Tensor
-        At most 64 rows; fp32, fp16 or bf16, contiguous.
     weight_NK : Tensor
-        All gate rows, then all up rows; x's dtype, contiguous.
+        All gate rows, then all up rows.
     config : TileConfig, optional
         `block_n` counts gate and up rows together. Otherwise this GPU's tuned one, or `default_config`.
     out : Tensor, optional
-        Answer's buffer, (R, N // 2), of x's dtype.
-    workspace : Workspace, optional
-        For a split K; otherwise the current stream's.
-    pdl : bool
-        Programmatic dependent launch: weights are read while the predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported, or a workspace that is too small.
+        Answer's buffer, (R, N // 2).
     """
     check_shape("weight_NK", weight_NK, (None, None))
     check_shape("x_RK", x_RK, (None, None))

@@ -11,11 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
 
-__all__ = ["DTYPES", "MAX_HEAD_DIM", "MAX_SLOTS", "keep_slots", "keep_slots_reference"]
+__all__ = ["MAX_HEAD_DIM", "MAX_SLOTS", "keep_slots", "keep_slots_reference"]
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_SLOTS = 256
 MAX_HEAD_DIM = 256
 
@@ -112,7 +111,7 @@ def keep_slots(
         raise ValueError(f"slots_K has shape {tuple(slots_K.shape)}; supported: K from 1 to {MAX_SLOTS}")
     check_shape("lengths_2", lengths_2, (2,))
     check_shape("num_verified", num_verified, (1,) if num_verified.ndim else ())
-    check_dtype("cache_L2GCD", cache_L2GCD, DTYPES)
+    check_dtype("cache_L2GCD", cache_L2GCD, FLOATS)
     if workspace is None:
         workspace = torch.zeros(1, dtype=torch.int32, device=cache_L2GCD.device)
     check_shape("workspace", workspace, (1,))

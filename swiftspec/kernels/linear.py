@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from swiftspec.kernels.products import DTYPES, MAX_ROWS, Workspace
-from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.products import MAX_ROWS, Workspace
+from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
 from swiftspec.kernels.skinny_gemm import skinny_gemm
 from swiftspec.kernels.tables import Product, tuned_config
 
@@ -25,27 +25,14 @@ def linear(
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """x W^T + bias, (R, N).
+    """x W^T + bias, (R, N). What is not said here is as in `skinny_gemm`.
 
     Parameters
     ----------
     x_RK : Tensor
-        fp32, fp16 or bf16, contiguous; any number of rows.
-    weight_NK : Tensor
-        x's dtype, contiguous.
-    bias_N : Tensor, optional
-        x's dtype.
-    out : Tensor, optional
-        Answer's buffer, (R, N), of x's dtype.
-    workspace : Workspace, optional
-        For a split K; otherwise the current stream's.
+        Any number of rows.
     pdl : bool
-        Programmatic dependent launch; nothing to cuBLAS, which starts when its predecessor has ended.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
+        Nothing to cuBLAS, which starts when its predecessor has ended.
     """
     check_shape("weight_NK", weight_NK, (None, None))
     n, k = weight_NK.shape
@@ -57,7 +44,7 @@ def linear(
     if bias_N is not None:
         check_shape("bias_N", bias_N, (n,), why="N of weight_NK")
         tensors["bias_N"] = bias_N
-    check_dtype("x_RK", x_RK, DTYPES)
+    check_dtype("x_RK", x_RK, FLOATS)
     for name, tensor in tensors.items():
         check_dtype(name, tensor, (x_RK.dtype,))
     check_together(**tensors)

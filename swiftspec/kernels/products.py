@@ -15,10 +15,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together, dot
+from swiftspec.kernels.runtime import (
+    FLOATS,
+    INTERPRETED,
+    check_contiguous,
+    check_dtype,
+    check_shape,
+    check_together,
+    dot,
+)
 
 __all__ = [
-    "DTYPES",
     "MAX_ROWS",
     "MAX_SPLITS",
     "NUM_PARTIALS",
@@ -33,7 +40,6 @@ __all__ = [
     "weight_rows",
 ]
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_ROWS = 64
 MAX_SPLITS = 16
 NUM_PARTIALS = 1 << 22  # of a workspace: 16 MiB, small enough for the L2; every `default_config` fits in it
@@ -151,7 +157,7 @@ def check_product(x_RK: Tensor, shape: tuple[int, int], out: Tensor, num_outputs
     if 0 in shape:
         raise ValueError(f"weight_NK has shape {shape}; supported: N and K from 1")
     check_shape("out", out, (x_RK.shape[0], num_outputs))
-    check_dtype("x_RK", x_RK, DTYPES)
+    check_dtype("x_RK", x_RK, FLOATS)
     check_dtype("out", out, (x_RK.dtype,))
     check_together(x_RK=x_RK, **weights, out=out)
     check_contiguous(x_RK=x_RK, **weights, out=out)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swiftspec.kernels.runtime import check_dtype, check_shape
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_shape
 
 __all__ = ["BLOCK", "GROUP", "Fp8Weight", "Int4Weight"]
 
 GROUP = 128  # inputs that share a scale, as in the published GPTQ and AWQ checkpoints
 BLOCK = 256  # inputs packed into one 128-byte line of a row
 _NIBBLES = (4, 8, 4, 2)  # a block's inputs in order: p, j, c, h
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +123,7 @@ class Fp8Weight:
 
 def _check_weight(weight_NK: Tensor) -> tuple[int, int]:
     check_shape("weight_NK", weight_NK, (None, None))
-    check_dtype("weight_NK", weight_NK, _FLOATS)
+    check_dtype("weight_NK", weight_NK, FLOATS)
     n, k = weight_NK.shape
     if not n * k:
         raise ValueError(f"weight_NK has shape {(n, k)}; supported: N and K from 1")

@@ -158,28 +158,17 @@ def quantised_gemm(
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`quantised_gemm_reference`, summed in fp32.
+    """`quantised_gemm_reference`, summed in fp32. What is not said here is as in `skinny_gemm`.
 
     Parameters
     ----------
-    x_RK : Tensor
-        At most 64 rows; fp32, fp16 or bf16, contiguous.
     weight : Int4Weight or Fp8Weight
     gated : bool
         The weight has all gate rows, then all up rows; the answer is silu(gate) * up, (R, N // 2).
     config : TileConfig, optional
         `block_k` is 256 for int4. Otherwise this GPU's tuned one, or `default_config`.
     out : Tensor, optional
-        Answer's buffer, (R, N) or (R, N // 2), of x's dtype.
-    workspace : Workspace, optional
-        For a split K; otherwise the current stream's.
-    pdl : bool
-        Programmatic dependent launch: weights are read while the predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device, layout or tiling that is not supported, or a workspace that is too small.
+        Answer's buffer, (R, N) or (R, N // 2).
     """
     check_shape("x_RK", x_RK, (None, None))
     n, k = weight.shape

@@ -10,11 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
 
-__all__ = ["DTYPES", "MAX_HIDDEN", "rms_norm", "rms_norm_reference"]
+__all__ = ["MAX_HIDDEN", "rms_norm", "rms_norm_reference"]
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_HIDDEN = 16384  # a row in registers: beyond that a block spills
 
 
@@ -101,7 +100,7 @@ def rms_norm(
         check_shape("update_RH", update_RH, (num_rows, size), why="that of residual_RH")
         tensors["update_RH"] = update_RH
     for name, tensor in tensors.items():
-        check_dtype(name, tensor, DTYPES)
+        check_dtype(name, tensor, FLOATS)
     check_together(**tensors)
     check_contiguous(**tensors)
     if num_rows:

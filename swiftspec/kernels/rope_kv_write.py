@@ -12,11 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
 
-__all__ = ["DTYPES", "HEAD_DIMS", "rope_kv_write", "rope_kv_write_reference"]
+__all__ = ["HEAD_DIMS", "rope_kv_write", "rope_kv_write_reference"]
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIMS = (16, 32, 64, 128, 256)
 TILE = 512  # elements of one warp: 16, so that a lane's halves are 16 bytes each in fp16 and bf16
 
@@ -169,7 +168,7 @@ def rope_kv_write(
     for name, norm_D in (("q_norm_D", q_norm_D), ("k_norm_D", k_norm_D)):
         if norm_D is not None:
             check_shape(name, norm_D, (head_dim,), why="D of keys_GCD")
-            check_dtype(name, norm_D, DTYPES)
+            check_dtype(name, norm_D, FLOATS)
             check_together(qkv_RQ=qkv_RQ, **{name: norm_D})
             check_contiguous(**{name: norm_D})
     if num_rows:
@@ -219,7 +218,7 @@ def _check(
     check_shape("positions_R", positions_R, (qkv_RQ.shape[0],), why="R of qkv_RQ")
     check_shape("lengths_2", lengths_2, (2,))
     check_shape("out", out, (qkv_RQ.shape[0], num_heads, head_dim))
-    check_dtype("qkv_RQ", qkv_RQ, DTYPES)
+    check_dtype("qkv_RQ", qkv_RQ, FLOATS)
     like_qkv = {"keys_GCD": keys_GCD, "values_GCD": values_GCD, "out": out}
     for name, tensor in like_qkv.items():
         check_dtype(name, tensor, (qkv_RQ.dtype,))

@@ -14,8 +14,18 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-__all__ = ["INTERPRETED", "OutOfResources", "check_contiguous", "check_dtype", "check_shape", "check_together", "dot"]
+__all__ = [
+    "FLOATS",
+    "INTERPRETED",
+    "OutOfResources",
+    "check_contiguous",
+    "check_dtype",
+    "check_shape",
+    "check_together",
+    "dot",
+]
 
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)  # dtypes of every operand that is not quantised
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 

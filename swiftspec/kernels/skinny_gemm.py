@@ -163,7 +163,7 @@ def skinny_gemm(
     Raises
     ------
     ValueError
-        For a shape, dtype, device or layout that is not supported, or a workspace that is too small.
+        For a shape, dtype, device, layout or tiling that is not supported, or a workspace that is too small.
     """
     check_shape("weight_NK", weight_NK, (None, None))
     check_shape("x_RK", x_RK, (None, None))

@@ -1,6 +1,6 @@
 """Tables of the fastest tilings, one for each kind of GPU, since the fastest differ from one kind to another.
 
-`tables/<gpu>.json` is written by `swiftspec.profiler.tuning`. R rows, N outputs, K inputs.
+`tables/<gpu>.json` is written by `tools.tuning`. R rows, N outputs, K inputs.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import check_contiguous, check_dtype, check_shape
+from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape
 
-__all__ = ["DTYPES", "MAX_CANDIDATES", "MAX_VOCABULARY", "top_candidates", "top_candidates_reference"]
+__all__ = ["MAX_CANDIDATES", "MAX_VOCABULARY", "top_candidates", "top_candidates_reference"]
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_CANDIDATES = 32
 MAX_VOCABULARY = 1 << 18
 BLOCK = 2048  # one row of 152k is 75 programs, enough for its 300 KB, and a merge of 600 values for K = 8
@@ -117,7 +116,7 @@ def top_candidates(logits_RV: Tensor, k: int, *, pdl: bool = False) -> tuple[Ten
         raise ValueError(f"logits_RV has shape {tuple(logits_RV.shape)}; supported: V from 1 to {MAX_VOCABULARY}")
     if not 1 <= k <= min(MAX_CANDIDATES, size):
         raise ValueError(f"k is {k}; expected 1 to {min(MAX_CANDIDATES, size)}")
-    check_dtype("logits_RV", logits_RV, DTYPES)
+    check_dtype("logits_RV", logits_RV, FLOATS)
     check_contiguous(logits_RV=logits_RV)
     device = logits_RV.device
     logprobs_RK = torch.empty(num_rows, k, dtype=torch.float32, device=device)

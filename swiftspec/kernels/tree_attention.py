@@ -18,10 +18,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together, dot
+from swiftspec.kernels.runtime import (
+    FLOATS,
+    INTERPRETED,
+    check_contiguous,
+    check_dtype,
+    check_shape,
+    check_together,
+    dot,
+)
 
 __all__ = [
-    "DTYPES",
     "HEAD_DIMS",
     "MAX_WORDS",
     "tree_attention",
@@ -29,7 +36,6 @@ __all__ = [
     "tree_attention_workspace",
 ]
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIMS = (16, 32, 64, 128)
 MAX_GROUP = 8
 MAX_ROWS = 64
@@ -367,7 +373,7 @@ def _check(
         raise ValueError(f"ancestors_RW has shape {tuple(ancestors_RW.shape)}; supported: W from 1 to {MAX_WORDS}")
     check_shape("lengths_2", lengths_2, (2,))
     check_shape("out", out, tuple(q_RHD.shape), why="that of q_RHD")
-    check_dtype("q_RHD", q_RHD, DTYPES)
+    check_dtype("q_RHD", q_RHD, FLOATS)
     like_q = {"keys_GCD": keys_GCD, "values_GCD": values_GCD, "out": out}
     for name, tensor in like_q.items():
         check_dtype(name, tensor, (q_RHD.dtype,))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from swiftspec.models.names import unknown
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["QUANTISATIONS", "Quantisation", "weight_bytes"]
+__all__ = ["BF16_BYTES", "QUANTISATIONS", "Quantisation", "weight_bytes"]
 
-_BF16_BYTES = 2
+BF16_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,4 +46,4 @@ def weight_bytes(spec: ModelSpec, quantisation: str) -> int:
         raise unknown("quant", quantisation, QUANTISATIONS)
     matrices = spec.num_layers * spec.layer_matrix_parameters
     rest = spec.num_parameters - matrices
-    return round(matrices * QUANTISATIONS[quantisation].bytes_per_weight) + rest * _BF16_BYTES
+    return round(matrices * QUANTISATIONS[quantisation].bytes_per_weight) + rest * BF16_BYTES

@@ -47,11 +47,16 @@ class Tokenizer:
         if most is not None:
             length = _TOKEN_CHARACTERS * most + _MARGIN
             while length < len(text):
-                tokens = self._tokenizer.encode(text[:length]).ids
+                tokens = self._ids(text[:length])
                 if len(tokens) > surely_over(most):
                     return tuple(tokens)
                 length *= 2
-        return tuple(self._tokenizer.encode(text).ids)
+        return tuple(self._ids(text))
+
+    def _ids(self, text: str) -> list[int]:
+        """As `encode` of the tokenizers library, which would keep all other threads waiting; this one does not."""
+        ids: list[int] = self._tokenizer.encode_batch_fast([text])[0].ids
+        return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids; special tokens are left out."""

@@ -11,6 +11,7 @@ from swiftspec.planner.known_errors import NO_ERRORS, KnownErrors
 from swiftspec.planner.option import Option
 from swiftspec.planner.simulations import FinalStage, RankedOption, Simulations, by_policy
 from swiftspec.policies.base import shape_of
+from swiftspec.policies.registry import package_of
 
 __all__ = ["Decision", "OutOfReachError", "decide"]
 
@@ -34,7 +35,7 @@ class Decision:
     others : sequence of Outcome
         The best of each other policy, best first.
     resamplings : mapping
-        By option, those of the effort it was simulated with.
+        By option, those of the budget it was simulated with.
     """
 
     chosen: Outcome
@@ -56,6 +57,7 @@ class Decision:
         option = outcome.option
         return Candidate(
             policy=option.policy.name,
+            package=package_of(option.policy.name),
             shape=shape_of(option.policy),
             groups=dict(option.groups),
             ranks=dict(option.ranks),

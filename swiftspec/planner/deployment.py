@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.pair import model_name
 from swiftspec.artifacts.profile import Profile
+from swiftspec.costmodel.engines import ENGINES, INT4_ENGINES, SERVING_ENGINES
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
 from swiftspec.models.names import unknown
@@ -19,15 +20,11 @@ from swiftspec.policies.effects import Role
 
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
-    from swiftspec.costmodel.published import PublishedForwards
 
-__all__ = ["ENGINES", "Deployment", "PlannedModel", "planned_pair"]
+__all__ = ["Deployment", "PlannedModel", "planned_pair"]
 
-ENGINES = ("auto", "swiftspec", "vllm-int4", "vllm", "sglang", "trtllm")
 MOST_NODES = 2
 MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
-_SERVING = ("vllm", "sglang", "trtllm")  # of `ENGINES`, those whose op tables and host time are known
-_INT4 = ("swiftspec", "vllm-int4")  # and those of which whole forwards in int4 are published
 _QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
 
 
@@ -115,6 +112,17 @@ class Deployment:
         Of each request; 256 if not given.
     op_tables : Path, optional
         As `swiftspec import` writes them; those that come with the package if not given.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, with the closest ones, or a number is out of range.
+
+    Examples
+    --------
+    >>> h800 = swiftspec.Deployment(device="h800", num_devices=8, quant="int4")
+    >>> h800.device, h800.spec.memory_bytes
+    ('h800-sxm', ...)
     """
 
     device: str
@@ -142,66 +150,53 @@ class Deployment:
                 raise unknown(field, quant, QUANTISATIONS)
         if self.engine not in ENGINES:
             raise unknown("engine", self.engine, ENGINES)
-        if self.engine in _INT4 and "int4" not in (self.quant, self.draft_quant):
+        if self.engine in INT4_ENGINES and "int4" not in (self.quant, self.draft_quant):
             raise ValueError(f"engine is {self.engine}, of which only int4 forwards are known; quant is {self.quant}")
 
     @property
     def serving_engine(self) -> str | None:
         """The engine, if it is one that people serve models with."""
-        return self.engine if self.engine in _SERVING else None
+        return self.engine if self.engine in SERVING_ENGINES else None
 
     @property
     def spec(self) -> DeviceSpec:
+        """One device: bytes, bytes per second, FLOP per second."""
         return named_device(self.device)
 
     @property
     def cluster(self) -> ClusterSpec:
+        """All devices, and the links between them."""
         return ClusterSpec(device=self.spec, num_devices=self.num_devices)
 
     @cached_property
     def kernels(self) -> "Kernels":
         """From op tables, or by roofline where there are none. ValueError if they are of another device or engine."""
-        from swiftspec.costmodel.shipped import kernels_of, tables_of
+        from swiftspec.costmodel.device_profile import engine_kernels
 
-        tables = tables_of(self.device, self.op_tables)
-        if tables is not None and self.engine in _SERVING:
-            known = tables.values("gemm", "framework")
-            if self.engine not in known:
-                raise ValueError(f"engine is {self.engine}; the op tables of {self.device} hold {', '.join(known)}")
-        return kernels_of(self.device, framework=self.engine if self.engine in _SERVING else None, path=self.op_tables)
+        return engine_kernels(self.device, engine=self.engine, op_tables=self.op_tables)
 
-    def profile(self, target: PlannedModel, draft: PlannedModel, *, max_context: int) -> Profile:
-        """Composed of the kernels, and in int4 of published forwards, for prefixes of so many tokens at most."""
-        from swiftspec.costmodel.compose import compose_profile
-        from swiftspec.costmodel.forward import Host
+    def profile(self, target: PlannedModel | str, draft: PlannedModel | str, *, max_context: int) -> Profile:
+        """How long forwards of a pair take, composed of the kernels, and in int4 of published forwards.
 
-        composed = compose_profile(
-            device=self.spec,
+        Parameters
+        ----------
+        target, draft : PlannedModel or str
+            Models, or names of them, as `plan` takes them.
+        max_context : int
+            Tokens of the longest prefix.
+        """
+        target = PlannedModel.of(Role.TARGET, target) if isinstance(target, str) else target
+        draft = PlannedModel.of(Role.DRAFT, draft) if isinstance(draft, str) else draft
+        from swiftspec.costmodel.device_profile import device_profile
+
+        return device_profile(
+            device=self.device,
             num_devices=self.num_devices,
             target=target,
             draft=draft,
             quant=self.quant,
             draft_quant=self.draft_quant,
-            kernels=self.kernels,
+            engine=self.engine,
             max_context=max_context,
-            host=Host.of(self.engine) if self.engine in _SERVING else None,
-            published=self._published,
+            op_tables=self.op_tables,
         )
-        return composed.model_copy(update={"sources": tuple(self._sources())})
-
-    @property
-    def _published(self) -> "PublishedForwards | None":
-        from swiftspec.costmodel.published import StandardInt4Kernels, SwiftSpecKernels
-
-        if self.engine in _SERVING:
-            return None
-        return StandardInt4Kernels(self.spec) if self.engine == "vllm-int4" else SwiftSpecKernels(self.spec)
-
-    def _sources(self) -> list[str]:
-        from swiftspec.costmodel.published import published_tables
-        from swiftspec.costmodel.shipped import source_of
-
-        sources = [source_of(self.device, self.op_tables)]
-        if self._published is not None and "int4" in (self.quant, self.draft_quant):
-            sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
-        return sources

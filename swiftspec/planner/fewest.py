@@ -21,7 +21,7 @@ def fewest_devices(
     ----------
     fastest : callable
         The decision for the fastest option on so many devices at most. OutOfReachError if none keeps to the limits.
-    standings : callable
+    ranking : callable
         The best of every policy on every split, by all that was simulated so far.
     most : int
         Devices that there are.

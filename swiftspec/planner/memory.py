@@ -9,6 +9,7 @@ from typing import NamedTuple
 from swiftspec.artifacts.plan import GroupMemory
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import QUANTISATIONS, sharded, weight_bytes
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
@@ -23,7 +24,6 @@ USABLE_SHARE = 0.92
 GRAPHS_BYTES = 2**30
 # A prompt is computed so many tokens at a time: what bounds the activations.
 _PREFILL_CHUNK = 2048
-_BF16_BYTES = 2  # bf16, as are the KV and embeddings
 _KV_DTYPE = "bf16"
 
 
@@ -131,7 +131,7 @@ def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int) -> _Sh
     return _Shard(
         weights_bytes=weight_bytes(held, quantisation) + _undivided_bytes(spec, held),
         kv_bytes_per_token=held.kv_bytes_per_token(_KV_DTYPE),
-        activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * _BF16_BYTES,
+        activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * BF16_BYTES,
     )
 
 
@@ -143,7 +143,7 @@ def _undivided_bytes(spec: ModelSpec, held: ModelSpec) -> int:
     if held == spec:
         return 0
     counted = 0 if spec.tie_word_embeddings else held.vocab_size
-    return (spec.vocab_size - counted) * spec.hidden_size * _BF16_BYTES
+    return (spec.vocab_size - counted) * spec.hidden_size * BF16_BYTES
 
 
 def _slots(option: Option, role: Role) -> int:

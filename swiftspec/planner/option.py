@@ -6,9 +6,10 @@ from itertools import chain
 
 from swiftspec.artifacts.plan import described, named_split
 from swiftspec.devices import ClusterSpec
-from swiftspec.policies import POLICIES, Layout, Policy
+from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import Value, shape_of
 from swiftspec.policies.effects import Role
+from swiftspec.policies.registry import plainness
 
 __all__ = ["Key", "Option", "Split"]
 
@@ -101,8 +102,7 @@ class Option:
         return self.policy, self.split_key
 
     @property
-    def simplicity(self) -> tuple[Value, ...]:
+    def simplicity(self) -> tuple[Value | str, ...]:
         """Ascending order of what to prefer among equals: plainer policy, fewer devices, ranks and rows."""
-        plainness = list(POLICIES).index(self.policy.name)
-        shape = shape_of(self.policy)
-        return (plainness, self.num_devices, sum(self.ranks.values()), self.policy.target_rows, *shape.values())
+        size = (self.num_devices, sum(self.ranks.values()), self.policy.target_rows)
+        return (*plainness(self.policy.name), *size, *shape_of(self.policy).values())

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 
 from swiftspec.artifacts.plan import Goal
 from swiftspec.models.names import unknown
-from swiftspec.policies import POLICIES, Layout, make_policy
+from swiftspec.policies import Layout, policy_class, policy_names
 
 __all__ = ["SearchOptions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What to be best at, what to choose from, and where simulations run.
+    """What `plan` searches for, what it chooses from, and where simulations run.
 
     Parameters
     ----------
@@ -29,6 +29,12 @@ class SearchOptions:
         Processes that simulate; -1 for one per core.
     backend : str, optional
         Where they run: `loky` (here), or an existing cluster of `dask` or `ray`.
+
+    Examples
+    --------
+    >>> goal = swiftspec.Goal(objective="tokens-per-gpu")
+    >>> swiftspec.SearchOptions(goal=goal, num_jobs=1).policy is None
+    True
     """
 
     policy: str | None = None
@@ -49,9 +55,9 @@ class SearchOptions:
             check_backend(self.backend)
         if self.policy is None:
             return
-        if self.policy not in POLICIES:
-            raise unknown("policy", self.policy, ("auto", *POLICIES))
-        if num_devices < 2 and make_policy(self.policy).layout is Layout.DISAGGREGATED:
+        if self.policy not in (names := policy_names()):
+            raise unknown("policy", self.policy, ("auto", *names))
+        if policy_class(self.policy).layout is Layout.DISAGGREGATED and num_devices < 2:
             raise ValueError(
                 f"policy is {self.policy}, which is disaggregated: its roles need 2 devices, and "
                 f"num_devices is {num_devices}"

@@ -38,7 +38,7 @@ class _Tier(NamedTuple):
 
     least: float
     shapes: int  # on its best split
-    elsewhere: int  # the best of these on other splits
+    on_other_splits: int  # of these, the best so many
     refined: int  # options that are simulated longer, twice so many where there are other splits
 
 
@@ -66,7 +66,7 @@ def quickly_found(
     ahead = 3 * len(scouts)
     outcomes = simulations.run(scouts, budget, "splits", ahead=ahead)
     race = _Race(simulations, ranked, estimates, policy, outcomes)
-    for what, chosen in (("shapes", race.shapes), ("other splits", race.elsewhere)):
+    for what, chosen in (("shapes", race.shapes), ("other splits", race.on_other_splits)):
         shapes = [option for name in race.policies for option in chosen(name)]
         race.add(simulations.run(shapes, budget, what, ahead=2 * len(shapes) + 5 * len(race.policies)))
     for what in ("best of these", "best again"):
@@ -177,7 +177,7 @@ class _Race:
         tier = self.tier(name)
         best = [ranked.option for ranked in self.expected(name)[: 2 * tier.refined]]
         fresh = [option for option in best if self._weights.get(option.key, 0.0) <= 1]
-        return fresh[: tier.refined] if len(fresh) == len(best) or tier.elsewhere else []
+        return fresh[: tier.refined] if len(fresh) == len(best) or tier.on_other_splits else []
 
     def finalists(self, name: str, count: int, *, margin: float = SAFE) -> list[Option]:
         """The best of a policy's longest simulations, half-way between what they did and what is expected of them."""
@@ -223,10 +223,10 @@ class _Race:
         here = (option for option in self._options[name] if option.split_key == best.split_key)
         return list(islice(here, self.tier(name).shapes))
 
-    def elsewhere(self, name: str) -> list[Option]:
+    def on_other_splits(self, name: str) -> list[Option]:
         """Best shapes of a policy on the splits that were scouted, and on all that use every device."""
         expected = dict.fromkeys(ranked.option.policy for ranked in self.expected(name))
-        shapes = set(islice(expected, self.tier(name).elsewhere))
+        shapes = set(islice(expected, self.tier(name).on_other_splits))
         most = max(option.num_devices for option in self._options[name])
         scouted = {outcome.option.split_key for outcome in self._outcomes[name].values()}
         return [

@@ -22,7 +22,7 @@ from swiftspec.planner.quick import UNTRIED, quickly_found
 from swiftspec.planner.sensitivity import Changes, sensitivities
 from swiftspec.planner.simulations import FinalStage, RankedOption, Simulations
 from swiftspec.planner.space import feasible_options, longest_context
-from swiftspec.policies import POLICIES, Layout
+from swiftspec.policies import Layout, policy_class
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
@@ -238,8 +238,8 @@ def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:
         raise ValueError(f"num_devices is {num_devices}; expected at least 1")
     if num_jobs < 1 and num_jobs != -1:
         raise ValueError(f"num_jobs is {num_jobs}; expected at least 1, or -1 for every core")
-    if policy is not None and policy not in POLICIES:
-        raise ValueError(f"policy is {policy!r}; expected one of {', '.join(POLICIES)}")
+    if policy is not None:
+        policy_class(policy)
 
 
 def _nothing_feasible(

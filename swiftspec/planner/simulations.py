@@ -36,7 +36,7 @@ class FinalStage(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Simulations:
-    """Runs options and remembers their outcomes, effort by effort."""
+    """Runs options and remembers their outcomes, budget by budget."""
 
     evaluator: Evaluator
     trace: AcceptanceTrace
@@ -49,7 +49,7 @@ class Simulations:
     def run(self, options: Sequence[Option], budget: Budget, what: str, *, ahead: int) -> list[Outcome]:
         """Outcomes in the order of `options`; `ahead` is the number of simulations from here to the end of the search.
 
-        What was simulated with this effort before is not simulated again.
+        What was simulated with this budget before is not simulated again.
         """
         done = self._outcomes.setdefault(budget, {})
         fresh = [option for option in options if option.key not in done]
@@ -123,12 +123,12 @@ class Simulations:
 
     @property
     def num_simulated(self) -> int:
-        """Different options, at whatever effort."""
+        """Different options, at whatever budget."""
         return len(self.simulated)
 
     @property
     def simulated(self) -> set[Key]:
-        """Keys of all options so far, at whatever effort."""
+        """Keys of all options so far, at whatever budget."""
         return {key for outcomes in self._outcomes.values() for key in outcomes}
 
     def ranking(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["RankedOption"]:
@@ -162,7 +162,7 @@ class Simulations:
         return [found._replace(num_options=len(simulated[cell])) for cell, (_, found) in sorted(cells.items())]
 
     def _ranked(self, outcome: Outcome, finalist: Outcome, reference: Outcome) -> "RankedOption":
-        """`reference` is the finalist at the outcome's own effort."""
+        """`reference` is the finalist at the outcome's own budget."""
         return _scaled(self._own(outcome), self._own(finalist), self._own(reference))
 
     def _own(self, outcome: Outcome) -> "RankedOption":

@@ -1,7 +1,7 @@
 """Search space of a planner: every policy's shapes on every placement that a profile can price."""
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -16,7 +16,7 @@ from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.fit import Fit
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.option import Option, Split
-from swiftspec.policies import POLICIES, Layout, Policy
+from swiftspec.policies import Layout, Policy, policy_classes
 from swiftspec.policies.effects import Role
 
 __all__ = ["Option", "feasible_options", "longest_context"]
@@ -38,7 +38,7 @@ def feasible_options(
     ranks: int | None = None,
     splits: Collection[str] = (),
     degrees: AllowedDegrees = ANY_DEGREES,
-    policies: Container[str] | None = None,
+    policies: Collection[str] | None = None,
 ) -> tuple[list[Option], Counter[str]]:
     """Everything that may be worth simulating, simplest policy first; and how many options fell to which reason.
 
@@ -53,8 +53,7 @@ def feasible_options(
     fit = Fit(trace)
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
-    wanted = [policy_class for name, policy_class in POLICIES.items() if policies is None or name in policies]
-    for policy_class in wanted:
+    for policy_class in policy_classes(policies):
         for policy in map(fit, policy_class.search_space()):
             placements = list(_placements(policy, num_devices))
             if not placements:

@@ -12,11 +12,11 @@ and the target drops those that do not continue its chain. What is stale arrives
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import (
-    Commit,
     KeepKV,
     PeerError,
     Program,
@@ -24,17 +24,15 @@ from swiftspec.policies.effects import (
     Send,
     Step,
     Stop,
-    Verdict,
     as_verdict,
     draft_forward,
     poll,
     prefill,
     receive,
-    target_forward,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree, TokenTree
-from swiftspec.policies.verification import follow
+from swiftspec.policies.verification import verify_drafted
 
 __all__ = ["Amusd"]
 
@@ -87,23 +85,10 @@ class Amusd(Shape):
 
 def _verify(request: Request, shape: Amusd) -> Program:
     yield from prefill(Role.TARGET, request.prompt[:-1])
-    root, position, num_generated = request.prompt[-1], request.root_position, 0
-    while True:
-        chain = yield from _waiting(root, position, shape)
-        choices = yield from target_forward(chain.rows())
-        path, verified = follow(chain, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
-        yield Send(Stop() if finished else Verdict(tokens))
-        yield Commit(tokens)
-        if finished:
-            return
-        yield KeepKV(Role.TARGET, path, len(path))
-        root = tokens[-1]
-        position += len(tokens)
-        num_generated += len(tokens)
+    yield from verify_drafted(request, receive=partial(_waiting, shape))
 
 
-def _waiting(root: int, position: int, shape: Amusd) -> Step[Subtree]:
+def _waiting(shape: Amusd, root: int, position: int) -> Step[Subtree]:
     """The chain of tokens that have arrived behind the root: at least `lookahead` of them."""
     tokens = [root]
     num_stale = 0

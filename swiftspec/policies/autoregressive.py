@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape
+from swiftspec.policies.base import TargetOnly
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Row, target_forward
 from swiftspec.policies.request import Request
 
@@ -12,23 +12,14 @@ __all__ = ["Autoregressive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Autoregressive(Shape):
+class Autoregressive(TargetOnly):
     """No draft. Nothing is ever thrown away."""
 
     name: ClassVar[str] = "autoregressive"
-    layout: ClassVar[Layout] = Layout.TARGET_ONLY
 
     @property
     def target_rows(self) -> int:
         return 1
-
-    @property
-    def draft_rows(self) -> int:
-        return 0
-
-    @property
-    def expand_rows(self) -> int:
-        return 0
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _decode(request)}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, cast
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 
-__all__ = ["Layout", "Policy", "Shape", "Value", "check_shape", "shape_of"]
+__all__ = ["Layout", "Policy", "Shape", "TargetOnly", "Value", "check_shape", "shape_of"]
 
 
 Value = int | float | tuple[float, ...]  # what a shape's field may hold
@@ -101,6 +101,21 @@ class Shape:
 
     @property
     def serial_forwards(self) -> int:
+        return 0
+
+
+class TargetOnly(Shape):
+    """Defaults for a policy without a draft model."""
+
+    __slots__ = ()
+    layout: ClassVar[Layout] = Layout.TARGET_ONLY
+
+    @property
+    def draft_rows(self) -> int:
+        return 0
+
+    @property
+    def expand_rows(self) -> int:
         return 0
 
 

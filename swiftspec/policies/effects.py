@@ -258,7 +258,7 @@ def receive_verdict() -> Step[Verdict | Stop]:
             return verdict
 
 
-def receive_subtree(*, root: int, position: int, max_rows: int) -> Step[Subtree]:
+def receive_subtree(root: int, position: int, *, max_rows: int) -> Step[Subtree]:
     """Receive what the draft wants verified.
 
     PeerError unless it is a connected subtree, parents first, of 1 to `max_rows` nodes under the last verified token.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import TargetOnly, check_shape
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, target_forward
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
@@ -19,7 +19,7 @@ __all__ = ["Lookup", "PromptLookup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptLookup(Shape):
+class PromptLookup(TargetOnly):
     """Parameters of the lookup.
 
     Parameters
@@ -31,7 +31,6 @@ class PromptLookup(Shape):
     """
 
     name: ClassVar[str] = "prompt_lookup"
-    layout: ClassVar[Layout] = Layout.TARGET_ONLY
     quotes: ClassVar[bool] = True
 
     num_draft_tokens: int = 5
@@ -47,14 +46,6 @@ class PromptLookup(Shape):
     @property
     def least_target_rows(self) -> int:
         return 1
-
-    @property
-    def draft_rows(self) -> int:
-        return 0
-
-    @property
-    def expand_rows(self) -> int:
-        return 0
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self)}

@@ -1,6 +1,7 @@
 """Steps that policies share: expansion, following the target's choices, the target's half of a round."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from swiftspec.policies.effects import (
     Commit,
@@ -21,7 +22,7 @@ from swiftspec.policies.effects import (
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 
-__all__ = ["below", "expand", "follow", "verify_rounds", "verify_windows"]
+__all__ = ["below", "expand", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
 
 
 def expand(tree: TokenTree, num_rows: int, num_candidates: int) -> Step[None]:
@@ -83,9 +84,19 @@ def verify_rounds(
     """The target's half of a disaggregated policy: verify what the draft sends, up to `max_rows` nodes, every round."""
     yield from prefill(Role.TARGET, request.prompt[:-1])
     yield Send(Verdict(()))
+    yield from verify_drafted(request, receive=partial(receive_subtree, max_rows=max_rows), verify=verify)
+
+
+def verify_drafted(
+    request: Request,
+    *,
+    receive: Callable[[int, int], Step[Subtree]],
+    verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once,
+) -> Program:
+    """Rounds of a target after its prefill. `receive`: the next subtree under a root, given its token and position."""
     root, position, num_generated = request.prompt[-1], request.root_position, 0
     while True:
-        subtree = yield from receive_subtree(root=root, position=position, max_rows=max_rows)
+        subtree = yield from receive(root, position)
         choices = yield from verify(subtree)
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
@@ -111,7 +122,7 @@ def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Prog
     num_generated = 0
     while True:
         choices = yield from target_forward(pending.rows())
-        drafted = yield from receive_subtree(root=pending.tokens[0], position=pending.position, max_rows=max_rows)
+        drafted = yield from receive_subtree(pending.tokens[0], pending.position, max_rows=max_rows)
         path, verified = follow(pending, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
         yield Send(Stop() if finished else Verdict(tokens))

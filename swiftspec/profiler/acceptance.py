@@ -12,6 +12,7 @@ from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role, Row
+from swiftspec.progress import Progress
 
 __all__ = ["record_trace"]
 
@@ -30,7 +31,7 @@ def record_trace(
     max_new_tokens: int,
     num_candidates: int,
     num_threads: int,
-    progress: Callable[[int, int, str], None],
+    progress: Progress,
     outputs: Sequence[Sequence[int]] | None = None,
 ) -> AcceptanceTrace:
     """Run both models once over `prompts`, pairs of id and token ids.

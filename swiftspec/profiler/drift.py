@@ -13,7 +13,8 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.steps import REPEATS, drafting_alone, new_resumptions, new_sweep, step_points
+from swiftspec.profiler.grids import REPEATS
+from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweep, step_points
 
 __all__ = ["DriftProbe"]
 

@@ -4,7 +4,7 @@ Groups that several ranks divide are measured as shards, and composed (see `divi
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -19,6 +19,7 @@ from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.placement import LocalExecutor
@@ -27,13 +28,20 @@ from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
-from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import Role
-from swiftspec.policies.mirror import Mirror
-from swiftspec.policies.serial import SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
 from swiftspec.profiler.device_name import origin_on
+from swiftspec.profiler.grids import (
+    CONTEXTS,
+    DRAFT_ROWS,
+    HALVES_ROWS,
+    HOST_SHAPES,
+    HOST_TOKENS,
+    PASSES,
+    REPEATS,
+    SWEEPS,
+    TARGET_ROWS,
+)
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
@@ -41,37 +49,12 @@ from swiftspec.progress import Progress
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweep", "step_points"]
 
-TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
-DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
-HALVES_ROWS = (2, 4, 6, 8, 12)
-CONTEXTS = (16, 64, 256, 640)
-# A GPU's forwards are made for these numbers of rows; the smallest that holds them runs those between.
-GPU_TARGET_ROWS = (1, 2, 4, 8, 16, 32, 64)
-GPU_DRAFT_ROWS = (1, 2, 4, 8, 16, 32)
-GPU_HALVES_ROWS = (2, 4, 8, 16)
+# A GPU's forwards are captured for these numbers of rows; the smallest that holds them runs those between.
+GPU_TARGET_ROWS = CAPTURE_SIZES
+GPU_DRAFT_ROWS = tuple(rows for rows in CAPTURE_SIZES if rows <= 32)
+GPU_HALVES_ROWS = tuple(rows for rows in CAPTURE_SIZES if 2 <= rows <= 16)
 GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
-# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes. A GPU
-# is nobody else's, and recording its forwards takes longer than measuring them.
-PASSES, GPU_PASSES = 3, 1
-REPEATS = 3
-SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
-# As a plan would run them: its trees are ordered at a fitted temperature, which every candidate costs the host.
-_FITTED = 0.5
-HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
-    Layout.DISAGGREGATED: (
-        SwiftSpec(verify_rows=4, expand_rows=1, draft_temperature=_FITTED),
-        SwiftSpec(verify_rows=8, expand_rows=4, draft_temperature=_FITTED),
-        SwiftSpec(verify_rows=16, expand_rows=8, num_candidates=15, draft_temperature=_FITTED),
-        Mirror(num_draft_tokens=4, guesses=1),
-    ),
-    Layout.COLOCATED: (
-        SerialTree(verify_rows=4, expand_rows=1, expansions=4, draft_temperature=_FITTED),
-        SerialTree(verify_rows=8, expand_rows=4, expansions=4, draft_temperature=_FITTED),
-        SerialTree(verify_rows=16, expand_rows=8, expansions=4, draft_temperature=_FITTED),
-        EasySpec(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
-    ),
-}
-HOST_TOKENS = 48
+GPU_PASSES = 1  # a GPU is nobody else's, and recording its forwards takes longer than measuring them
 _SLACK = 512  # slots of the cache beyond the longest context: rows, and the tokens of a request
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards makes one look cold, too
 
@@ -129,11 +112,20 @@ class _NoOpExecutor(LocalExecutor):
 
 @shared_fork_server()  # every pass has new processes; what they are forked off is loaded once
 def measure_profile(
-    *, target: ModelRef, draft: ModelRef, device: str, num_devices: int, progress: Progress, ranks: int = 1
+    *,
+    target: ModelRef,
+    draft: ModelRef,
+    device: str,
+    num_devices: int,
+    progress: Progress,
+    ranks: int = 1,
+    passes: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Profile:
     """Measure every group size and split of `num_devices` cores or GPUs.
 
-    ranks: on a CPU, compose the forwards of groups that so many processes divide, too.
+    ranks: on a CPU, compose the forwards of groups that so many processes divide, too. passes: as many as the device
+    needs if not given. stop: asked between passes, whether time has run out; one pass is always measured.
 
     Raises
     ------
@@ -152,10 +144,12 @@ def measure_profile(
     interrupted: list[Timeline] = []
     tp_groups = _CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
-    passes = PASSES if device == "cpu" else GPU_PASSES
+    passes = passes or (PASSES if device == "cpu" else GPU_PASSES)
     total = passes * len(benches) * per_engine
     stages = product(range(1, passes + 1), zip(benches, sweeps, strict=True))
     for done, (number, (bench, timelines)) in zip(range(0, total, per_engine), stages, strict=True):
+        if bench is benches[0] and number > 1 and stop is not None and stop():
+            break
         what = f"pass {number} of {passes}, {bench}"
         progress(done, total, f"{what}: loading")
         with bench.open(target=target, draft=draft, max_context=max_context) as engine:

@@ -5,17 +5,15 @@ The oracle mirrors each role's cache to know which tree slots lie on the path. N
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef, Origin
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, TracedPrompt
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Candidates, Role, Row
 from swiftspec.simulator.random_streams import uniforms
 
-__all__ = ["CandidatePool", "SimulatedKVCache", "TraceOracle", "synthesise_trace"]
+__all__ = ["CandidatePool", "SimulatedKVCache", "TraceOracle"]
 
 _NO_TOKEN = -1  # off the path the target's choice is never followed
 # Positions to either side from which rows off the path are answered. On the bundled traced prompts tokens/s of four
@@ -200,49 +198,3 @@ def _windows(num_recorded: int) -> list[tuple[int, int]]:
         first = max(0, min(index - _NEARBY, num_recorded - 1))
         windows.append((first, min(num_recorded, index + _NEARBY) - first))
     return windows
-
-
-def synthesise_trace(
-    rank_acceptance: Sequence[float], *, prompt_lengths: Sequence[int], num_tokens: int, seed: int
-) -> AcceptanceTrace:
-    """A trace of independent, identically distributed positions: the i.i.d. draft of the closed forms.
-
-    Parameters
-    ----------
-    rank_acceptance : sequence of float
-        Probability that the target's token is the draft's first candidate, second, ...; descending, at most 1 in all.
-        The draft knows them: a candidate's log-prob is that of its rank. One entry is a chain of that acceptance.
-    prompt_lengths : sequence of int
-        A prompt each.
-    num_tokens : int
-        Output tokens of each.
-    seed : int
-    """
-    shares = [*rank_acceptance, 1.0 - sum(rank_acceptance)]
-    descending = all(left >= right for left, right in pairwise(rank_acceptance))
-    if not rank_acceptance or min(rank_acceptance) <= 0 or shares[-1] < -1e-9 or not descending:
-        raise ValueError(f"rank_acceptance is {rank_acceptance}; expected descending probabilities, at most 1 in all")
-    rng = np.random.default_rng(seed)
-    num_ranks = len(rank_acceptance)
-    logprobs = np.tile(np.log(np.array(rank_acceptance, np.float32)), (num_tokens, 1))
-    prompts = []
-    for number, prompt_length in enumerate(prompt_lengths):
-        ranks = np.searchsorted(np.cumsum(shares[:-1]), rng.random(num_tokens), side="right").astype(np.int32)
-        # Candidates are consecutive ids; the one behind them is what the draft never says.
-        first = rng.integers(1, 30_000, num_tokens).astype(np.int32)
-        prompts.append(
-            TracedPrompt(
-                prompt_id=f"synthetic-{number}",
-                prompt_tokens=np.zeros(prompt_length, np.int32),
-                target_tokens=first + ranks,
-                guesses={Guesser.DRAFT: Guesses(first[:, None] + np.arange(num_ranks, dtype=np.int32), logprobs)},
-                ranks=ranks,
-                ended=False,
-            )
-        )
-    return AcceptanceTrace(
-        origin=Origin.here(), source="synthesised", target=_SYNTHETIC, draft=_SYNTHETIC, prompts=tuple(prompts)
-    )
-
-
-_SYNTHETIC = ModelRef(model="synthetic", dtype="float32")

@@ -1,7 +1,7 @@
 """Measurement of a plan's policies on this machine, and the report of predicted and measured."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
@@ -12,7 +12,8 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import Prompt
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.engine.tasks import Tasks, check_devices, generate_greedily, make_tasks, open_engines, warm_up
+from swiftspec.engine.checks import check_devices
+from swiftspec.engine.tasks import Task, Tasks, generate_greedily, make_tasks, open_engines, warm_up
 from swiftspec.progress import Stages, silent
 from swiftspec.validation.reprediction import drift_probe, list_drift, measured_text, retimed_figures
 from swiftspec.validation.validator import Measurement, make_report, plain_outputs
@@ -37,16 +38,20 @@ def measure_plan(
     max_new_tokens: int | None = None,
     basis: tuple[Profile, AcceptanceTrace] | None,
     stages: Stages = silent,
+    stop: Callable[[], bool] | None = None,
 ) -> tuple[Report, bool]:
     """Run some of a plan's candidates, the chosen one among them; the report, and whether Ctrl-C cut it short.
 
     `source` names the plan, for errors. With `basis`, what the plan was computed
     from, forwards are timed between the requests, and predictions made again: for the machine as it was, and, of CPUs,
     for the texts that were measured, too. KeyboardInterrupt if no repetition was whole.
+
+    `stop` is asked between prompts whether time has run out. The first repetition then ends with the prompts that it
+    has got to, which are at least one for each policy; a later one that is not whole does not count.
     """
     check_devices(made, candidates, source=source)
     tasks = make_tasks(made, candidates, prompts, max_new_tokens=max_new_tokens or made.max_new_tokens)
-    runs, interrupted, drift = _measure(made, candidates, tasks, repeats, stages)
+    runs, interrupted, drift = _measure(made, candidates, tasks, repeats, stages, stop or (lambda: False))
     if not runs:
         raise KeyboardInterrupt
     factors = drift.factors(basis[0]) if basis and drift else {}
@@ -58,7 +63,8 @@ def measure_plan(
             retimed = retimed_figures(made, candidates, profile=profile, trace=trace, factors=factors, stages=stages)
         # A trace is recorded on cores, which is no matter of seconds for what needs a GPU.
         if trace.source == "recorded" and made.device == "cpu":
-            texts_run = [(task.prompt_id, task.request.prompt) for task in tasks]
+            done = tasks[: len(measurements[0].outputs)]
+            texts_run = [(task.prompt_id, task.request.prompt) for task in done]
             text = measured_text(trace, texts_run, plain_outputs(measurements), stages=stages)
             retraced = retimed_figures(made, candidates, profile=profile, trace=text, factors=factors, stages=stages)
     report = make_report(
@@ -77,13 +83,14 @@ Runs = Mapping[str, Sequence[Sequence["Generation"]]]
 
 
 def _measure(
-    made: Plan, candidates: Sequence[Candidate], tasks: Tasks, repeats: int, stages: Stages
+    made: Plan,
+    candidates: Sequence[Candidate],
+    tasks: Tasks,
+    repeats: int,
+    stages: Stages,
+    stop: Callable[[], bool],
 ) -> tuple[Runs, bool, "DriftProbe | None"]:
-    """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile.
-
-    Within a repetition every prompt goes through all policies before the next one, each prompt starting with another
-    policy, so that a machine that speeds up or slows down does so for all of them.
-    """
+    """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile."""
     runs: dict[str, list[list[Generation]]] = defaultdict(list)
     drift = None
     with ExitStack() as stack, stages("validate") as progress:
@@ -98,19 +105,45 @@ def _measure(
             drift = drift_probe(made, candidates, engines)
             drift.warm_up()
             for repeat in range(1, repeats + 1):
-                done: dict[str, list[Generation]] = defaultdict(list)
-                for number, task in enumerate(tasks):
-                    if number % max(1, _SWEEP_EVERY // len(candidates)) == 0:
-                        drift.sweep()
-                    first = number % len(candidates)
-                    for candidate in (*candidates[first:], *candidates[:first]):
-                        progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
-                        done[candidate.policy].append(generate_greedily(engines[candidate.policy], candidate, task))
+
+                def generate(candidate: Candidate, task: Task, repeat: int = repeat) -> "Generation":
+                    progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
+                    return generate_greedily(engines[candidate.policy], candidate, task)
+
+                done = _repetition(candidates, tasks, generate, drift.sweep, stop)
+                if repeat > 1 and min(map(len, done.values())) < min(len(first) for first, *_ in runs.values()):
+                    break
                 for policy, generations in done.items():
                     runs[policy].append(generations)
+                if stop():
+                    break
         except KeyboardInterrupt:
             return runs, True, drift
     return runs, False, drift
+
+
+def _repetition(
+    candidates: Sequence[Candidate],
+    tasks: Tasks,
+    generate: Callable[[Candidate, Task], "Generation"],
+    sweep: Callable[[], None],
+    stop: Callable[[], bool],
+) -> Mapping[str, list["Generation"]]:
+    """Every prompt, or those until time runs out, by every policy.
+
+    A prompt goes through all policies before the next one, each prompt starting with another policy, so that a machine
+    that speeds up or slows down does so for all of them.
+    """
+    done: dict[str, list[Generation]] = defaultdict(list)
+    for number, task in enumerate(tasks):
+        if number >= len(candidates) and stop():
+            break
+        if number % max(1, _SWEEP_EVERY // len(candidates)) == 0:
+            sweep()
+        first = number % len(candidates)
+        for candidate in (*candidates[first:], *candidates[:first]):
+            done[candidate.policy].append(generate(candidate, task))
+    return done
 
 
 def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -> Measurement:

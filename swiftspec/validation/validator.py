@@ -118,6 +118,7 @@ def _policy_report(
         measured_metrics=metrics,
         repeats=repeats,
         identical_output=measurement.outputs == reference,
+        seconds_per_token=tuple(tuple(t.e2e_s / t.num_tokens for t in timelines) for timelines in measurement.repeats),
         retimed=retimed,
         retraced=retraced,
     )

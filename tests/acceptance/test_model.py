@@ -6,7 +6,7 @@ from scipy.special import expit
 
 from swiftspec.acceptance import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 from swiftspec.acceptance.model import candidate_shares, logits
-from swiftspec.simulator.closed_forms import chain_tokens
+from tools.closed_forms import chain_tokens
 
 
 def variant(**fields: float) -> AcceptanceModel:

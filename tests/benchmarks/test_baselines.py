@@ -3,7 +3,6 @@
 Everything is a ratio within one run: each round times ours and theirs one after the other. `make bench` runs these.
 """
 
-import json
 import os
 import statistics
 import time
@@ -17,27 +16,24 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from transformers import AutoModelForCausalLM, GenerationMixin
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.plan import Basis, Candidate, Plan
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.inflate import write_inflated
 from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.tasks import EncodedPrompts
 from swiftspec.models.spec import Inflation, model_directory
-from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.planner.search import make_plan
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.acceptance import record_trace
-from swiftspec.profiler.steps import measure_profile
+from tests.benchmarks.make_plan import NEW_TOKENS
 
 pytestmark = pytest.mark.bench
 
-NEW_TOKENS = 96
 NUM_PROMPTS = 6
 ROUNDS = 3
-DTYPE = "bfloat16"
 ASSISTANT_TOKENS = (2, 4, 6, 8)
 SCHEDULES = ("constant", "heuristic")
 CONFIDENCE_THRESHOLDS = (0.0, 0.4)  # 0: never stop drafting early; 0.4 is the default
@@ -45,71 +41,30 @@ NUM_CORES = len(os.sched_getaffinity(0))
 Prompts = list[tuple[int, ...]]
 
 
-def demo_prompts(name: str) -> Prompts:
-    directory = model_directory("demo/target")
-    tokenizer = Tokenizer(directory)
-    lines = (directory.parent / "prompts" / f"{name}.jsonl").read_text().splitlines()
-    return [tokenizer.encode(json.loads(line)["prompt"]) for line in lines]
-
-
-def _ignore(done: int, total: int, what: str) -> None:
-    """Progress that nobody watches."""
+@pytest.fixture(scope="module")
+def plan(swiftspec_plan: Planned) -> Plan:
+    """Made here and now by `make bench`, of prompts other than those that are timed."""
+    return swiftspec_plan.plan
 
 
 @pytest.fixture(scope="module")
-def prompts() -> Prompts:
-    every = demo_prompts("validate")
-    return every[:: len(every) // NUM_PROMPTS][:NUM_PROMPTS]
-
-
-@pytest.fixture(scope="module")
-def references() -> tuple[ModelRef, ModelRef]:
-    target = ModelRef(model="demo/target", inflate=DEMO_INFLATION, dtype=DTYPE)
-    return target, ModelRef(model="demo/draft", dtype=DTYPE)
-
-
-@pytest.fixture(scope="module")
-def plan(references: tuple[ModelRef, ModelRef]) -> Plan:
-    """Measured, traced and planned here and now, on prompts other than those that are timed."""
-    target, draft = references
-    profile = measure_profile(target=target, draft=draft, device="cpu", num_devices=NUM_CORES, progress=_ignore)
-    traced = [(str(number), prompt) for number, prompt in enumerate(demo_prompts("trace")[::2])]
-    trace = record_trace(
-        target=target,
-        draft=draft,
-        prompts=traced,
-        max_new_tokens=NEW_TOKENS,
-        num_candidates=8,
-        num_threads=NUM_CORES,
-        progress=_ignore,
-    )
-    nowhere = Basis(path="measured-for-this-benchmark", sha256="")
-    return make_plan(
-        profile=profile,
-        profile_basis=nowhere,
-        trace=trace,
-        trace_basis=nowhere,
-        num_devices=NUM_CORES,
-        policy=None,
-        seed=0,
-        num_jobs=NUM_CORES,
-        progress=_ignore,
-    )
+def prompts(plan: Plan) -> Prompts:
+    texts = spread(read_prompts(model_directory("demo/prompts") / "validate.jsonl"), NUM_PROMPTS)
+    return [tokens for _, tokens in EncodedPrompts.of(texts, model=plan.target.model)]
 
 
 class Ours:
     """Warm engines, one per candidate; calling one decodes every prompt and answers the seconds."""
 
-    def __init__(self, references: tuple[ModelRef, ModelRef], stack: ExitStack) -> None:
-        self._references = references
+    def __init__(self, plan: Plan, stack: ExitStack) -> None:
+        self._plan = plan
         self._stack = stack
 
     def timer(self, candidate: Candidate, prompts: Prompts) -> Callable[[], float]:
         policy = candidate.build()
         layout = Layout.COLOCATED if policy.layout is Layout.TARGET_ONLY else policy.layout
-        target, draft = self._references
         engine = self._stack.enter_context(
-            Launcher(target=target, draft=draft, groups=candidate.groups, layout=layout, max_context=1024)
+            Launcher.for_candidate(self._plan, candidate, layout=layout, max_context=1024)
         )
 
         def decode_all() -> float:
@@ -125,9 +80,9 @@ class Ours:
 
 
 @pytest.fixture(scope="module")
-def ours(references: tuple[ModelRef, ModelRef]) -> Iterator[Ours]:
+def ours(plan: Plan) -> Iterator[Ours]:
     with ExitStack() as stack:
-        yield Ours(references, stack)
+        yield Ours(plan, stack)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import machine_profile
+from tools.iid_trace import synthesise_trace
 
 
 @pytest.mark.parametrize("policy", [SerialTree(), SwiftSpec()], ids=lambda policy: policy.name)

@@ -1,7 +1,8 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,16 @@ class Stage:
 
     def pair(self) -> list[str]:
         return ["--target", str(self.target), "--draft", str(self.draft)]
+
+
+@contextmanager
+def brief_profiles() -> Iterator[None]:
+    """Profiles that are enough for a plan, not for a good one: in full they take many times as long."""
+    brief = {"PASSES": 1, "SWEEPS": 1, "REPEATS": 1, "CONTEXTS": (16, 64), "HOST_TOKENS": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in brief.items():
+            patch.setattr(f"swiftspec.profiler.steps.{name}", value)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -62,10 +73,7 @@ def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.Tem
         plan=folder / "plan.json",
     )
     profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(made.profile)]
-    with pytest.MonkeyPatch.context() as patch:
-        # Enough for a plan, not for a good one; in full this takes many times as long where cores are shared.
-        for name, value in (("PASSES", 1), ("SWEEPS", 1), ("HOST_TOKENS", 24)):
-            patch.setattr(f"swiftspec.profiler.steps.{name}", value)
+    with brief_profiles():
         assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
     trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "48"]
     assert main([*trace, "--out", str(made.trace), "--json", str(folder / "trace-result.json")]) == 0

@@ -17,8 +17,6 @@ from tests.engine.conftest import two_cores
 from tests.engine.pairs import references
 from tests.engine.processes import children, engine_processes, gone_within, workers
 
-pytestmark = pytest.mark.alone
-
 RUN = (sys.executable, "-m", "swiftspec", "run")
 LONG = ("--prompt", "def add(a, b):", "--max-new-tokens", "200")
 PlanMaker = Callable[[str | None], Path]
@@ -52,7 +50,7 @@ def test_a_target_that_dies_leaves_its_text_and_exit_code_3(slow_plan: Path, tmp
     (kept,) = json.loads((tmp_path / "out.json").read_text())["prompts"]
     assert kept["text"] == text.removesuffix("\n")
     assert 0 < len(kept["output_token_ids"]) < 200
-    assert gone_within([target, *others], 2.0)
+    assert gone_within([target, *others], 5.0)
 
 
 @two_cores
@@ -99,7 +97,7 @@ def test_signals_end_a_run_with_its_files_and_their_exit_code(
     assert errors.endswith("swiftspec: interrupted\n")
     (kept,) = json.loads((tmp_path / "out.json").read_text())["prompts"]
     assert kept["text"] == text.removesuffix("\n")
-    assert gone_within(pids, 2.0)
+    assert gone_within(pids, 5.0)
     assert list(short_folder.iterdir()) == []
 
 
@@ -120,7 +118,7 @@ def test_ctrl_c_ends_the_wait_for_a_frozen_target(slow_plan: Path) -> None:
         errors = run.stderr.read()
     assert run.returncode == 130
     assert "Traceback" not in errors
-    assert gone_within([target, *others], 2.0)
+    assert gone_within([target, *others], 5.0)
 
 
 @pytest.mark.parametrize("after_s", [0.1, 0.3, 0.6, 1.0])

@@ -1,4 +1,4 @@
-"""`swiftspec models` and `swiftspec devices`."""
+"""`swiftspec models`, `devices` and `policies`."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from swiftspec.cli.app import main
 from swiftspec.devices import DEVICES
 from swiftspec.models import known_model, model_names
+from swiftspec.policies import POLICIES
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -43,7 +44,22 @@ def test_every_device_is_listed_with_the_engines_that_were_measured(
     assert found["b200"]["memory_bandwidth_Bps"] == DEVICES["b200"].memory_bandwidth_Bps
 
 
-@pytest.mark.parametrize("verb", ["models", "devices"])
+def test_every_policy_is_listed_with_its_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policies", "--json", str(tmp_path / "policies.json")]) == 0
+    text = capsys.readouterr().out
+    assert rows(text)["serial_chain"] == ["co-located", "built", "in", "num_draft_tokens"]
+    assert max(map(len, text.splitlines())) <= 100
+    listed = json.loads((tmp_path / "policies.json").read_text())["policies"]
+    assert [policy["name"] for policy in listed][: len(POLICIES)] == list(POLICIES)
+    assert listed[2] == {
+        "name": "serial_chain",
+        "layout": "co-located",
+        "package": None,
+        "shape": {"num_draft_tokens": 4},
+    }
+
+
+@pytest.mark.parametrize("verb", ["models", "devices", "policies"])
 def test_json_that_cannot_be_written(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--json", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"swiftspec: error: --json is {tmp_path}, ")

@@ -22,11 +22,9 @@ from swiftspec.cli.app import main
 from swiftspec.cli.demo import demo
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tokenizer import Tokenizer
-from tests.cli.conftest import TEXTS, Stage
+from tests.cli.conftest import TEXTS, Stage, brief_profiles
 from tests.engine.conftest import two_cores
 from tests.engine.processes import gone_within, hear_interrupts, is_running
-
-pytestmark = pytest.mark.alone
 
 
 def read(path: Path) -> Any:
@@ -260,20 +258,21 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
     folder.mkdir()
     for name in ("trace", "validate"):
         shutil.copy(stage.prompts, folder / f"{name}.jsonl")
-    demo(
-        directory=tmp_path / "demo",
-        inflate="layers=3",
-        dtype="float32",
-        devices=1,
-        repeats=1,
-        plot=True,
-        json_path=tmp_path / "demo.json",
-        target=str(stage.target),
-        draft=str(stage.draft),
-        prompts=folder,
-        new_tokens=8,
-        num_prompts=2,
-    )
+    with brief_profiles():
+        demo(
+            directory=tmp_path / "demo",
+            inflate="layers=3",
+            dtype="float32",
+            devices=1,
+            repeats=1,
+            plot=True,
+            json_path=tmp_path / "demo.json",
+            target=str(stage.target),
+            draft=str(stage.draft),
+            prompts=folder,
+            new_tokens=8,
+            num_prompts=2,
+        )
     text = capsys.readouterr().out
     headings = [f"== {number}/5 " in text for number in range(1, 6)]
     assert headings == [True] * 5

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.pair import Pair
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
-from swiftspec.cli import profile as command
 from swiftspec.cli.app import main
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.profiler import op_benchmark
 from swiftspec.profiler.noise_checks import Complaint
 from swiftspec.profiler.op_timer import OpTimer
+from swiftspec.profiler.pair import registered_name
 from tests.builders import machine_profile
 
 Fails = Callable[..., str]
@@ -23,10 +23,10 @@ Models = tuple[Path, Path]
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(pair: Pair, device: str, num_devices: int, ranks: int) -> Profile:
-        return machine_profile().model_copy(update={"target": pair.target, "draft": pair.draft})
+    def measure(*, target: ModelRef, draft: ModelRef, **_: Any) -> Profile:
+        return machine_profile().model_copy(update={"target": target, "draft": draft})
 
-    monkeypatch.setattr(command, "_measure", measure)
+    monkeypatch.setattr("swiftspec.profiler.steps.measure_profile", measure)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_operations_are_saved_beside_the_profile_and_printed(
     assert main(arguments(models, tmp_path, "--devices", "1", "--ops", str(tmp_path / "ops.npz"))) == 0
     printed = capsys.readouterr().out
     assert "gate_up" in printed
-    assert "of a copy's" in printed
+    assert "copy's" in printed
     tables = OpTables.load(tmp_path / "ops.npz")
     assert tables.values("gemm", "framework") == ["swiftspec"]
     assert set(tables.rows("gemm", dtype="fp32")["rows"].tolist()) == {1, 8}
@@ -76,7 +76,7 @@ def test_noise_on_a_cpu_is_a_note(models: Models, tmp_path: Path, capsys: pytest
 def test_noise_on_a_gpu_is_refused_unless_accepted(
     fails: Fails, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swiftspec.cli.profile.num_devices_here", lambda _: 1)
+    monkeypatch.setattr("swiftspec.profiler.pair.num_devices_here", lambda _: 1)
     sentence = fails(*arguments(models, tmp_path, "--device", "cuda"))
     assert sentence == "expand: 8 rows in no time (1 more such point); nothing is saved, unless with --accept-noise"
     assert not (tmp_path / "profile.json").exists()
@@ -87,7 +87,7 @@ def test_noise_on_a_gpu_is_refused_unless_accepted(
 def test_more_gpus_than_there_are(
     fails: Fails, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swiftspec.cli.profile.num_devices_here", lambda _: 2)
+    monkeypatch.setattr("swiftspec.profiler.pair.num_devices_here", lambda _: 2)
     sentence = fails(*arguments(models, tmp_path, "--device", "cuda", "--devices", "3"))
     assert sentence == "--devices is 3; this machine offers 2"
 
@@ -102,4 +102,4 @@ def test_more_gpus_than_there_are(
     ],
 )
 def test_a_gpu_is_known_by_its_registered_name(name: str, registered: str) -> None:
-    assert command._registered_name(name) == registered
+    assert registered_name(name) == registered

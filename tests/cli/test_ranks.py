@@ -12,7 +12,7 @@ from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
 from swiftspec.policies.effects import Role
-from tests.cli.conftest import Stage
+from tests.cli.conftest import Stage, brief_profiles
 from tests.engine.conftest import two_cores
 
 pytestmark = [pytest.mark.alone, two_cores]
@@ -24,9 +24,7 @@ def divided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a profile that knows of two ranks, and a plan of nothing else."""
     folder = tmp_path_factory.mktemp("divided")
     profile = ["profile", *stage.pair(), "--devices", "2", "--ranks", "2", "--dtype", "fp32"]
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("PASSES", 1), ("SWEEPS", 1), ("CONTEXTS", (16, 64)), ("HOST_TOKENS", 24)):
-            patch.setattr(f"swiftspec.profiler.steps.{name}", value)
+    with brief_profiles(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("swiftspec.profiler.collective_costs.SAMPLES", 4)
         assert main([*profile, "--out", str(folder / "profile.json")]) == 0
     files = ["--profile", str(folder / "profile.json"), "--trace", str(stage.trace), "--out", str(folder / "plan.json")]

@@ -45,7 +45,7 @@ def campaign(directory: Path, *, num_faults: int, seed: int, say: bool = False) 
                 record = world.suffer()
                 records.append(record)
                 if say:
-                    _say(f"{kind.__name__} {number + 1} of {share}: {record}")
+                    print(f"{kind.__name__} {number + 1} of {share}: {record}", flush=True)
             records += world.close()
     finally:
         tempfile.tempdir = before
@@ -73,11 +73,6 @@ def summary(records: Sequence[Record]) -> str:
     return "\n".join((*table, *wrong, total))
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=300)
@@ -96,8 +91,8 @@ def main() -> int:
         "records": [record.as_json() for record in records],
     }
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    _say(summary(records))
-    _say(f"{result['seconds']} s, seed {options.seed}; every fault is in {options.out}")
+    print(summary(records), flush=True)
+    print(f"{result['seconds']} s, seed {options.seed}; every fault is in {options.out}", flush=True)
     return 0 if result["ok"] == len(records) else 1
 
 

@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import swiftspec
 from swiftspec.artifacts.document import ModelRef
@@ -98,19 +99,19 @@ def _sizes(engine: swiftspec.AsyncEngine) -> dict[str, tuple[int, int]]:
     return {name: (resident_bytes(pid), num_files(pid)) for name, pid in pids.items()}
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=500)
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    grown = grow(num_prompts=options.prompts, max_new_tokens=options.new_tokens, seed=options.seed, report=_say)
-    _say(f"gained since prompt {WARM_PROMPTS}: {grown.bytes} bytes, {grown.files} files")
+    grown = grow(
+        num_prompts=options.prompts,
+        max_new_tokens=options.new_tokens,
+        seed=options.seed,
+        report=partial(print, flush=True),
+    )
+    print(f"gained since prompt {WARM_PROMPTS}: {grown.bytes} bytes, {grown.files} files", flush=True)
     return 0 if grown.is_clean else 1
 
 

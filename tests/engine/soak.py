@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from swiftspec.engine.launcher import Launcher
@@ -192,19 +193,14 @@ def _size(pid: int) -> tuple[int, int]:
     return resident_bytes(pid), num_files(pid)
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = soak(Path(folder), num_prompts=options.prompts, seed=options.seed, report=_say)
-    _say(str(result))
+        result = soak(Path(folder), num_prompts=options.prompts, seed=options.seed, report=partial(print, flush=True))
+    print(str(result), flush=True)
     return 0 if result.is_clean else 1
 
 

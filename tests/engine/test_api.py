@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.timeline import Timeline, measure
 from swiftspec.engine.api import Chunk
 from swiftspec.engine.launcher import Generation
+from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
@@ -25,7 +26,7 @@ from tests.engine.conftest import two_cores
 from tests.engine.pairs import references, write_pair
 from tests.engine.processes import engine_processes, gone_within
 
-pytestmark = [pytest.mark.alone, two_cores]
+pytestmark = two_cores
 PROMPT = "def add(a, b):\n"
 
 
@@ -110,6 +111,46 @@ def test_a_request_that_is_left_makes_way_for_the_next(engine: swiftspec.Engine,
         next(engine.generate(PROMPT))
     chunks.close()
     assert "".join(chunk.text for chunk in engine.generate(PROMPT, max_new_tokens=24)) == expected
+
+
+def collected(
+    chunks: Generator[Chunk, None, Generation], seen: list[Chunk], *, after_each: Callable[[], object] = lambda: None
+) -> Generation:
+    """What the generator returns."""
+    while True:
+        try:
+            seen.append(next(chunks))
+        except StopIteration as finished:
+            generation: Generation = finished.value
+            return generation
+        after_each()
+
+
+def test_what_a_generator_returns_is_the_whole_request(engine: swiftspec.Engine) -> None:
+    chunks: list[Chunk] = []
+    generation = collected(engine.generate(PROMPT, max_new_tokens=24, request_id="mine"), chunks)
+    assert generation.tokens == tuple(token for chunk in chunks for token in chunk.token_ids)
+    assert (generation.timeline.request, generation.timeline.num_tokens, generation.interrupted) == ("mine", 24, False)
+
+
+def test_warming_up_is_no_request_that_counts(engine: swiftspec.Engine) -> None:
+    before = engine.stats()
+    engine.warm_up(PROMPT, max_new_tokens=4)
+    assert engine.stats() == before
+    with pytest.raises(ValueError, match="prompt is empty"):
+        engine.warm_up(())
+
+
+def test_text_that_was_held_back_comes_before_the_error(plan: Plan) -> None:
+    """The target dies: chunks are all that it had committed, an incomplete character included."""
+    with swiftspec.Engine(plan) as engine:
+        target = next(process for process in engine.processes if process.role is Role.TARGET)
+        chunks: list[Chunk] = []
+        stream = engine.generate(PROMPT, max_new_tokens=200)
+        with pytest.raises(EngineError) as failure:
+            collected(stream, chunks, after_each=lambda: os.kill(target.pid, signal.SIGKILL))
+        assert tuple(token for chunk in chunks for token in chunk.token_ids) == failure.value.tokens != ()
+        assert "".join(chunk.text for chunk in chunks) == engine._tokenizer.decode(failure.value.tokens)
 
 
 def test_parameters_that_make_no_sense_are_named_at_the_call(engine: swiftspec.Engine) -> None:
@@ -254,6 +295,32 @@ from swiftspec.engine.process.run_folder import run_folder
 with run_folder():
     pass
 """
+
+
+@pytest.mark.alone
+def test_tokenising_a_long_prompt_keeps_no_other_task_waiting(plan: Plan) -> None:
+    """The loop goes on meanwhile; so does a thread of Python, which the tokenizer could keep out, too."""
+    long = "def f(x):\n    return x\n" * 20_000
+
+    async def seconds() -> tuple[float, float]:
+        async with swiftspec.AsyncEngine(plan) as engine:
+            tokenizer = engine._running._tokenizer
+            began_s = time.perf_counter()
+            tokenizer.encode(long)
+            alone_s = time.perf_counter() - began_s
+            engine._running.max_context = 10 * len(long)  # so that all of it is tokenised before it is refused
+            request = asyncio.ensure_future(rest(engine.generate(long)))
+            longest_s = 0.0
+            while not request.done():
+                before_s = time.perf_counter()
+                await asyncio.sleep(0.001)
+                longest_s = max(longest_s, time.perf_counter() - before_s)
+            with pytest.raises(ValueError, match="more than the context of"):
+                await request
+            return alone_s, longest_s
+
+    alone_s, longest_s = asyncio.run(seconds())
+    assert longest_s < alone_s / 2
 
 
 def test_an_engine_outside_of_async_with_says_so(plan: Plan) -> None:

@@ -1,9 +1,5 @@
-import pytest
-
 from tests.engine.conftest import two_cores
 from tests.engine.growth import WARM_PROMPTS, grow
-
-pytestmark = pytest.mark.alone
 
 
 @two_cores

@@ -1,10 +1,12 @@
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +17,11 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.timeline import Phase, measure
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.engine.process.placement import LocalExecutor
+from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.errors import EngineError
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
@@ -24,7 +31,7 @@ from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import references
-from tests.engine.processes import gone_within
+from tests.engine.processes import gone_within, until
 
 Own = Callable[[tuple[int, ...]], tuple[int, ...]]
 PROMPTS = ((5, 17, 3, 88, 41), (9,), tuple(range(1, 60)), (40, 40, 40, 41))
@@ -133,15 +140,20 @@ def test_roles_run_in_two_processes_on_disjoint_cores(disaggregated: Launcher) -
     assert os.sched_getaffinity(draft.pid) == set(draft.cores)
 
 
-@pytest.mark.alone
 @two_cores
 def test_tracks_do_not_overlap_and_tokens_add_up(disaggregated: Launcher) -> None:
-    generation = generate(disaggregated, SwiftSpec(), PROMPTS[0])
-    for role in Role:
-        spans = generation.timeline.of(role)
-        assert all(before.end_s <= after.start_s for before, after in pairwise(spans))
-    assert generation.timeline.num_tokens == len(generation.tokens)
-    assert {span.phase for span in generation.timeline.of(Role.DRAFT)} >= {Phase.EXPAND, Phase.SEND, Phase.WAIT}
+    """The draft does all that it can in one of several requests: on busy cores it may be late in one."""
+    phases: set[Phase] = set()
+    for _ in range(20):
+        generation = generate(disaggregated, SwiftSpec(), PROMPTS[0])
+        for role in Role:
+            spans = generation.timeline.of(role)
+            assert all(before.end_s <= after.start_s for before, after in pairwise(spans))
+        assert generation.timeline.num_tokens == len(generation.tokens)
+        phases |= {span.phase for span in generation.timeline.of(Role.DRAFT)}
+        if phases >= {Phase.EXPAND, Phase.SEND, Phase.WAIT}:
+            return
+    raise AssertionError(f"phases of the draft: {phases}")
 
 
 def test_commits_arrive_in_order_while_it_runs(colocated: Launcher) -> None:
@@ -192,12 +204,14 @@ def test_residual_sampling_needs_both_models_in_one_process(colocated: Launcher)
 
 @two_cores
 def test_residual_sampling_without_the_drafts_probabilities_is_refused(disaggregated: Launcher) -> None:
-    with pytest.raises(ValueError, match=r"acceptance is residual at temperature 0.8, but policy swiftspec is disagg"):
+    with pytest.raises(ValueError, match=r"acceptance_method is residual at temperature 0.8; swiftspec is disagg"):
         generate(disaggregated, SwiftSpec(), PROMPTS[0], Sampler(temperature=0.8, acceptance="residual"))
 
 
 def test_a_request_over_the_context_is_refused(colocated: Launcher) -> None:
-    with pytest.raises(ValueError, match=r"prompt has 250 tokens; with max_new_tokens 48 .* over the context of 256"):
+    with pytest.raises(
+        ValueError, match=r"prompt has 250 tokens; with max_new_tokens 48 that is more than the context of 256"
+    ):
         generate(colocated, Autoregressive(), (1,) * 250)
 
 
@@ -251,27 +265,25 @@ def long_run(models: tuple[Path, Path], request: pytest.FixtureRequest) -> Itera
         process.kill()
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("long_run", LAYOUTS, indirect=True)
 def test_ctrl_c_keeps_what_was_generated_and_ends_every_process(long_run: subprocess.Popen[str]) -> None:
     assert long_run.stdout
     pids = [int(pid) for pid in long_run.stdout.readline().split()]
     time.sleep(0.5)
     os.killpg(long_run.pid, signal.SIGINT)
-    assert gone_within([*pids], 2.0)
+    assert gone_within(pids, 5.0)
     words = long_run.stdout.read().split()
     assert words[0] == "kept"
     assert long_run.wait() == 0
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("long_run", LAYOUTS, indirect=True)
 def test_no_process_outlives_a_killed_launcher(long_run: subprocess.Popen[str]) -> None:
     assert long_run.stdout
     pids = [int(pid) for pid in long_run.stdout.readline().split()]
     long_run.kill()
     long_run.wait()
-    assert gone_within(pids, 2.0)
+    assert gone_within(pids, 5.0)
 
 
 @two_cores
@@ -282,3 +294,36 @@ def test_the_channels_folder_is_removed(
     with start_engine(references(models), Layout.DISAGGREGATED):
         assert len(list(short_folder.iterdir())) == 1
     assert list(short_folder.iterdir()) == []
+
+
+class Suspending(LocalExecutor):
+    """This machine, with processes that are suspended as soon as they are there."""
+
+    def start(self, setup: Setup) -> Worker:
+        worker = super().start(setup)
+        assert isinstance(worker, LocalWorker)
+        until(lambda: worker.poll() or worker.state != "not yet forked")
+        os.kill(pid_of(worker), signal.SIGSTOP)
+        return worker
+
+
+def pid_of(worker: LocalWorker) -> int:
+    found = re.match(r"process (\d+), ", worker.state)
+    assert found
+    return int(found[1])
+
+
+def test_a_process_that_is_suspended_while_it_loads_is_named(
+    pair: tuple[ModelRef, ModelRef], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("swiftspec.engine.launcher._SAY_AFTER_S", 0.2)
+    said = re.compile(r"still waiting for models to be loaded by: target \(process (\d+), suspended\)")
+    with run_folder() as folder, shared_fork_server() as fork_server, ThreadPoolExecutor() as threads:
+        executor = Suspending(folder, fork_server)
+        starting = threads.submit(start_engine, pair, Layout.COLOCATED, executor=executor)
+        until(lambda: starting.done() or said.search(caplog.text) is not None)
+        found = said.search(caplog.text)
+        assert found
+        os.kill(int(found[1]), signal.SIGCONT)
+        with starting.result(timeout=120) as engine:
+            assert len(engine.processes) == 1

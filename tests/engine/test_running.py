@@ -10,27 +10,16 @@ from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
 from swiftspec.engine.running import RunningRequest
 from swiftspec.policies import Request, make_policy
-from swiftspec.policies.effects import Role
+from tests.engine.setups import setup
 
-SETUP = Setup(
-    role=Role.TARGET,
-    group=0,
-    rank=0,
-    size=1,
-    tp_group="",
-    models={},
-    devices=(0,),
-    device="cpu",
-    channels=(),
-    max_context=8,
-    tree_slots=8,
-)
+SETUP = setup()
 
 
 class FailingWorker:
     """A process that says what is wrong with its first request, and ends."""
 
     node = 0
+    state = "running"
     has_ended = True
 
     def __init__(self) -> None:

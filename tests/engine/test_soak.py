@@ -1,11 +1,7 @@
 from pathlib import Path
 
-import pytest
-
 from tests.engine.conftest import two_cores
 from tests.engine.soak import WARM_PROMPTS, soak
-
-pytestmark = pytest.mark.alone
 
 
 @two_cores

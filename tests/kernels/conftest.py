@@ -1,13 +1,13 @@
 """Kernels run compiled where there is a GPU, else under Triton's interpreter; the compile gate needs no GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from swiftspec.kernels.compiling import Compiled
-from tests.kernels.gate import compiled
+from tests.kernels.gate import compiler
+from tools.compiling import Compiled
 
 GATES = Path(__file__).parent / "gates"
 
@@ -18,6 +18,7 @@ def device() -> str:
 
 
 @pytest.fixture(scope="session")
-def compile_gate() -> Callable[[str], list[Compiled]]:
-    """What `gates/<name>.py` launches, compiled."""
-    return lambda name: compiled(GATES / f"{name}.py")
+def compile_gate() -> Iterator[Callable[[str], list[Compiled]]]:
+    """What `gates/<name>.py` launches, compiled, all by one process."""
+    with compiler() as process:
+        yield lambda name: process.compiled(GATES / f"{name}.py")

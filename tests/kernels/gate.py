@@ -1,22 +1,69 @@
-"""Kernels compiled for a GPU that need not be there."""
+"""Kernels compiled for a GPU that need not be there.
+
+    python -m tests.kernels.gate
+
+reads the paths of scripts, one a line, and answers each with a line: what the script launched, compiled for sm_90, as a
+JSON list. One process compiles for all tests, as loading torch and Triton takes longer than most scripts.
+"""
 
 import json
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
-from swiftspec.kernels.compiling import Compiled
+from tools.compiling import Compiled, compiling
 
-__all__ = ["compiled"]
+__all__ = ["Compiler", "compiler"]
 
 ROOT = Path(__file__).parents[2]
 
 
-def compiled(script: Path) -> list[Compiled]:
-    """What a script launches, compiled for sm_90 in a process of its own."""
+class Compiler:
+    """The process from outside."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self._process = process
+        self._errors = errors
+
+    def compiled(self, script: Path) -> list[Compiled]:
+        """What a script launches, in order. A script that fails ends the process."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{script}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, self._errors.read_text()
+        return [Compiled(**kernel) for kernel in json.loads(answer)]
+
+
+@contextmanager
+def compiler() -> Iterator[Compiler]:
+    """A process without TRITON_INTERPRET, started here and ended with the block."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "swiftspec.kernels.compiling", str(script)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [Compiled(**json.loads(line)) for line in done.stdout.splitlines()]
+    command = [sys.executable, "-m", "tests.kernels.gate"]
+    pipe = subprocess.PIPE
+    with (
+        tempfile.NamedTemporaryFile() as errors,
+        subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=errors, text=True
+        ) as process,
+    ):
+        yield Compiler(process, Path(errors.name))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        with compiling() as collected:
+            runpy.run_path(line.strip())
+        sys.stdout.write(json.dumps([asdict(kernel) for kernel in collected]) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from swiftspec.kernels.all_reduce import AllReduce, all_reduce, all_reduce_reference
 from swiftspec.kernels.exchange import MAX_POLLS, SENTINEL, Exchange
-from swiftspec.kernels.gemm_all_reduce import Workspace, gemm_all_reduce, gemm_all_reduce_reference
 from swiftspec.kernels.symmetric import PeerBuffers, map_peers, shared_buffers, symmetric_buffers
 from swiftspec.profiler.helper_processes import forkserver
+from tools.gemm_all_reduce import Workspace, gemm_all_reduce, gemm_all_reduce_reference
 
 MAX_RANKS = 4
 EPS = 1e-5

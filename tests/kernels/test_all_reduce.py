@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.exchange import SENTINEL, Exchange
 from swiftspec.kernels.symmetric import map_peers, shared_buffers
 from tests.kernels.ranks import EPS, Case, Ranks, assert_right, run_all_reduce, run_connected, starting_ranks
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 # The sum is of rounded parts, in fp32. Under the interpreter a store to bf16 truncates: a whole unit in the last place.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}

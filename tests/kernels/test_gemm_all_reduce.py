@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.exchange import SENTINEL, Exchange
-from swiftspec.kernels.gemm_all_reduce import Workspace, gemm_all_reduce, gemm_all_reduce_reference
 from swiftspec.kernels.symmetric import map_peers
 from tests.kernels.ranks import EPS, Case, Ranks, assert_right, run_gemm_all_reduce, starting_ranks
+from tools.compiling import MAX_SHARED_BYTES, Compiled
+from tools.gemm_all_reduce import Workspace, gemm_all_reduce, gemm_all_reduce_reference
 
 # A product that is rounded the other way before it is sent is off by one unit in its last place, in every rank's part.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}

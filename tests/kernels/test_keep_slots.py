@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.keep_slots import keep_slots, keep_slots_reference
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]  # a move is exact: no tolerance
 

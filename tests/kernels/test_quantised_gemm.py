@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.products import TileConfig
 from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
 from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
+from tests.kernels.streaming import check_streaming
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 # Under the interpreter a store to bf16 truncates, so that it is off by a whole unit in the last place.
 TOLERANCE = [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)]
@@ -102,16 +103,8 @@ def test_the_widest_tiles_fit_into_shared_memory(compile_gate: Callable[[str], l
 def test_compiles_for_hopper(compile_gate: Callable[[str], list[Compiled]]) -> None:
     compiled_kernels = compile_gate("quantised_gemm")
     for compiled in compiled_kernels:
-        assert compiled.stack_bytes == 0
-        assert 2 * compiled.shared_bytes <= MAX_SHARED_BYTES  # two programs per multiprocessor
-        assert compiled.count(r"cp\.async\.cg\.shared\.global \[.*0x10") >= 24
+        check_streaming(compiled, first_loads=2)
         assert compiled.count(r"wgmma\.mma_async|mma\.sync") >= 8
-        assert compiled.count(r"griddepcontrol\.wait") == 1
-        # The first weights are asked for before the predecessor is waited for.
-        before, _ = compiled.ptx.split("griddepcontrol.wait")
-        assert before.count("ld.global.v4") >= 2
-        # Nobody waits for them until the pipeline is full.
-        assert "st.shared" not in compiled.ptx.split("cp.async.wait_group")[0]
     *few_rows, _many_rows = (compiled for compiled in compiled_kernels if compiled.name == "_int4_gemm_kernel")
     assert len(few_rows) == 8
     for compiled in few_rows:

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.rms_norm import rms_norm, rms_norm_reference
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 EPS = 1e-5
 # Under the interpreter a store to bf16 truncates, so that it is off by a whole unit in the last place.

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.rope_kv_write import rope_kv_write, rope_kv_write_reference
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 # Under the interpreter a store to bf16 truncates, so that it is off by a whole unit in the last place.
 TOLERANCE = [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)]

@@ -9,7 +9,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from swiftspec.kernels.keep_slots import keep_slots
 from swiftspec.kernels.rope_kv_write import rope_kv_write, rope_kv_write_reference
 from swiftspec.kernels.tree_attention import tree_attention
-from swiftspec.kernels.verification_walk import verification_walk
 
 HEADS, KV_HEADS, DIM, CAPACITY = 4, 2, 32, 128
 PREFIX = 70
@@ -79,12 +78,11 @@ def test_round_leaves_what_decoding_would(device: str) -> None:
     out_RHD = model.forward(tokens, positions, with_ancestors(parents))
     torch.testing.assert_close(out_RHD[4], model.from_scratch([*prefix, 100, 102, 104]), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(out_RHD[3], model.from_scratch([*prefix, 100, 101, 103]), rtol=1e-5, atol=1e-5)
-    choices = [102, 0, 104, 0, 110, 0]
-    walk = verification_walk(*torch.tensor([parents, tokens, choices], dtype=torch.int32, device=device))
-    keep_slots(model.cache_L2GCD, walk.path_R, model.lengths_2, walk.num_verified)
+    path = torch.tensor([0, 2, 4, -1, -1, -1], dtype=torch.int32, device=device)
+    keep_slots(model.cache_L2GCD, path, model.lengths_2, torch.tensor(3, dtype=torch.int32, device=device))
     assert model.lengths_2.tolist() == [PREFIX + 3, 0]
 
-    bonus = int(walk.bonus)
+    bonus = 110
     next_RHD = model.forward([bonus, 120], [PREFIX + 3, PREFIX + 4], with_ancestors([-1, 0]))
     for row, sequence in enumerate([[bonus], [bonus, 120]]):
         expected = model.from_scratch([*prefix, 100, 102, 104, *sequence])

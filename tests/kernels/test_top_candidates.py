@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.top_candidates import top_candidates, top_candidates_reference
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 # Sums are in fp32 whatever the logits are: one tolerance.
 DTYPES = [(torch.float32, 2e-5), (torch.float16, 2e-5), (torch.bfloat16, 2e-5)]

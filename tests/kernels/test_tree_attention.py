@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES, Compiled
 from swiftspec.kernels.tree_attention import tree_attention, tree_attention_reference, tree_attention_workspace
+from tools.compiling import MAX_SHARED_BYTES, Compiled
 
 # Under the interpreter a store to bf16 truncates, weights included.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}

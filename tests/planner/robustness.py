@@ -175,16 +175,11 @@ def main() -> int:
             sys.stderr.write(f"{case}: {error}\n")
             continue
         checked.append(found)
-        _say(_line(found))
-    _say(_summary(checked))
+        print(_line(found), flush=True)
+    print(_summary(checked), flush=True)
     if options.json:
         options.json.write_text(json.dumps([asdict(found) for found in checked], indent=1))
     return 0 if is_robust(checked) else 1
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def _line(found: Checked) -> str:

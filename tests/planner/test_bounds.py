@@ -11,8 +11,8 @@ from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import constant_profile, machine_profile, with_guesses
+from tools.iid_trace import synthesise_trace
 
 ONE = {Role.TARGET: (0,)}
 SPLIT = {Role.TARGET: (0,), Role.DRAFT: (1,)}

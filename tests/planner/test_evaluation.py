@@ -8,8 +8,8 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import constant_profile, machine_profile
+from tools.iid_trace import synthesise_trace
 
 TRACE = synthesise_trace((0.6, 0.2), prompt_lengths=(8, 8, 8, 8), num_tokens=40, seed=1)
 PROFILE = machine_profile()

@@ -5,7 +5,7 @@ import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses
 from swiftspec.planner.fit import fitted_temperature
-from swiftspec.simulator.oracle import synthesise_trace
+from tools.iid_trace import synthesise_trace
 
 RANKS = (0.6, 0.2, 0.1, 0.1)  # every target token is among the candidates, so that the draft's probabilities are exact
 

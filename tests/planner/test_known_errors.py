@@ -12,9 +12,9 @@ from swiftspec.planner.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import machine_profile
 from tests.planner.pairs import composed_profile
+from tools.iid_trace import synthesise_trace
 
 TRACE = synthesise_trace((0.75, 0.1, 0.05), prompt_lengths=(40,) * 8, num_tokens=64, seed=1)
 PROFILE = composed_profile(num_devices=4, context=1024)

@@ -9,8 +9,8 @@ from swiftspec.planner.option import Option
 from swiftspec.planner.space import feasible_options
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.planner.pairs import PAIR, composed_profile
+from tools.iid_trace import synthesise_trace
 
 TARGET, DRAFT = PAIR[Role.TARGET], PAIR[Role.DRAFT]
 GIB = 2**30

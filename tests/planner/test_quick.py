@@ -16,9 +16,9 @@ from swiftspec.planner.space import feasible_options
 from swiftspec.policies import POLICIES
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED, forward_errors
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import with_guesses
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
+from tools.iid_trace import synthesise_trace
 
 BASIS = Basis(path="file", sha256="0" * 64)
 TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(64,) * 4, num_tokens=32, seed=1))

@@ -12,8 +12,8 @@ from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator, simulate
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import constant_profile, divided_profile, machine_profile, with_guesses
+from tools.iid_trace import synthesise_trace
 
 BASIS = Basis(path="profile.json", sha256="0" * 64)
 TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))

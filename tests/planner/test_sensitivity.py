@@ -13,9 +13,9 @@ from swiftspec.planner.sensitivity import Changes, lengthened, sensitivities, we
 from swiftspec.planner.simulations import RankedOption
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import machine_profile, with_guesses
 from tests.planner.pairs import DEVICE, PAIR, composed_profile
+from tools.iid_trace import synthesise_trace
 
 TRACE = with_guesses(synthesise_trace((0.7, 0.15, 0.05), prompt_lengths=(40, 40), num_tokens=48, seed=1))
 PROFILE = composed_profile(num_devices=4)

@@ -18,9 +18,9 @@ from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import constant_profile, divided_profile, machine_profile, with_guesses
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
+from tools.iid_trace import synthesise_trace
 
 TRACE = with_guesses(synthesise_trace((0.6, 0.2), prompt_lengths=(30,), num_tokens=20, seed=1))
 

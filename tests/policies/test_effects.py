@@ -40,7 +40,7 @@ def test_prefill_of_nothing_is_no_effect() -> None:
 
 def test_subtree_under_the_last_verified_token_is_received() -> None:
     subtree = Subtree(3, (5, 6, 7), (-1, 0, 1))
-    assert result_of(receive_subtree(root=5, position=3, max_rows=3), subtree) == subtree
+    assert result_of(receive_subtree(5, 3, max_rows=3), subtree) == subtree
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_subtree_under_the_last_verified_token_is_received() -> None:
     ],
 )
 def test_everything_else_is_the_peers_fault(message: Message) -> None:
-    step = receive_subtree(root=5, position=3, max_rows=3)
+    step = receive_subtree(5, 3, max_rows=3)
     next(step)
     with pytest.raises(PeerError, match="expected up to 3 nodes under token 5 at position 3, got"):
         step.send(message)

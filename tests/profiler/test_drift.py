@@ -10,7 +10,8 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.drift import DriftProbe
-from swiftspec.profiler.steps import DRAFT_ROWS, step_points
+from swiftspec.profiler.grids import DRAFT_ROWS
+from swiftspec.profiler.steps import step_points
 from tests.engine.pairs import references, write_pair
 
 GROUPS = {Role.TARGET: (0,)}

@@ -9,8 +9,8 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, Resumptions
 from swiftspec.profiler.steps import step_points
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import constant_profile
+from tools.iid_trace import synthesise_trace
 
 EXPAND_S, VERIFY_S = 0.002, 0.016
 GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}

@@ -11,7 +11,7 @@ from swiftspec.policies import Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.profiler import steps
+from swiftspec.profiler import grids, steps
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
 from tests.engine.pairs import references, write_pair
@@ -153,7 +153,7 @@ def test_row_grids_cover_what_the_policies_ask_for() -> None:
     from swiftspec.policies import POLICIES
 
     shapes = [shape for policy in POLICIES.values() for shape in policy.search_space()]
-    assert max(shape.target_rows for shape in shapes) <= max(steps.TARGET_ROWS)
+    assert max(shape.target_rows for shape in shapes) <= max(grids.TARGET_ROWS)
 
 
 def test_gpus_are_measured_in_groups_and_splits_of_all_sizes() -> None:
@@ -185,7 +185,7 @@ def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> Non
 
 def test_host_costs_are_those_of_trees_as_plans_run_them() -> None:
     """Ordered at a fitted temperature, with as many candidates as the search keeps: both cost the host time."""
-    shapes = [shape for layout in steps.HOST_SHAPES.values() for shape in layout if hasattr(shape, "draft_temperature")]
+    shapes = [shape for layout in grids.HOST_SHAPES.values() for shape in layout if hasattr(shape, "draft_temperature")]
     assert len(shapes) >= 6
     for shape in shapes:
         assert shape_of(shape)["draft_temperature"] != 1.0, shape

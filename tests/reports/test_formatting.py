@@ -1,7 +1,7 @@
 import pytest
 
 from swiftspec.artifacts.latency import Provenance
-from swiftspec.planner.deployment import ENGINES
+from swiftspec.costmodel.engines import ENGINES
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import (
     count,

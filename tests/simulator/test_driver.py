@@ -21,10 +21,11 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.simulator.closed_forms import best_tree_tokens, chain_tokens
+from swiftspec.simulator.closed_forms import best_tree_tokens
 from swiftspec.simulator.driver import Simulator, simulate
-from swiftspec.simulator.oracle import synthesise_trace
 from tests.builders import SPLIT, Scripted, chain_trace, constant_profile, machine_profile, simulate_one
+from tools.closed_forms import chain_tokens
+from tools.iid_trace import synthesise_trace
 
 RANKS = (0.6, 0.2, 0.1)
 POLICIES: tuple[Policy, ...] = (

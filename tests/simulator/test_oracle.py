@@ -1,12 +1,12 @@
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses
 from swiftspec.policies.effects import Role, Row
-from swiftspec.simulator.oracle import CandidatePool, SimulatedKVCache, TraceOracle, synthesise_trace
+from swiftspec.simulator.oracle import CandidatePool, SimulatedKVCache, TraceOracle
+from tools.iid_trace import synthesise_trace
 
 PATH = (0, 0, 7, 8, 9)  # a prompt of two tokens, an output of three
 
@@ -127,25 +127,3 @@ def test_no_candidates_at_all_is_an_error() -> None:
 @pytest.mark.parametrize(("limit", "expected"), [(None, 4), (3, 3), (100, 4)])
 def test_a_request_ends_where_the_trace_does(limit: int | None, expected: int) -> None:
     assert oracle(small_trace()).request(limit).max_new_tokens == expected
-
-
-def test_synthetic_ranks_have_the_given_shares_and_name_the_targets_token() -> None:
-    trace = synthesise_trace((0.6, 0.25), prompt_lengths=(8, 8), num_tokens=20_000, seed=5)
-    assert trace.rank_acceptance(2) == pytest.approx([0.6, 0.25], abs=0.01)
-    prompt = trace.prompts[0]
-    for token, candidates, rank in zip(prompt.target_tokens[:200], prompt.draft.tokens, prompt.ranks, strict=False):
-        assert list(candidates).index(token) == rank if rank < 2 else token not in candidates
-
-
-def test_synthetic_traces_can_be_saved_and_loaded(tmp_path: Path) -> None:
-    trace = small_trace()
-    trace.save(tmp_path / "trace.npz")
-    loaded = AcceptanceTrace.load(tmp_path / "trace.npz")
-    assert loaded.source == "synthesised"
-    assert all((a.target_tokens == b.target_tokens).all() for a, b in zip(trace.prompts, loaded.prompts, strict=True))
-
-
-@pytest.mark.parametrize("shares", [(), (0.3, 0.6), (0.8, 0.4), (0.5, 0.0)])
-def test_impossible_rank_shares_are_errors(shares: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="rank_acceptance is"):
-        synthesise_trace(shares, prompt_lengths=(2,), num_tokens=4, seed=0)

@@ -22,21 +22,20 @@ from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.ssd import Ssd
-from swiftspec.simulator.closed_forms import (
+from swiftspec.simulator.closed_forms import best_tree_tokens, serial_round_s
+from swiftspec.simulator.driver import simulate
+from tests.builders import constant_profile, with_guesses
+from tools.closed_forms import (
     amusd_speedup,
     best_chain,
-    best_tree_tokens,
     chain_tokens,
     dsi_speedup,
     mirror_round_s,
     pearl_speedup,
     pearl_tokens,
-    serial_round_s,
     serial_speedup,
 )
-from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.oracle import synthesise_trace
-from tests.builders import constant_profile, with_guesses
+from tools.iid_trace import synthesise_trace
 
 # (acceptance, cost ratio): speed-up of the best serial chain and its length, of PEARL with K = c, of AMUSD with m = 2
 # and with m = 1, of DSI with k = 1 and blocks that answer for themselves alone.

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools.check_predictions import criteria, mixed, show
+from tools.check_predictions import criteria, mixed, show
 
 
 def policy(name: str, *, speed_error: float = 0.0, length_error: float = 0.0) -> dict[str, Any]:

@@ -24,6 +24,9 @@ def test_speed_is_the_median_over_repetitions_and_rounds_those_of_all() -> None:
     )
     (policy,) = report.policies
     assert policy.repeats == pytest.approx((16.0, 4.0, 8.0))
+    assert [list(repeat) for repeat in policy.seconds_per_token] == [
+        pytest.approx([1 / speed]) for speed in policy.repeats
+    ]
     assert policy.measured.tokens_per_s == pytest.approx(8.0)
     assert policy.measured_metrics.figures == policy.measured
     assert policy.measured.tokens_per_round == 2.0

@@ -11,6 +11,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.cluster.rendezvous import PORTS, NodeFacts
 from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.run_folder import PREFIX
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role
 
@@ -82,7 +83,6 @@ class Admission:
         yield "channels", are_channels, f"sockets of {self.own.folder}, or ports that this node offered"
         # What only a launcher of this machine asks for, to measure.
         yield "silent", not setup.silent, "False"
-        yield "is_thread", not setup.is_thread, "False"
 
     def _most_context(self) -> int:
         return max(ModelSpec.from_directory(model_directory(model.model)).max_position for model in self.models)
@@ -114,7 +114,7 @@ class Admission:
     def _is_alike(self, folder: str) -> bool:
         """Whether it is such a folder as this node's own: beside it, of the same user, and closed to others."""
         own, other = Path(self.own.folder), Path(folder)
-        if other.parent != own.parent or not other.name.startswith("swiftspec-") or folder != str(other):
+        if other.parent != own.parent or not other.name.startswith(PREFIX) or folder != str(other):
             return False
         try:
             found, mine = other.lstat(), own.lstat()

@@ -15,9 +15,10 @@ from zmq.utils.monitor import recv_monitor_message
 from swiftspec.engine.channel.curve import FRAMING_BYTES, Curve, secure
 from swiftspec.engine.cluster.wire import MAX_BYTES, Frame, Join, decode, encode
 
-__all__ = ["SILENCE_S", "Link"]
+__all__ = ["LOOK_EVERY_S", "SILENCE_S", "Link"]
 
 SILENCE_S = 5.0  # of a peer, until it counts as gone
+LOOK_EVERY_S = 0.25  # `Silence`, by which a frozen fork server is known, counts no more than this for one look
 _BEAT_S = 1.0
 _FAREWELL_S = 1.0  # for what was sent to get out
 _NEVER_MS = 2**30  # -1 would mean never, too, but also drops what has arrived when the connection ends

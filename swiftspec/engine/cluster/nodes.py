@@ -1,7 +1,6 @@
-"""Several nodes as one machine: node 0 starts processes on all of them, the others do what it says.
+"""Several nodes as one machine, as node 0 sees them: it holds the engine and starts processes on all of them.
 
-Devices are numbered over all nodes. Node 0 holds the engine; every other node runs an agent, which starts the workers
-whose devices are its own and passes on what node 0 and they say to each other.
+Devices are numbered over all nodes. Every other node runs an agent, see `agent`.
 """
 
 import socket
@@ -12,23 +11,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
-from swiftspec.engine.cluster.admission import Admission
-from swiftspec.engine.cluster.connection import SILENCE_S, Link
+from swiftspec.engine.cluster.connection import LOOK_EVERY_S, SILENCE_S, Link
 from swiftspec.engine.cluster.rendezvous import Meeting, NodeFacts
 from swiftspec.engine.cluster.wire import Bye, Clock, Close, Frame, Halt, Message
 from swiftspec.engine.parallel.store import StoreServer
 from swiftspec.engine.process.fork_server_client import ForkServer, shared_fork_server
 from swiftspec.engine.process.placement import WorkerSpec
-from swiftspec.engine.process.protocol import Command, Failed, Finished, Generate, Report, Setup
+from swiftspec.engine.process.protocol import Command, Finished, Report, Setup
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker, check_report
 from swiftspec.errors import EngineError
 
-__all__ = ["ClusterExecutor", "RemoteWorker", "free_ports", "lead", "serve", "shares"]
+__all__ = ["ClusterExecutor", "Peer", "RemoteWorker", "free_ports", "lead", "shares"]
 
-_LOOK_EVERY_S = 0.25  # `Silence`, by which a frozen fork server is known, counts no more than this for one look
 _ANSWERS_WITHIN_S = 10.0  # an agent answers when it is done with what it was told before, such as to end a worker
 _CLOCK_SAMPLES = 8
 
@@ -102,7 +98,7 @@ class Peer:
                 if time.perf_counter() > until_s:
                     self._give_up(f"it did not say its time within {_ANSWERS_WITHIN_S:g} s")
                     break
-                self.link.wait((), _LOOK_EVERY_S)
+                self.link.wait((), LOOK_EVERY_S)
             if not self.clocks:
                 break
             took_s = time.perf_counter() - asked_s
@@ -131,7 +127,7 @@ class RemoteWorker:
     def receive(self) -> Report:
         """Its next report. ValueError or EngineError if it failed, EngineError if its node has gone."""
         while not self.poll():
-            self._peer.link.wait((), _LOOK_EVERY_S)
+            self._peer.link.wait((), LOOK_EVERY_S)
         if not self._reports:
             raise self._lost()
         report = check_report(self._reports.popleft())
@@ -155,6 +151,11 @@ class RemoteWorker:
     def kill(self) -> None:
         """Let it end; its node sees to it."""
         self.hang_up()
+
+    @property
+    def state(self) -> str:
+        """Where it is; its node knows more."""
+        return f"on node {self.node}"
 
     @property
     def has_ended(self) -> bool:
@@ -272,104 +273,3 @@ def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], cur
 
         fork_server = stack.enter_context(shared_fork_server())
         yield ClusterExecutor(nodes, peers, owned, curve=curve, store=store, fork_server=fork_server)
-
-
-def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[ModelRef], device: Device) -> None:
-    """Another node's part: run workers for node 0, until it ends.
-
-    Parameters
-    ----------
-    meeting, own, curve
-        As of `lead`.
-    models, device
-        What node 0 may ask for: this node's own plan names them.
-
-    Raises
-    ------
-    ValueError
-        If node 0 is not found in time, does not agree, or asks for what the plan does not say.
-    EngineError
-        If it goes without a word.
-    """
-    first, own = meeting.exchange(own)
-    if own.rank > len(first.links):
-        raise ValueError(f"node 0 says of itself: links are {len(first.links)}; expected one for each other node")
-    admission = Admission(
-        own=own, first=first, models=models, device=device, shares_machine=meeting.rendezvous.is_process
-    )
-    with shared_fork_server() as fork_server, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
-        link.await_peer(meeting.rendezvous.timeout_s)
-        agent = _Agent(link, admission, curve, fork_server)
-        try:
-            while agent.obey():
-                agent.pass_on()
-                link.wait(agent.filenos, _LOOK_EVERY_S)
-        finally:
-            agent.close()
-
-
-class _Agent:
-    """Workers of this node, by the numbers that node 0 gave them."""
-
-    def __init__(self, link: Link, admission: Admission, curve: Curve, fork_server: ForkServer) -> None:
-        self._link, self._admission, self._curve = link, admission, curve
-        self._fork_server = fork_server
-        self._workers: dict[int, LocalWorker] = {}
-
-    @property
-    def filenos(self) -> list[int]:
-        return [worker.fileno() for worker in self._workers.values()]
-
-    def obey(self) -> bool:
-        """Do what node 0 says; false when that was to end. EngineError if it has gone."""
-        is_up = self._link.is_up
-        for number, message in self._link.frames():
-            if isinstance(message, Bye):
-                return False
-            if isinstance(message, Clock):
-                self._link.send(Frame(0, Clock(message.asked_s, time.perf_counter())))
-            elif isinstance(message, Setup):
-                self._start(number, message)
-            elif number in self._workers:
-                self._tell(number, message)
-        if not is_up:
-            raise EngineError(f"node 0 has gone: it ended, or was not heard of for {SILENCE_S:g} s")
-        return True
-
-    def _start(self, number: int, setup: Setup) -> None:
-        self._admission.check(setup)
-        most = self._admission.most_workers
-        if number in self._workers or len(self._workers) >= most:
-            raise ValueError(
-                f"node 0 asks for process {number} beside {len(self._workers)}; expected a new one of {most}"
-            )
-        try:
-            self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._fork_server)
-        except (ValueError, EngineError) as error:  # not node 0's fault; the other workers go on
-            self._tell_failure(number, error)
-
-    def _tell(self, number: int, message: Message) -> None:
-        if isinstance(message, Close):
-            self._workers.pop(number).close()
-        elif isinstance(message, Generate | Halt):
-            self._workers[number].send(message if isinstance(message, Generate) else None)
-
-    def pass_on(self) -> None:
-        """What the workers have said; one that has failed is forgotten, once node 0 knows why."""
-        for number, worker in list(self._workers.items()):
-            try:
-                while worker.poll():
-                    self._link.send(Frame(number, worker.receive()))
-            except (ValueError, EngineError) as error:
-                self._tell_failure(number, error)
-                self._workers.pop(number).close()
-
-    def _tell_failure(self, number: int, error: Exception) -> None:
-        self._link.send(Frame(number, Failed(str(error), isinstance(error, ValueError))))
-
-    def close(self) -> None:
-        """End every worker."""
-        with ExitStack() as stack:
-            for worker in self._workers.values():
-                stack.callback(worker.close)
-                worker.hang_up()

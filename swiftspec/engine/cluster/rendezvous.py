@@ -213,7 +213,12 @@ class Meeting:
     def _strangers(self) -> str:
         """For a sentence: how many connections were not let in."""
         refused = self._server.num_refused if self._server else 0
-        return f"; {refused} connections without the secret were refused" if refused else ""
+        if not refused:
+            return ""
+        connections = (
+            "1 connection without the secret was" if refused == 1 else f"{refused} connections without the secret were"
+        )
+        return f"; {connections} refused"
 
 
 def _agree(first: NodeFacts, own: NodeFacts) -> None:

@@ -1,7 +1,7 @@
 """The same work again: a function over fixed buffers, on a GPU recorded once and replayed as one CUDA graph.
 
 A launch costs the host about as long as a small kernel runs, and a forward has hundreds of them; a graph is one. A
-replay runs on the current stream. So two roles share a GPU from one process, a thread each, by running under
+replay runs on the current stream. So two roles can share a GPU from one process, a thread each, by running under
 `torch.cuda.stream(..)` of their own.
 """
 

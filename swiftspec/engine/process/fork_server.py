@@ -18,19 +18,17 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
 from multiprocessing.connection import Connection
 
 from swiftspec.engine.process.parent_death import signal_on_parent_death
 
-__all__ = ["MAX_PATH_BYTES", "MAX_THREADS", "NEWS", "REQUEST", "News", "main"]
+__all__ = ["MAX_PATH_BYTES", "NEWS", "REQUEST", "News", "main"]
 
 REQUEST = struct.Struct("<i")  # number of the process that is asked for; the path of its folder follows
 NEWS = struct.Struct("<iii")  # kind, number of the process, value
 MAX_PATH_BYTES = 2**16
-MAX_THREADS = 8
 
 
 class News(IntEnum):
@@ -79,7 +77,7 @@ def _serve(control: socket.socket, launcher: int | None) -> None:
             os.read(woken, 512)
             _tell_ends(control, numbers)
         if control.fileno() in ready:
-            request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size + MAX_PATH_BYTES, MAX_THREADS)
+            request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size + MAX_PATH_BYTES, 1)
             if not descriptors:
                 return
             (number,) = REQUEST.unpack_from(request)
@@ -89,11 +87,10 @@ def _serve(control: socket.socket, launcher: int | None) -> None:
                 control.send(NEWS.pack(News.REFUSED, number, error.errno or 0))
             else:
                 if pid == 0:
-                    _become_worker(descriptors, request[REQUEST.size :], launcher, (control.detach(), woken, wakes))
+                    _become_worker(descriptors[0], request[REQUEST.size :], launcher, (control.detach(), woken, wakes))
                 numbers[pid] = number
                 _tell_start(control, number, pid)
-            for descriptor in descriptors:
-                os.close(descriptor)
+            os.close(descriptors[0])
 
 
 def _tell_start(control: socket.socket, number: int, pid: int) -> None:
@@ -110,7 +107,7 @@ def _tell_ends(control: socket.socket, numbers: dict[int, int]) -> None:
             control.send(NEWS.pack(News.ENDED, number, os.waitstatus_to_exitcode(ended[1])))
 
 
-def _become_worker(connections: Sequence[int], folder: bytes, launcher: int | None, inherited: tuple[int, ...]) -> None:
+def _become_worker(connection: int, folder: bytes, launcher: int | None, inherited: tuple[int, ...]) -> None:
     """Never returns: what the fork server was at is not this process's."""
     from swiftspec.engine.process import worker_main
 
@@ -125,7 +122,7 @@ def _become_worker(connections: Sequence[int], folder: bytes, launcher: int | No
         for descriptor in inherited:
             os.close(descriptor)
         os.chdir(folder)
-        worker_main.serve(*map(Connection, connections), launcher=launcher)
+        worker_main.serve(Connection(connection), launcher=launcher)
         code = 0
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
         traceback.print_exc()

@@ -37,10 +37,10 @@ class ForkServer:
         self._server: _Server | None = None
         self._lock = Lock()
 
-    def start(self, connections: Sequence[int]) -> ForkedProcess:
-        """Ask for a worker, in the current folder, that holds the pipes with these descriptors.
+    def start(self, connection: int) -> ForkedProcess:
+        """Ask for a worker, in the current folder, that holds the pipe with this descriptor.
 
-        It has a thread for each of several. Returns at once; where no worker comes of it, the pipes are closed.
+        Returns at once; where no worker comes of it, the pipe is closed.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class ForkServer:
             for _ in range(2):  # that it has gone may only be found out by asking
                 if self._server is None or not self._server.is_there:
                     self._server = _Server(self._lock)
-                if process := self._server.ask(folder, connections):
+                if process := self._server.ask(folder, connection):
                     return process
         raise EngineError("the fork server ended as soon as it was started")
 
@@ -184,7 +184,7 @@ class _Server:
         """Whether it can start processes, as far as is known."""
         return not self._has_gone
 
-    def ask(self, folder: bytes, connections: Sequence[int]) -> ForkedProcess | None:
+    def ask(self, folder: bytes, connection: int) -> ForkedProcess | None:
         """A process; None if the fork server has gone."""
         self.attend()
         if self._has_gone:
@@ -192,7 +192,7 @@ class _Server:
         self._num_asked += 1
         request = REQUEST.pack(self._num_asked) + folder
         try:
-            socket.send_fds(self._control, [request], connections)
+            socket.send_fds(self._control, [request], [connection])
         except OSError:  # it has gone, or reads nothing
             self._end()
             return None

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from swiftspec.devices.local import Device, num_devices_here
-from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
-from swiftspec.engine.process.pipes import PipeEnd
+from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.protocol import Setup
-from swiftspec.engine.process.worker_handle import LocalWorker, Worker, start_process
+from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.policies.effects import Role
 
 __all__ = [
     "Executor",
     "LocalExecutor",
-    "ThreadExecutor",
     "WorkerSpec",
     "check_groups",
     "cores_of",
@@ -64,24 +61,6 @@ class LocalExecutor:
 
     def start(self, setup: Setup) -> Worker:
         return LocalWorker.start(setup, self._fork_server)
-
-
-class ThreadExecutor(LocalExecutor):
-    """This machine, for roles that share a GPU: they share a process, too, and each is a thread with its own stream.
-
-    Two processes take turns on a GPU; two streams of one process run beside each other.
-    """
-
-    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
-        super().__init__(folder, fork_server)
-        self._free: list[tuple[ForkedProcess, PipeEnd]] = []  # a thread of a process that has been started already
-
-    def start(self, setup: Setup) -> Worker:
-        if not self._free:
-            process, ends = start_process(self._fork_server, num_threads=2)
-            self._free = [(process, end) for end in ends]
-        own = replace(setup, is_thread=True)
-        return LocalWorker(own, *self._free.pop())
 
 
 class WorkerSpec(NamedTuple):

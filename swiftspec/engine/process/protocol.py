@@ -42,8 +42,6 @@ class Setup:
         Who may connect to channels over a network; never leaves its node.
     silent : bool
         To be measured: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
-    is_thread : bool
-        It shares its process with another role, see `ThreadSite`.
     """
 
     role: Role
@@ -59,7 +57,6 @@ class Setup:
     tree_slots: int
     curve: Curve | None = None
     silent: bool = False
-    is_thread: bool = False
 
     @property
     def num_threads(self) -> int:

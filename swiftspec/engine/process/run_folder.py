@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["run_folder"]
+__all__ = ["PREFIX", "run_folder"]
 
-_PREFIX = "swiftspec-run-"
+PREFIX = "swiftspec-run-"
 _OWNER_FILE = "owner.lock"  # locked as long as the folder's launcher lives: the kernel lets go of it, however that ends
 _MAX_SOCKET_BYTES = 107  # of a Unix socket's path, sockaddr_un of Linux
 _LONGEST_NAME = "channel-999"
@@ -58,7 +58,7 @@ def _made(bases: Sequence[str]) -> tuple[Path, int]:
     """The folder, and the descriptor that holds its lock."""
     failures = []
     for base in bases:
-        if len(os.fsencode(os.path.join(base, f"{_PREFIX}12345678", _LONGEST_NAME))) > _MAX_SOCKET_BYTES:
+        if len(os.fsencode(os.path.join(base, f"{PREFIX}12345678", _LONGEST_NAME))) > _MAX_SOCKET_BYTES:
             failures.append(f"{base} (too long a path for a socket)")
             continue
         try:
@@ -72,7 +72,7 @@ def _made(bases: Sequence[str]) -> tuple[Path, int]:
 
 
 def _make(base: str) -> tuple[Path, int] | None:
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
     try:
         lock = os.open(folder / _OWNER_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -104,7 +104,7 @@ def _sweep(base: Path) -> None:
     """Remove this user's folders whose launcher has provably gone: their lock is free. Others are left alone."""
     with suppress(OSError), os.scandir(base) as entries:
         for entry in entries:
-            if entry.name.startswith(_PREFIX):
+            if entry.name.startswith(PREFIX):
                 with suppress(OSError):
                     _remove_if_left(Path(entry.path))
 

@@ -92,6 +92,12 @@ class WorkerGroup:
             self.close()
             self.start()
 
+    def unready(self) -> Iterator[str]:
+        """Processes that have not said that they have their models, and their states."""
+        for worker in self._workers:
+            if worker.setup.rank not in self._ready:
+                yield f"{worker.setup.name} ({worker.state})"
+
     @property
     def is_ready(self) -> bool:
         """All processes are there, with their models."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import ExitStack
 from typing import Protocol
 
-from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
+from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
 from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
+from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
-__all__ = ["LocalWorker", "Worker", "WorkerLostError", "check_report", "start_process"]
+__all__ = ["ENDS_WITHIN_S", "LocalWorker", "StartedProcess", "Worker", "WorkerLostError", "check_report"]
 
-_ENDS_WITHIN_S = 0.2
+ENDS_WITHIN_S = 0.2
 _KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
 _LOOK_EVERY_S = 0.02
 
@@ -58,6 +58,10 @@ class Worker(Protocol):
         """End it at once; `has_ended` says when that is done."""
 
     @property
+    def state(self) -> str:
+        """What is known of it before its first report, as `process 123, suspended`."""
+
+    @property
     def has_ended(self) -> bool:
         """Whether it is over, as far as is known here."""
 
@@ -65,25 +69,27 @@ class Worker(Protocol):
         """Hang up, and end the process if that does not; waits for its end no longer than a bound."""
 
 
-def start_process(fork_server: ForkServer, num_threads: int) -> tuple[ForkedProcess, list[PipeEnd]]:
-    """A process that is being started, and a pipe to each of its threads. EngineError if it cannot be."""
-    try:
-        pipes = [pipe() for _ in range(num_threads)]
-    except OSError as error:
-        raise EngineError(f"a process cannot be started ({error.strerror})") from error
-    with ExitStack() as unless_started, ExitStack() as stack:
-        for ours, their_end in pipes:
-            unless_started.callback(ours.close)
-            stack.enter_context(their_end)
-        process = fork_server.start([their_end.fileno() for _, their_end in pipes])
-        unless_started.pop_all()
-    return process, [ours for ours, _ in pipes]
+class StartedProcess(Protocol):
+    """The operating system's process behind a worker, such as one that the fork server was asked for."""
+
+    refusal: str  # why there is none
+
+    @property
+    def pid(self) -> int | None: ...  # once it is known
+    @property
+    def has_started(self) -> bool: ...
+    @property
+    def has_ended(self) -> bool: ...
+    def attend(self) -> None: ...
+    def exit_code(self, *, within_s: float) -> int | None: ...
+    def await_end(self, *, within_s: float) -> bool: ...
+    def kill(self) -> None: ...
 
 
 class LocalWorker:
     """A process of this machine, and the pipe to it that nobody else holds."""
 
-    def __init__(self, setup: Setup, process: ForkedProcess, end: PipeEnd) -> None:
+    def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
         self.setup = setup
         self.node = 0
         self._process = process
@@ -92,9 +98,18 @@ class LocalWorker:
 
     @classmethod
     def start(cls, setup: Setup, fork_server: ForkServer) -> LocalWorker:
-        """A process of its own."""
-        process, (end,) = start_process(fork_server, 1)
-        return cls(setup, process, end)
+        """A process that is being started. EngineError if it cannot be."""
+        try:
+            ours, theirs = pipe()
+        except OSError as error:
+            raise EngineError(f"a process cannot be started ({error.strerror})") from error
+        with theirs:
+            try:
+                process = fork_server.start(theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+        return cls(setup, process, ours)
 
     def send(self, command: Command) -> None:
         self._pipe.send(command)
@@ -114,7 +129,7 @@ class LocalWorker:
         return check_report(report)
 
     def _lost(self) -> WorkerLostError:
-        code = self._process.exit_code(within_s=_ENDS_WITHIN_S)
+        code = self._process.exit_code(within_s=ENDS_WITHIN_S)
         if self._process.has_started:
             return WorkerLostError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}", was_started=True)
         why = self._process.refusal or "the fork server, which starts the engine's processes, ended"
@@ -132,12 +147,18 @@ class LocalWorker:
         self._process.kill()
 
     @property
+    def state(self) -> str:
+        if (pid := self._process.pid) is None:
+            return "not yet forked"
+        return f"process {pid}, {'suspended' if is_stopped(pid) else 'running'}"
+
+    @property
     def has_ended(self) -> bool:
         return self._process.has_ended
 
     def close(self) -> None:
         self.hang_up()
-        if not self._process.await_end(within_s=_ENDS_WITHIN_S):
+        if not self._process.await_end(within_s=ENDS_WITHIN_S):
             self._process.kill()
             self._process.await_end(within_s=_KILLED_WITHIN_S)
 

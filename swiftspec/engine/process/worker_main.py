@@ -10,7 +10,7 @@ import select
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,36 +23,30 @@ from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
-from swiftspec.engine.process.gpu_streams import own_stream
 from swiftspec.engine.process.placement import cores_of
 from swiftspec.engine.process.protocol import Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.policies.recovery import Recoverable, recoverable
 
-__all__ = ["serve"]
+__all__ = ["obey", "serve"]
 
 _WARM_ROWS = 32  # more are rare, and merely slower the first time
-_loading = threading.Lock()  # of the threads of one process: kernels are compiled once, and memory peaks one by one
 
 
-def serve(*connections: Connection, launcher: int | None = None) -> None:
-    """Obey the launcher until it hangs up: a role, or several, each with a connection and a thread of its own.
+def serve(connection: Connection, *, launcher: int | None = None) -> None:
+    """Be a process of the engine: obey the launcher until it hangs up.
 
     launcher: its pidfd, where the kernel has such. A process that the launcher's program forked keeps its pipes open.
     """
     torch.set_num_interop_threads(1)
-    if len(connections) == 1:
-        _obey(*connections, launcher)
-        return
-    threads = [threading.Thread(target=_obey, args=(connection, launcher)) for connection in connections]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    obey(connection, launcher=launcher)
 
 
-def _obey(connection: Connection, launcher: int | None) -> None:
+def obey(
+    connection: Connection, *, launcher: int | None = None, loading: AbstractContextManager[object] | None = None
+) -> None:
+    """Serve one role in this thread. loading: a lock held while its models load, where another thread has a role."""
     try:
         setup: Setup = connection.recv()
     except (EOFError, ConnectionResetError):
@@ -60,7 +54,7 @@ def _obey(connection: Connection, launcher: int | None) -> None:
     _end_with_launcher(connection, launcher)
     os.sched_setaffinity(0, cores_of(setup))
     try:
-        _serve(connection, setup)
+        _serve(connection, setup, loading or nullcontext())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the launcher is gone
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
@@ -105,18 +99,13 @@ def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _serve(connection: Connection, setup: Setup) -> None:
+def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager[object]) -> None:
     torch.set_num_threads(setup.num_threads)
     device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
     if setup.device != "cpu":
         torch.cuda.set_device(device)
-    with own_stream(device) if setup.is_thread else nullcontext():
-        _run(connection, setup, device)
-
-
-def _run(connection: Connection, setup: Setup, device: str) -> None:
     tp_group = TPGroup.join(setup.tp_group, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
-    with _loading:
+    with loading:
         models = _loaded(setup, tp_group, device)
     gc.disable()  # a collection in the middle of a round would be its longest part
     gc.freeze()

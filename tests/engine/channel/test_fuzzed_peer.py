@@ -31,8 +31,6 @@ from swiftspec.policies.recovery import RecoveringTarget
 from swiftspec.profiler.helper_processes import forkserver
 from tests.engine.pairs import VOCAB_SIZE, write_pair
 
-pytestmark = pytest.mark.alone
-
 REQUEST = Request(prompt=(5, 9, 2, 33, 71, 8), max_new_tokens=120)
 PATIENCE_S = 0.05
 POLICIES = ("swiftspec", "amusd", "pearl", "mirror")

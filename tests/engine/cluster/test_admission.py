@@ -23,11 +23,11 @@ MOST_CONTEXT = ModelSpec.from_directory(model_directory("demo/target")).max_posi
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A node's own, with others beside it."""
-    for name in ("swiftspec-own", "swiftspec-other", "swiftspec-open", "other"):
+    for name in ("swiftspec-run-own", "swiftspec-run-other", "swiftspec-run-open", "other"):
         (tmp_path / name).mkdir(mode=0o700)
-    (tmp_path / "swiftspec-open").chmod(0o755)
-    (tmp_path / "swiftspec-link").symlink_to(tmp_path / "swiftspec-other")
-    return tmp_path / "swiftspec-own"
+    (tmp_path / "swiftspec-run-open").chmod(0o755)
+    (tmp_path / "swiftspec-run-link").symlink_to(tmp_path / "swiftspec-run-other")
+    return tmp_path / "swiftspec-run-own"
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ PLACES = [
     "ipc://channel-0",
     "ipc://@channel-0",
     "ipc://TMP/other/channel-0",
-    "ipc://TMP/swiftspec-other/channel-0",
+    "ipc://TMP/swiftspec-run-other/channel-0",
     "inproc://zeromq.zap.01",
     "pgm://192.0.2.1:5000",
     "",
@@ -97,7 +97,7 @@ TEAMS = [
     "file://OWN/../tp-group-target-0-1",
     "file://OWN/thesis.txt",
     "file://OWN/tp-group-../../x-1",
-    "file://TMP/swiftspec-other/tp-group-target-0-1",
+    "file://TMP/swiftspec-run-other/tp-group-target-0-1",
     "tcp://198.51.100.7:4000/tp-group-target-0-1",
     "tcp://192.0.2.0:0/tp-group-target-0-1",
     "tcp://192.0.2.0:99999/tp-group-target-0-1",
@@ -138,7 +138,6 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("tree_slots", {"tree_slots": 0}),
     ("tree_slots", {"tree_slots": 10**11}),
     ("silent", {"silent": True}),
-    ("is_thread", {"is_thread": True}),
 ]
 
 
@@ -160,11 +159,11 @@ def test_no_field_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("place", "is_allowed"),
     [
-        ("TMP/swiftspec-other", True),
-        ("TMP/swiftspec-none", False),
-        ("TMP/swiftspec-open", False),
-        ("TMP/swiftspec-link", False),
-        ("TMP/swiftspec-own/../swiftspec-other", False),
+        ("TMP/swiftspec-run-other", True),
+        ("TMP/swiftspec-run-none", False),
+        ("TMP/swiftspec-run-open", False),
+        ("TMP/swiftspec-run-link", False),
+        ("TMP/swiftspec-run-own/../swiftspec-run-other", False),
         ("TMP/other", False),
         ("/home/user", False),
     ],
@@ -183,8 +182,8 @@ def test_processes_of_one_machine_may_name_each_others_folders(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_somebody_else_is_not_named(admission: Admission, folder: Path) -> None:
-    os.chown(folder.parent / "swiftspec-other", 12345, 12345)
+    os.chown(folder.parent / "swiftspec-run-other", 12345, 12345)
     with pytest.raises(ValueError, match="whose channels is"):
         replace(admission, shares_machine=True).check(
-            honest(**placed({"channels": ("ipc://TMP/swiftspec-other/channel-0",)}, folder))
+            honest(**placed({"channels": ("ipc://TMP/swiftspec-run-other/channel-0",)}, folder))
         )

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -8,15 +8,18 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.admission import Admission
+from swiftspec.engine.cluster.agent import _Agent
 from swiftspec.engine.cluster.connection import Link
-from swiftspec.engine.cluster.nodes import ClusterExecutor, Peer, _Agent, free_ports, shares
+from swiftspec.engine.cluster.nodes import ClusterExecutor, Peer, free_ports, shares
 from swiftspec.engine.cluster.rendezvous import NodeFacts
 from swiftspec.engine.cluster.wire import Clock, Close, Frame, Halt
 from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.placement import WorkerSpec
 from swiftspec.engine.process.protocol import Committed, Failed, Finished, Ready, Setup
+from swiftspec.engine.process.worker_handle import LocalWorker
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
+from tests.engine.processes import until
 from tests.engine.setups import node_facts, setup
 
 HERE = "127.0.0.1"
@@ -198,7 +201,7 @@ def test_a_node_that_does_not_say_its_time_is_not_waited_for_without_end(
 class Barren(ForkServer):
     """That of a machine which can start no process."""
 
-    def start(self, connections: Sequence[int]) -> ForkedProcess:
+    def start(self, connection: int) -> ForkedProcess:
         raise EngineError("the fork server cannot be started (Cannot allocate memory)")
 
 
@@ -222,3 +225,42 @@ def test_a_process_that_cannot_be_started_is_a_failure_of_that_process_alone(end
 def test_a_target_group_without_a_port_is_named() -> None:
     with pytest.raises(ValueError, match=r"target group 2 needs a port of its own on node 1; it offers 2"):
         executor(node_facts(0), node_facts(1)).channel(worker_spec(Role.TARGET, 2, group=2), worker_spec(Role.DRAFT, 0))
+
+
+class Lingering(LocalWorker):
+    """A worker that does not end, as one that gives gigabytes back."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.is_over = False
+
+    def hang_up(self) -> None:
+        self.told.append("hang up")
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_over
+
+    def close(self) -> None:
+        raise AssertionError("this would wait")
+
+
+def test_a_process_that_ends_slowly_holds_nobody_up(ends: tuple[Peer, Link], monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, other = ends
+    admission = Admission(own=node_facts(1), first=node_facts(0), models=(), device="cpu")
+    agent, worker = _Agent(other, admission, CURVE, Barren()), Lingering()
+    agent._workers[7] = worker
+    peer.link.send(Frame(7, Close()))
+    until(lambda: agent.obey() and not agent._workers)
+    agent.attend_ending()
+    assert worker.told == ["hang up"]
+    monkeypatch.setattr("swiftspec.engine.cluster.agent.ENDS_WITHIN_S", 0.0)
+    agent.attend_ending()
+    assert worker.told == ["hang up", "kill"]
+    worker.is_over = True
+    agent.attend_ending()
+    agent.close()  # nothing is left to wait for
+    assert worker.told == ["hang up", "kill"]

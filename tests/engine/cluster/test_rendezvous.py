@@ -74,7 +74,7 @@ def test_another_secret_is_said_at_once_where_it_is_and_in_the_end_at_node_0(por
     )
     assert second == f"node 0 at {HERE}:{port} does not have the same secret; expected one file on all nodes"
     assert first == (
-        f"node 1 of 2 did not come to {HERE}:{port} within 1 s; 1 connections without the secret were refused"
+        f"node 1 of 2 did not come to {HERE}:{port} within 1 s; 1 connection without the secret was refused"
     )
 
 

@@ -198,7 +198,7 @@ def test_a_node_with_another_secret_is_refused(plan: Path, tmp_path: Path) -> No
         assert said.endswith("does not have the same secret; expected one file on all nodes\n")
         code, said = ended(first, 30)
         assert code == 2
-        assert said.endswith("within 5 s; 1 connections without the secret were refused\n")
+        assert said.endswith("within 5 s; 1 connection without the secret was refused\n")
 
 
 def test_without_a_secret_a_node_says_how_to_make_one(plan: Path) -> None:

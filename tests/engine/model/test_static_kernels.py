@@ -14,8 +14,8 @@ from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
-from swiftspec.kernels.compiling import MAX_SHARED_BYTES
-from tests.kernels.gate import compiled
+from tests.kernels.gate import compiler
+from tools.compiling import MAX_SHARED_BYTES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -132,7 +132,8 @@ def test_candidates_are_those_of_plain_torch() -> None:
 
 
 def test_a_forward_for_hopper_is_eight_launches_a_layer_that_each_start_early() -> None:
-    kernels = compiled(Path(__file__).parent / "gates" / "forward.py")
+    with compiler() as process:
+        kernels = process.compiled(Path(__file__).parent / "gates" / "forward.py")
     product = "_int4_gemm_kernel"
     assert [kernel.name for kernel in kernels] == [
         "_keep_slots_kernel",  # a new cache's

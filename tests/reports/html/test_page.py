@@ -12,10 +12,12 @@ import pytest
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Acceptance, Plan
+from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.cli.page import typical_timeline, write_page
+from swiftspec.cli.page import write_page
 from swiftspec.reports.html import render
+from swiftspec.simulator.typical import typical_timeline
 from tests.reports.html.samples import CHOSEN_TOKENS_PER_S, candidate, composed_profile, rich_plan, timeline
 
 RECORDED = Path(__file__).resolve().parents[3] / "swiftspec/profiles/demo-zen4-2-cores"
@@ -31,7 +33,7 @@ def recorded() -> tuple[Plan, Profile, AcceptanceTrace]:
 @cache
 def measured_page() -> str:
     plan, profile, trace = recorded()
-    return render(plan, profile=profile, timeline=typical_timeline(plan, profile=profile, trace=trace))
+    return render(plan, profile=profile, timeline=typical_timeline(Planned(plan=plan, profile=profile, trace=trace)))
 
 
 @cache
@@ -111,7 +113,7 @@ def test_same_inputs_give_the_same_page() -> None:
 
 def test_page_renders_at_once() -> None:
     plan, profile, trace = recorded()
-    rounds = typical_timeline(plan, profile=profile, trace=trace)
+    rounds = typical_timeline(Planned(plan=plan, profile=profile, trace=trace))
     start_s = time.perf_counter()
     render(plan, profile=profile, timeline=rounds)
     assert time.perf_counter() - start_s < 5  # it takes a tenth of a second; a machine may be busy
@@ -309,7 +311,7 @@ def test_text_from_outside_is_text() -> None:
 
 def test_command_writes_the_page(tmp_path: Path) -> None:
     plan, profile, trace = recorded()
-    write_page(tmp_path / "plan.html", plan, profile=profile, trace=trace)
+    write_page(tmp_path / "plan.html", Planned(plan=plan, profile=profile, trace=trace))
     assert (tmp_path / "plan.html").read_text(encoding="utf-8") == measured_page()
 
 

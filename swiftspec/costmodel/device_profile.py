@@ -1,0 +1,101 @@
+"""The profile of a pair on devices by name: the one composer, for plans and for backtests.
+
+What an engine's name stands for is decided here alone: whose op tables, how much time on the host, and whose published
+forwards where weights are in int4. A backtest therefore tests the very profiles that plans are made of.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.costmodel.compose import Named, compose_profile
+from swiftspec.costmodel.engines import SERVING_ENGINES
+from swiftspec.costmodel.forward import Host
+from swiftspec.costmodel.kernel_latency import Kernels
+from swiftspec.costmodel.published import PublishedForwards, StandardInt4Kernels, SwiftSpecKernels, published_tables
+from swiftspec.costmodel.shipped import kernels_of, source_of, tables_of
+from swiftspec.devices import DeviceSpec, named_device
+
+__all__ = ["Int4Forwards", "device_profile", "engine_kernels"]
+
+Int4Forwards = Callable[[DeviceSpec], PublishedForwards]
+
+
+def device_profile(
+    *,
+    device: str,
+    num_devices: int,
+    target: Named,
+    draft: Named,
+    quant: str,
+    draft_quant: str | None = None,
+    engine: str = "auto",
+    max_context: int,
+    op_tables: Path | None = None,
+    collective: str | None = None,
+    int4_forwards: Int4Forwards | None = None,
+) -> Profile:
+    """Every forward of both roles at every TP degree, and the sources of their times.
+
+    Parameters
+    ----------
+    device : str
+        By its name in the registry.
+    num_devices : int
+    target, draft : Named
+    quant, draft_quant : str
+        Weight formats; the draft's is the target's if not given.
+    engine : str
+        One of `ENGINES`. `auto` has the usual op tables, the host time of the leanest engine, and SwiftSpec's forwards
+        in int4.
+    max_context : int
+        The longest prefix, in tokens.
+    op_tables : Path, optional
+        The user's, instead of those that come with the package.
+    collective : str, optional
+        The all-reduce; the fastest that is known if not given.
+    int4_forwards : callable, optional
+        From a device to whole forwards with int4 weights, if these are not to be the engine's.
+
+    Raises
+    ------
+    ValueError
+        If the op tables are of another device, or hold nothing of the engine.
+    """
+    spec = named_device(device)
+    int4_forwards = int4_forwards or _int4_forwards(engine)
+    published = int4_forwards(spec) if int4_forwards else None
+    profile = compose_profile(
+        device=spec,
+        num_devices=num_devices,
+        target=target,
+        draft=draft,
+        quant=quant,
+        draft_quant=draft_quant,
+        kernels=engine_kernels(device, engine=engine, op_tables=op_tables),
+        max_context=max_context,
+        host=Host.of(engine),
+        published=published,
+        collective=collective,
+    )
+    sources = [source_of(device, op_tables)]
+    if published is not None and "int4" in (quant, draft_quant):
+        sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
+    return profile.model_copy(update={"sources": tuple(sources)})
+
+
+def engine_kernels(device: str, *, engine: str = "auto", op_tables: Path | None = None) -> Kernels:
+    """From op tables, or by roofline where there are none. ValueError if they are of another device or engine."""
+    if engine not in SERVING_ENGINES:
+        return kernels_of(device, path=op_tables)
+    tables = tables_of(device, op_tables)
+    if tables is not None and engine not in (known := tables.values("gemm", "framework")):
+        raise ValueError(f"engine is {engine}; the op tables of {device} hold {', '.join(known)}")
+    return kernels_of(device, framework=engine, path=op_tables)
+
+
+def _int4_forwards(engine: str) -> Int4Forwards | None:
+    """None for engines that are composed in int4 as in any other format."""
+    if engine in SERVING_ENGINES:
+        return None
+    return StandardInt4Kernels if engine == "vllm-int4" else SwiftSpecKernels

@@ -1,0 +1,227 @@
+"""The demo's budget of time: from a gauge of the machine to how much of the demo fits. Pure: measures nothing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+
+from swiftspec.demo.gauge import Gauge
+from swiftspec.profiler.grids import (
+    CONTEXTS,
+    DRAFT_ROWS,
+    HALVES_ROWS,
+    HOST_SHAPES,
+    HOST_TOKENS,
+    PASSES,
+    REPEATS,
+    SWEEPS,
+    TARGET_ROWS,
+)
+
+__all__ = [
+    "LADDER",
+    "STAGES",
+    "Choice",
+    "Scope",
+    "choose",
+    "closing_seconds",
+    "left_out",
+    "restricted",
+    "stage_seconds",
+]
+
+STAGES = ("profile", "trace", "plan", "run", "validate")
+_MARGIN = 1.15  # estimates come out this much too low now and then
+# Tokens that speculation commits in a round: of the bundled pair's text, and of random tokens as they are profiled.
+_TOKENS_PER_ROUND, _RANDOM_TOKENS_PER_ROUND = 4.0, 2.0
+_TREE_ROWS, _DRAFTS_PER_ROUND = 8, 4  # what a round costs: a verification and some forwards of the draft
+_DRAFTS_PER_VERIFICATION = 4  # in a profile, beside each forward of the target
+_RESUMED_ROWS = 6
+# Beside forwards: importing torch and forking, in simulations of a prompt, which grow with a machine's slowness alike.
+_START_SIMULATIONS = 600
+# A search simulates so many prompts, of which some on every prompt traced.
+_SEARCH_SIMULATIONS, _FINAL_SIMULATIONS_PER_PROMPT = 4600, 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How much the demo does.
+
+    Parameters
+    ----------
+    layers : int
+        Of the inflated target.
+    passes : int
+        Times that everything is profiled, each on new processes.
+    traced, validated : int
+        Prompts.
+    repeats : int
+        Repetitions of the validation.
+    """
+
+    layers: int
+    passes: int
+    traced: int
+    validated: int
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What does not depend on the machine: output tokens per prompt, and how many policies are validated."""
+
+    new_tokens: int
+    num_policies: int
+
+
+# From all that there is to the least that still says something. Repetitions go first, which say least about other
+# prompts; then layers, as long as the target stays much slower than its draft; then prompts.
+LADDER = (
+    Choice(layers=48, passes=PASSES, traced=119, validated=18, repeats=3),
+    Choice(layers=48, passes=PASSES, traced=119, validated=18, repeats=2),
+    Choice(layers=48, passes=PASSES, traced=119, validated=18, repeats=1),
+    Choice(layers=48, passes=2, traced=119, validated=12, repeats=1),
+    Choice(layers=32, passes=2, traced=119, validated=12, repeats=1),
+    Choice(layers=24, passes=2, traced=119, validated=12, repeats=1),
+    Choice(layers=24, passes=1, traced=80, validated=12, repeats=1),
+    Choice(layers=16, passes=1, traced=80, validated=12, repeats=1),
+    Choice(layers=16, passes=1, traced=48, validated=8, repeats=1),
+    Choice(layers=12, passes=1, traced=32, validated=6, repeats=1),
+    Choice(layers=12, passes=1, traced=16, validated=4, repeats=1),
+)
+
+
+def choose(
+    gauge: Gauge,
+    scope: Scope,
+    *,
+    budget_s: float,
+    ladder: Sequence[Choice] = LADDER,
+    spent_s: Mapping[str, float] | None = None,
+    pace: float = 1.0,
+) -> Choice:
+    """The first choice of a ladder that fits; the last one where none does.
+
+    Parameters
+    ----------
+    budget_s : float
+        Seconds for all stages.
+    spent_s : mapping, optional
+        Seconds of the stages that are over; the others are estimated.
+    pace : float
+        How many times as long as estimated stages have taken so far.
+    """
+    spent_s = spent_s or {}
+    for choice in ladder:
+        estimated = stage_seconds(gauge, scope, choice)
+        left_s = sum(seconds for stage, seconds in estimated.items() if stage not in spent_s)
+        if sum(spent_s.values()) + left_s * max(1.0, pace) * _MARGIN <= budget_s:
+            return choice
+    return ladder[-1]
+
+
+def stage_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> dict[str, float]:
+    """Seconds that each stage should take: its forwards, of which the numbers are known, and its simulations."""
+    start_s = _START_SIMULATIONS * gauge.simulation_s
+    load_s = gauge.load_s * choice.layers / gauge.deep_layers
+    request_s = _request_seconds(gauge, scope, choice)
+    engines = 2 if gauge.num_devices > 1 else 1
+    sweeps = engines * (choice.repeats * choice.validated * scope.num_policies / 24 + len(CONTEXTS) / 2)
+    return {
+        "profile": start_s + choice.passes * sum(load_s + s for s in _bench_seconds(gauge, choice)),
+        "trace": start_s + choice.traced * _traced_seconds(gauge, scope),
+        "plan": start_s
+        + gauge.simulation_s
+        * (_SEARCH_SIMULATIONS + _FINAL_SIMULATIONS_PER_PROMPT * choice.traced)
+        / gauge.num_devices,
+        "run": start_s + load_s + min(request_s),
+        "validate": start_s
+        + engines * load_s
+        + choice.repeats * choice.validated * sum(request_s)
+        + sweeps * REPEATS * _sweep_seconds(gauge, choice)
+        + closing_seconds(gauge, scope, choice),
+    }
+
+
+def closing_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> float:
+    """Of what a validation does after its last prompt: predictions again, from its texts and its forwards."""
+    simulated_s = gauge.simulation_s * scope.num_policies * (choice.traced + choice.validated) / gauge.num_devices
+    return simulated_s + choice.validated * _guessing_seconds(gauge, scope)
+
+
+def _bench_seconds(gauge: Gauge, choice: Choice) -> Iterator[float]:
+    """Of every group of cores that is profiled: one of each size, and split into two."""
+    sweeps = (1 + REPEATS * SWEEPS) * _sweep_seconds(gauge, choice)
+    for _ in range(gauge.num_devices):
+        yield len(CONTEXTS) * sweeps + _host_seconds(gauge, choice)
+    halves = (1 + REPEATS * SWEEPS) * sum(gauge.target_s(choice.layers, rows) for rows in HALVES_ROWS)
+    resumed = REPEATS * (len(DRAFT_ROWS) + 4) * gauge.target_s(choice.layers, _RESUMED_ROWS)
+    for _ in range(gauge.num_devices - 1):
+        yield len(CONTEXTS) * (sweeps + halves + resumed) + _host_seconds(gauge, choice)
+
+
+def _sweep_seconds(gauge: Gauge, choice: Choice) -> float:
+    target = sum(gauge.target_s(choice.layers, rows) for rows in TARGET_ROWS)
+    return target + _DRAFTS_PER_VERIFICATION * len(TARGET_ROWS) * gauge.draft.at(mean(DRAFT_ROWS))
+
+
+def _host_seconds(gauge: Gauge, choice: Choice) -> float:
+    """Of the policies that a profile runs for what a round costs beside its forwards."""
+    num_shapes = max(map(len, HOST_SHAPES.values()))
+    return num_shapes * HOST_TOKENS / _RANDOM_TOKENS_PER_ROUND * _round_seconds(gauge, choice)
+
+
+def _round_seconds(gauge: Gauge, choice: Choice) -> float:
+    return gauge.target_s(choice.layers, _TREE_ROWS) + _DRAFTS_PER_ROUND * gauge.draft.at(_TREE_ROWS)
+
+
+def _request_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> list[float]:
+    """Of one prompt: autoregressive decoding first, then policies that speculate."""
+    speculative_s = scope.new_tokens / _TOKENS_PER_ROUND * _round_seconds(gauge, choice)
+    plain_s = scope.new_tokens * gauge.target_s(choice.layers, 1)
+    return [plain_s, *[speculative_s] * (scope.num_policies - 1)]
+
+
+def _traced_seconds(gauge: Gauge, scope: Scope) -> float:
+    """Of one prompt: the target as bundled decodes it, then the draft guesses."""
+    return scope.new_tokens * gauge.base.at(1) + _guessing_seconds(gauge, scope)
+
+
+def _guessing_seconds(gauge: Gauge, scope: Scope) -> float:
+    """Of the draft's guesses at one output: four rows at a time, twice."""
+    return scope.new_tokens / 4 * 2 * gauge.draft.at(4)
+
+
+def left_out(choice: Choice, wanted: Choice = LADDER[0]) -> list[str]:
+    """What a choice does without, against all there is, and what that costs; empty if nothing."""
+    differences = (
+        (choice.layers, wanted.layers, "layers of the target", "it is nearer to its draft in cost"),
+        (choice.passes, wanted.passes, "passes of the profile", "slow spells of the machine show more"),
+        (choice.traced, wanted.traced, "prompts traced", "acceptance is known less well"),
+        (choice.validated, wanted.validated, "prompts validated", "errors have wider margins"),
+        (choice.repeats, wanted.repeats, "repetitions of the validation", "noise averages out less"),
+    )
+    return [f"{had} instead of {all_} {what}: {so}" for had, all_, what, so in differences if had < all_]
+
+
+def restricted(
+    ladder: Sequence[Choice],
+    *,
+    layers: int | None = None,
+    passes: int | None = None,
+    repeats: int | None = None,
+    most_traced: int | None = None,
+    most_validated: int | None = None,
+) -> list[Choice]:
+    """A ladder with something settled, by the user or because it is done, and with no more prompts than there are."""
+    settled = {"layers": layers, "passes": passes, "repeats": repeats}
+    given = {name: value for name, value in settled.items() if value is not None}
+    changed = [
+        replace(
+            choice,
+            traced=min(choice.traced, most_traced or choice.traced),
+            validated=min(choice.validated, most_validated or choice.validated),
+            **given,
+        )
+        for choice in ladder
+    ]
+    return list(dict.fromkeys(changed))

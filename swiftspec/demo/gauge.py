@@ -1,0 +1,129 @@
+"""A first look at the machine: forwards of the bundled pair and a short simulation, timed in seconds.
+
+Torch is imported when it is called.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Self
+
+from swiftspec.artifacts.document import ModelRef
+
+__all__ = ["Curve", "Gauge", "instructions", "take_gauge"]
+
+_ROWS = (1, 8, 32)
+_RECORDED = Path(__file__).parents[1] / "profiles" / "demo-sapphire-rapids-2-cores" / "plan.json"
+_SIMULATED = "serial_tree"
+_REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of one forward by number of rows, linear between those measured; they never fall as rows grow."""
+
+    seconds: Mapping[int, float]
+
+    @classmethod
+    def of(cls, samples: Mapping[int, Sequence[float]]) -> Self:
+        """Their means: on a busy machine those are longer than on a quiet one, and so will be the stages."""
+        return cls({rows: mean(seconds) for rows, seconds in samples.items()})
+
+    def at(self, rows: float) -> float:
+        """Seconds of a forward of so many rows."""
+        (fewer, fewer_s), *others = sorted(self.seconds.items())
+        if not others:
+            return fewer_s
+        for (fewer, fewer_s), (more, more_s) in pairwise(sorted(self.seconds.items())):  # noqa: B007 - the last stays
+            if rows <= more:
+                break
+        return max(fewer_s, fewer_s + (rows - fewer) / (more - fewer) * (more_s - fewer_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """What the first look found.
+
+    Parameters
+    ----------
+    base, deep : Curve
+        Forwards of the bundled target as it is, and of the deepest that the demo may choose, on one core.
+    base_layers, deep_layers : int
+        How many layers these have.
+    draft : Curve
+        Forwards of the draft, on one core.
+    load_s : float
+        Seconds in which the deepest target is loaded.
+    simulation_s : float
+        Seconds of one core that simulating a recorded prompt takes.
+    num_devices : int
+        Cores.
+    """
+
+    base: Curve
+    deep: Curve
+    base_layers: int
+    deep_layers: int
+    draft: Curve
+    load_s: float
+    simulation_s: float
+    num_devices: int
+
+    def target_s(self, layers: int, rows: float) -> float:
+        """Seconds of a forward of the target with so many layers: a line through the two depths measured."""
+        if self.deep_layers == self.base_layers:
+            return self.deep.at(rows)
+        share = (layers - self.base_layers) / (self.deep_layers - self.base_layers)
+        return max(0.0, self.base.at(rows) + share * (self.deep.at(rows) - self.base.at(rows)))
+
+
+def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
+    """Time a target as it is and inflated, the draft, and a simulation."""
+    from swiftspec.profiler.forward_time import forward_seconds
+    from swiftspec.profiler.steps import computed_spec
+
+    base = target.model_copy(update={"inflate": None})
+    start_s = time.perf_counter()
+    deep = forward_seconds(target, _ROWS)
+    load_s = time.perf_counter() - start_s
+    return Gauge(
+        base=Curve.of(forward_seconds(base, _ROWS)),
+        deep=Curve.of(deep),
+        base_layers=computed_spec(base).num_layers,
+        deep_layers=computed_spec(target).num_layers,
+        draft=Curve.of(forward_seconds(draft, _ROWS)),
+        load_s=load_s,
+        simulation_s=_simulation_seconds(),
+        num_devices=num_devices,
+    )
+
+
+def instructions() -> str:
+    """The vector instructions that torch uses here, such as `AVX512`."""
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def _simulation_seconds() -> float:
+    """Of one recorded prompt, in this process; the mean of a few after a first."""
+    from swiftspec.artifacts.planned import Planned
+    from swiftspec.simulator.driver import simulate
+
+    recorded = Planned.load(_RECORDED)
+    candidate = recorded.plan.candidates[_SIMULATED]
+    seconds = []
+    for _ in range(1 + _REPEATS):
+        start_s = time.perf_counter()
+        simulate(
+            candidate.build(),
+            degrees={role: len(group) for role, group in candidate.groups.items()},
+            profile=recorded.profile,
+            trace=recorded.trace,
+            prompt_indices=(0,),
+        )
+        seconds.append(time.perf_counter() - start_s)
+    return mean(seconds[1:])

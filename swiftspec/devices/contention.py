@@ -1,0 +1,107 @@
+"""CPU contention: how much CPU time other processes took on the cores that this process may use."""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["BUSY_SHARE", "Contention", "CpuTimes", "cpu_times", "watch_contention"]
+
+BUSY_SHARE = 0.05  # of the cores' time; an idle machine's own services take less than 1 %
+# Fields of a core in /proc/stat (man 5 proc_stat) that count as work: user, nice, system, irq, softirq; then steal,
+# which the hypervisor gave to other guests. Idle and waiting for a disk do not count.
+_WORK, _STEAL = (0, 1, 2, 5, 6), 7
+_PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat after the name: parent; utime, stime, cutime, cstime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTimes:
+    """Seconds of CPU time since the start of the machine, over the cores that this process may use.
+
+    Parameters
+    ----------
+    wall_s : float
+        Of the clock, from any start.
+    used_s : float
+        By all processes, and by other guests of the same host.
+    own_s : float
+        By this process and its descendants, also those that have ended.
+    """
+
+    wall_s: float
+    used_s: float
+    own_s: float
+
+
+@dataclass(slots=True)
+class Contention:
+    """What `watch_contention` has found; complete once its block has ended."""
+
+    others_share: float = 0.0  # of the cores' time; 0 where the system does not tell
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other processes took so much that timings cannot be trusted."""
+        return self.others_share > BUSY_SHARE
+
+
+@contextmanager
+def watch_contention() -> Iterator[Contention]:
+    """Measure what other processes take on this process's cores while the block runs."""
+    found, cores = Contention(), os.sched_getaffinity(0)
+    before = cpu_times(cores)
+    try:
+        yield found
+    finally:
+        after = cpu_times(cores)
+        if before is not None and after is not None:
+            found.others_share = others_share(before, after, num_cores=len(cores))
+
+
+def others_share(before: CpuTimes, after: CpuTimes, *, num_cores: int) -> float:
+    """Share of the cores' time that other processes took between two readings."""
+    available_s = (after.wall_s - before.wall_s) * num_cores
+    others_s = (after.used_s - before.used_s) - (after.own_s - before.own_s)
+    return min(1.0, max(0.0, others_s / available_s)) if available_s > 0 else 0.0
+
+
+def cpu_times(cores: Set[int], proc: Path = Path("/proc")) -> CpuTimes | None:
+    """Read the times now; None where there is no such `/proc`."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    try:
+        used = sum(_used_ticks(line, cores) for line in (proc / "stat").read_text().splitlines())
+        own = _own_ticks(proc)
+    except (OSError, ValueError, IndexError):
+        return None
+    return CpuTimes(wall_s=time.monotonic(), used_s=used / ticks_per_s, own_s=own / ticks_per_s)
+
+
+def _used_ticks(line: str, cores: Set[int]) -> int:
+    name, *fields = line.split()
+    if not name.startswith("cpu") or not name[3:].isdecimal() or int(name[3:]) not in cores:
+        return 0
+    return sum(int(fields[index]) for index in (*_WORK, _STEAL))
+
+
+def _own_ticks(proc: Path) -> int:
+    """Of this process and its descendants. A process that has ended counts with the parent that waited for it."""
+    children: dict[int, list[int]] = defaultdict(list)
+    ticks: dict[int, int] = {}
+    for folder in proc.iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        children[int(fields[_PARENT])].append(int(folder.name))
+        ticks[int(folder.name)] = sum(map(int, fields[_TIMES]))
+    total, family = 0, [os.getpid()]
+    while family:
+        process = family.pop()
+        total += ticks.get(process, 0)
+        family += children[process]
+    return total

@@ -1,0 +1,124 @@
+"""The engine for programs with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Any, Self
+
+from swiftspec.artifacts.plan import Plan
+from swiftspec.engine.api import Chunk, Engine, Stats
+
+__all__ = ["AsyncEngine"]
+
+
+class AsyncEngine:
+    """`Engine` for asyncio; an asynchronous context manager, whose processes start on entering.
+
+    One request runs at a time: those that come meanwhile wait their turn. Nothing blocks the event loop.
+
+    Parameters
+    ----------
+    plan : Plan, str or Path
+        A plan, or the file that `swiftspec plan` wrote.
+    **options
+        As of `Engine`.
+
+    Raises
+    ------
+    ValueError, swiftspec.errors.EngineError
+        On entering, as `Engine`. A start that is cancelled leaves no process behind.
+
+    Examples
+    --------
+    >>> async def main():
+    ...     async with swiftspec.AsyncEngine("plan.json") as engine:
+    ...         async for chunk in engine.generate("def main():", max_new_tokens=16):
+    ...             print(chunk.text, end="")
+    >>> import asyncio
+    >>> asyncio.run(main())
+    """
+
+    def __init__(self, plan: Plan | str | Path, **options: Any) -> None:
+        self._start = partial(Engine, plan, **options)
+        # One thread for all that blocks: closing a request waits until its last look for tokens is over.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swiftspec")
+        self._turn = asyncio.Lock()
+        self._cancelled = Event()  # of the request under way, for which the thread may be waiting
+        self._engine: Engine | None = None
+
+    async def __aenter__(self) -> Self:
+        cancelled = Event()
+        started = asyncio.ensure_future(self._call(partial(self._start, cancelled=cancelled)))
+        try:
+            self._engine = await asyncio.shield(started)
+        except asyncio.CancelledError:
+            # Nobody would ever close what is on its way.
+            cancelled.set()
+            started.add_done_callback(self._close_unwanted)
+            with suppress(Exception):
+                await asyncio.shield(started)
+            raise
+        return self
+
+    def _close_unwanted(self, started: asyncio.Future[Engine]) -> None:
+        if not started.cancelled() and started.exception() is None:
+            self._thread.submit(started.result().close)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        engine, self._engine = self._engine, None
+        self._cancelled.set()
+        if engine is not None:
+            await asyncio.shield(self._call(engine.close))
+        self._thread.shutdown(wait=False)
+
+    async def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncIterator[Chunk]:
+        """Continue a prompt: a chunk for every commit. A task that is cancelled ends its request.
+
+        Parameters
+        ----------
+        prompt : str, or sequence of int
+            A text, or token ids.
+        **options
+            As of `Engine.generate`.
+
+        Yields
+        ------
+        Chunk
+
+        Raises
+        ------
+        ValueError, swiftspec.errors.EngineError
+            As `Engine.generate`, when the first chunk is asked for.
+        """
+        async with self._turn:
+            self._cancelled = cancelled = Event()
+            # In the thread, too: a long prompt takes seconds to tokenise.
+            stream = await self._call(partial(self._running.generate, prompt, cancelled=cancelled, **options))
+            try:
+                while (chunk := await self._call(partial(next, stream, None))) is not None:
+                    yield chunk
+            finally:
+                cancelled.set()
+                await asyncio.shield(self._call(stream.close))
+
+    def stats(self) -> Stats:
+        """Figures of the requests that were finished; ValueError outside of `async with`."""
+        return self._running.stats()
+
+    @property
+    def _running(self) -> Engine:
+        if self._engine is None:
+            raise ValueError("the engine is not running; use it in an `async with`")
+        return self._engine
+
+    async def _call(self, function: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -1,0 +1,88 @@
+"""Checks before processes are started for a plan, or a request is sent to them. Each rule once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.devices import DEVICES
+from swiftspec.devices.local import num_devices_here
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies import Layout, Policy
+
+if TYPE_CHECKING:
+    from swiftspec.engine.model.sampler import Sampler
+
+__all__ = ["ContextLimit", "check_acceptance", "check_devices"]
+
+
+def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: str) -> None:
+    """ValueError unless the plan is for a machine of this kind, with every device that the candidates use.
+
+    `source` names the plan in the error.
+    """
+    if plan.device in DEVICES:
+        raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
+    available = num_devices_here(plan.device)
+    for candidate in candidates:
+        needed = max(candidate.devices) + 1
+        if needed > available:
+            policy = candidate.build()
+            is_divided = policy.layout is Layout.DISAGGREGATED
+            why = f" in {policy.target_groups + 1} disjoint groups" if is_divided else ""
+            raise ValueError(
+                f"{source}: {candidate.describe()} needs {needed} devices{why}; this machine offers {available}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextLimit:
+    """The most tokens that a prompt and its output may have together.
+
+    Parameters
+    ----------
+    num_positions : int
+        Of the model, or of the engine's caches.
+    what : str
+        Where that many are, for errors: `the 4096 positions of demo/target`.
+    tree_rows : int
+        Positions that the tree of a verification takes.
+    """
+
+    num_positions: int
+    what: str
+    tree_rows: int = 0
+
+    @classmethod
+    def of_model(cls, spec: ModelSpec, policies: Iterable[Policy], *, model: str) -> Self:
+        """A model's, with the largest tree of some policies."""
+        return cls(
+            num_positions=spec.max_position,
+            what=f"the {spec.max_position} positions of {model}",
+            tree_rows=max(policy.target_rows for policy in policies),
+        )
+
+    @property
+    def most(self) -> int:
+        """Tokens of the longest prompt with its output."""
+        return self.num_positions - self.tree_rows
+
+    def check(self, num_prompt_tokens: int, max_new_tokens: int, *, prompt: str = "prompt") -> None:
+        """ValueError, naming the prompt, if it does not fit together with its output."""
+        if num_prompt_tokens + max_new_tokens > self.most:
+            tree = f" and {self.tree_rows} tree rows" if self.tree_rows else ""
+            raise ValueError(
+                f"{prompt} has {num_prompt_tokens} tokens; with max_new_tokens {max_new_tokens}{tree} "
+                f"that is more than {self.what}"
+            )
+
+
+def check_acceptance(policy: Policy, sampler: Sampler) -> None:
+    """ValueError if the policy cannot accept draft tokens as the sampler says."""
+    if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
+        raise ValueError(
+            f"acceptance_method is {sampler.acceptance} at temperature {sampler.temperature}; {policy.name} is "
+            f"{policy.layout}, and draft probabilities are not sent between processes: expected follow"
+        )

@@ -1,0 +1,145 @@
+"""Agent: another node than node 0. It starts the workers on its own devices, and passes on what they and node 0 say."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.devices.local import Device
+from swiftspec.engine.channel.curve import Curve
+from swiftspec.engine.cluster.admission import Admission
+from swiftspec.engine.cluster.connection import LOOK_EVERY_S, SILENCE_S, Link
+from swiftspec.engine.cluster.rendezvous import Meeting, NodeFacts
+from swiftspec.engine.cluster.wire import Bye, Clock, Close, Frame, Halt, Message
+from swiftspec.engine.process.fork_server_client import ForkServer, shared_fork_server
+from swiftspec.engine.process.protocol import Failed, Generate, Setup
+from swiftspec.engine.process.worker_handle import ENDS_WITHIN_S, LocalWorker
+from swiftspec.errors import EngineError
+
+__all__ = ["serve"]
+
+
+def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[ModelRef], device: Device) -> None:
+    """Another node's part: run workers for node 0, until it ends.
+
+    Parameters
+    ----------
+    meeting, own, curve
+        As of `lead`.
+    models, device
+        What node 0 may ask for: this node's own plan names them.
+
+    Raises
+    ------
+    ValueError
+        If node 0 is not found in time, does not agree, or asks for what the plan does not say.
+    EngineError
+        If it goes without a word.
+    """
+    first, own = meeting.exchange(own)
+    if own.rank > len(first.links):
+        raise ValueError(f"node 0 says of itself: links are {len(first.links)}; expected one for each other node")
+    admission = Admission(
+        own=own, first=first, models=models, device=device, shares_machine=meeting.rendezvous.is_process
+    )
+    with shared_fork_server() as fork_server, Link(first.links[own.rank - 1], bind=False, curve=curve) as link:
+        link.await_peer(meeting.rendezvous.timeout_s)
+        agent = _Agent(link, admission, curve, fork_server)
+        try:
+            while agent.obey():
+                agent.pass_on()
+                agent.attend_ending()
+                link.wait(agent.filenos, LOOK_EVERY_S)
+        finally:
+            agent.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """A worker that was told to end, and when."""
+
+    worker: LocalWorker
+    since_s: float
+
+
+class _Agent:
+    """Workers of this node, by the numbers that node 0 gave them."""
+
+    def __init__(self, link: Link, admission: Admission, curve: Curve, fork_server: ForkServer) -> None:
+        self._link, self._admission, self._curve = link, admission, curve
+        self._fork_server = fork_server
+        self._workers: dict[int, LocalWorker] = {}
+        self._ending: list[_Ending] = []
+
+    @property
+    def filenos(self) -> list[int]:
+        return [worker.fileno() for worker in self._workers.values()]
+
+    def obey(self) -> bool:
+        """Do what node 0 says; false when that was to end. EngineError if it has gone."""
+        is_up = self._link.is_up
+        for number, message in self._link.frames():
+            if isinstance(message, Bye):
+                return False
+            if isinstance(message, Clock):
+                self._link.send(Frame(0, Clock(message.asked_s, time.perf_counter())))
+            elif isinstance(message, Setup):
+                self._start(number, message)
+            elif number in self._workers:
+                self._tell(number, message)
+        if not is_up:
+            raise EngineError(f"node 0 has gone: it ended, or was not heard of for {SILENCE_S:g} s")
+        return True
+
+    def _start(self, number: int, setup: Setup) -> None:
+        self._admission.check(setup)
+        most = self._admission.most_workers
+        if number in self._workers or len(self._workers) >= most:
+            raise ValueError(
+                f"node 0 asks for process {number} beside {len(self._workers)}; expected a new one of {most}"
+            )
+        try:
+            self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._fork_server)
+        except (ValueError, EngineError) as error:  # not node 0's fault; the other workers go on
+            self._tell_failure(number, error)
+
+    def _tell(self, number: int, message: Message) -> None:
+        if isinstance(message, Close):
+            self._end(number)
+        elif isinstance(message, Generate | Halt):
+            self._workers[number].send(message if isinstance(message, Generate) else None)
+
+    def pass_on(self) -> None:
+        """What the workers have said; one that has failed is forgotten, once node 0 knows why."""
+        for number, worker in list(self._workers.items()):
+            try:
+                while worker.poll():
+                    self._link.send(Frame(number, worker.receive()))
+            except (ValueError, EngineError) as error:
+                self._tell_failure(number, error)
+                self._end(number)
+
+    def _end(self, number: int) -> None:
+        """Let a worker end, without waiting: node 0 and the other workers go on meanwhile."""
+        worker = self._workers.pop(number)
+        worker.hang_up()
+        self._ending.append(_Ending(worker, time.monotonic()))
+
+    def attend_ending(self) -> None:
+        """Forget workers that have ended, and kill those that do not end by themselves."""
+        now_s = time.monotonic()
+        self._ending = [ending for ending in self._ending if not ending.worker.has_ended]
+        for ending in self._ending:
+            if now_s - ending.since_s > ENDS_WITHIN_S:
+                ending.worker.kill()
+
+    def _tell_failure(self, number: int, error: Exception) -> None:
+        self._link.send(Frame(number, Failed(str(error), isinstance(error, ValueError))))
+
+    def close(self) -> None:
+        """End every worker."""
+        with ExitStack() as stack:
+            for worker in (*self._workers.values(), *(ending.worker for ending in self._ending)):
+                stack.callback(worker.close)
+                worker.hang_up()

@@ -1,0 +1,194 @@
+"""Registry of policies: the built-in ones, and those that other installed packages offer.
+
+A package offers a policy as an entry point of the group `swiftspec.policies`, under the policy's name; see
+docs/writing-a-policy.md. Nothing of such a package is imported before one of its policies is named, or all are asked
+for. One that cannot be used costs a warning where all are asked for, and is an error where it is named.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from swiftspec.policies.amusd import Amusd
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.base import Policy
+from swiftspec.policies.conformance import faults, field_types
+from swiftspec.policies.dsi import Dsi
+from swiftspec.policies.eagle2 import Eagle2Tree
+from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.mirror import Mirror
+from swiftspec.policies.pearl import Pearl
+from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.sequoia import SequoiaTree
+from swiftspec.policies.serial import SerialChain, SerialTree
+from swiftspec.policies.specbranch import SpecBranch
+from swiftspec.policies.ssd import Ssd
+from swiftspec.policies.swiftspec import SwiftSpec
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = [
+    "GROUP",
+    "POLICIES",
+    "Offer",
+    "make_policy",
+    "offers",
+    "package_of",
+    "plainness",
+    "policy_class",
+    "policy_classes",
+    "policy_names",
+]
+
+GROUP = "swiftspec.policies"  # of entry points
+
+# The built-in policies, plainest first: the planner breaks ties in this order.
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy
+    for policy in (
+        Autoregressive,
+        PromptLookup,
+        SerialChain,
+        SerialTree,
+        SequoiaTree,
+        Eagle2Tree,
+        EasySpec,
+        Pearl,
+        SpecBranch,
+        Amusd,
+        Dsi,
+        Ssd,
+        Mirror,
+        SwiftSpec,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A policy that another package offers.
+
+    package: its name and version. policy: the class; None if it cannot be used. fault: a sentence that says why.
+    """
+
+    name: str
+    package: str
+    policy: type[Policy] | None = None
+    fault: str = ""
+
+
+def plainness(name: str) -> tuple[int, str]:
+    """Sort key of policies, plainest first: ours in their order, then those of other packages by name."""
+    return (list(POLICIES).index(name) if name in POLICIES else len(POLICIES)), name
+
+
+def policy_names() -> list[str]:
+    """Names of all policies that there are, plainest first. Imports no other package."""
+    return [*POLICIES, *sorted(_entry_points().keys() - POLICIES.keys())]
+
+
+def policy_class(name: str) -> type[Policy]:
+    """The policy with this name. ValueError if there is none, or the package that offers it is at fault."""
+    if name in POLICIES:
+        return POLICIES[name]
+    if name not in _entry_points():
+        raise ValueError(f"policy is {name!r}; expected one of {', '.join(policy_names())}")
+    offer = _offer(name)
+    if offer.policy is None:
+        raise ValueError(offer.fault)
+    return offer.policy
+
+
+def policy_classes(names: Collection[str] | None = None) -> list[type[Policy]]:
+    """The policies with these names, or all that can be used, plainest first. Those that cannot be are warned of."""
+    if names is not None:
+        return [policy_class(name) for name in sorted(names, key=plainness)]
+    found = list(POLICIES.values())
+    for offer in offers():
+        if offer.policy is None:
+            _warn(offer.fault)
+        else:
+            found.append(offer.policy)
+    return found
+
+
+def make_policy(name: str, /, **shape: Any) -> Policy:
+    """A policy by its name on the command line. ValueError names what is unknown and what there is."""
+    cls = policy_class(name)
+    kinds = field_types(cls)
+    for key, value in shape.items():
+        if key not in kinds:
+            raise ValueError(f"{name} has no field {key!r}; it has {', '.join(kinds) or 'none'}")
+        if not _fits(value, kinds[key]):
+            expected = _EXPECTED.get(kinds[key], "numbers")
+            raise ValueError(f"{name}.{key} is {value!r}; expected {expected}")
+    return cls(**shape)
+
+
+def package_of(name: str) -> str | None:
+    """Name and version of the package that offers a policy; None for a built-in or unknown one."""
+    return None if name in POLICIES or name not in _entry_points() else _package(_entry_points()[name][0])
+
+
+def offers() -> list[Offer]:
+    """What other packages offer, by name; imports all of them."""
+    return [_offer(name) for name in sorted(_entry_points())]
+
+
+@cache
+def _entry_points() -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Of our group, by name."""
+    from importlib.metadata import entry_points  # 20 ms that a command without policies does not spend
+
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for entry_point in entry_points(group=GROUP):
+        found[entry_point.name] = (*found.get(entry_point.name, ()), entry_point)
+    return found
+
+
+@cache
+def _offer(name: str) -> Offer:
+    entry_point, *others = _entry_points()[name]
+    package = _package(entry_point)
+    where = f"package {package}: policy {name} ({entry_point.value})"
+    if name in POLICIES:
+        return Offer(name=name, package=package, fault=f"{where} has the name of a built-in policy")
+    if others:
+        packages = " and ".join(sorted(map(_package, (entry_point, *others))))
+        return Offer(name=name, package=packages, fault=f"policy {name} is offered by the packages {packages}")
+    try:
+        cls = entry_point.load()
+        fault = next(faults(name, cls), None)
+    except Exception as error:  # noqa: BLE001 - the package is not ours: it may raise anything
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        return Offer(name=name, package=package, fault=f"{where} cannot be loaded ({cause})")
+    if fault is not None:
+        return Offer(name=name, package=package, fault=f"{where} {fault}")
+    return Offer(name=name, package=package, policy=cls)
+
+
+def _package(entry_point: EntryPoint) -> str:
+    found = entry_point.dist
+    return f"{found.name} {found.version}" if found else "unknown"
+
+
+@cache
+def _warn(sentence: str) -> None:
+    """Once in a process."""
+    logging.getLogger(__name__).warning("%s; it is left out", sentence)
+
+
+_EXPECTED: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is int:
+        return type(value) is int
+    if kind is float:
+        return type(value) in (int, float)
+    return type(value) is tuple and all(_fits(item, float) for item in value)

@@ -1,0 +1,45 @@
+"""Grid of a CPU profile: row counts, contexts, repetitions, and the policies that are run for host costs."""
+
+from swiftspec.policies import Layout, Policy
+from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.mirror import Mirror
+from swiftspec.policies.serial import SerialTree
+from swiftspec.policies.swiftspec import SwiftSpec
+
+__all__ = [
+    "CONTEXTS",
+    "DRAFT_ROWS",
+    "HALVES_ROWS",
+    "HOST_SHAPES",
+    "HOST_TOKENS",
+    "PASSES",
+    "REPEATS",
+    "SWEEPS",
+    "TARGET_ROWS",
+]
+
+TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
+HALVES_ROWS = (2, 4, 6, 8, 12)
+CONTEXTS = (16, 64, 256, 640)
+# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
+PASSES = 3
+REPEATS = 3
+SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
+# As a plan would run them: its trees are ordered at a fitted temperature, which every candidate costs the host.
+_FITTED = 0.5
+HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
+    Layout.DISAGGREGATED: (
+        SwiftSpec(verify_rows=4, expand_rows=1, draft_temperature=_FITTED),
+        SwiftSpec(verify_rows=8, expand_rows=4, draft_temperature=_FITTED),
+        SwiftSpec(verify_rows=16, expand_rows=8, num_candidates=15, draft_temperature=_FITTED),
+        Mirror(num_draft_tokens=4, guesses=1),
+    ),
+    Layout.COLOCATED: (
+        SerialTree(verify_rows=4, expand_rows=1, expansions=4, draft_temperature=_FITTED),
+        SerialTree(verify_rows=8, expand_rows=4, expansions=4, draft_temperature=_FITTED),
+        SerialTree(verify_rows=16, expand_rows=8, expansions=4, draft_temperature=_FITTED),
+        EasySpec(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
+    ),
+}
+HOST_TOKENS = 48

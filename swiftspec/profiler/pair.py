@@ -1,0 +1,175 @@
+"""A pair measured whole on this machine: its forwards, the operations they consist of, and whether to believe them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swiftspec.artifacts.pair import Pair, resolve_pair
+from swiftspec.artifacts.profile import Profile
+from swiftspec.devices import DEVICES
+from swiftspec.devices.local import num_devices_here
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies.effects import Role
+from swiftspec.progress import Stages, silent
+
+if TYPE_CHECKING:
+    from swiftspec.profiler.noise_checks import Complaint
+    from swiftspec.profiler.op_benchmark import OpRow
+
+__all__ = ["MeasuredPair", "measure_pair", "registered_name", "resolve"]
+
+_OP_DEGREES = (1, 2, 4, 8)
+_log = logging.getLogger("swiftspec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPair:
+    """What was measured of a pair.
+
+    Parameters
+    ----------
+    profile : Profile
+    op_rows : sequence of OpRow
+        A row for every operation and size; none unless they were asked for.
+    """
+
+    profile: Profile
+    op_rows: Sequence[OpRow]
+
+
+def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
+    """Both models, found readable and made for each other; `auto` is the faster dtype, which on a CPU is measured.
+
+    Raises
+    ------
+    ValueError
+        One sentence naming field and value.
+    """
+    if dtype != "auto":
+        return resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
+    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype="bfloat16", device=device)
+    if device == "cuda":
+        return pair
+    from swiftspec.profiler.dtype_choice import choose_dtype
+
+    dtype = choose_dtype(model=pair.target.model, inflate=inflate)
+    return Pair(
+        target=pair.target.model_copy(update={"dtype": dtype}), draft=pair.draft.model_copy(update={"dtype": dtype})
+    )
+
+
+def measure_pair(
+    target: str,
+    draft: str,
+    *,
+    inflate: str | None = None,
+    dtype: str = "auto",
+    device: str = "cpu",
+    num_devices: int | None = None,
+    ranks: int = 1,
+    with_ops: bool = False,
+    accept_noise: bool = False,
+    stages: Stages = silent,
+    passes: int | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> MeasuredPair:
+    """As `swiftspec.profile`, and, `with_ops`, the operations that the forwards consist of.
+
+    `passes` and `stop` are those of `measure_profile`.
+    """
+    num_devices = _checked_devices(device, num_devices, ranks)
+    pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
+    op_rows = _measure_ops(pair, device, num_devices, stages) if with_ops else []
+    from swiftspec.profiler.steps import measure_profile
+
+    with stages("profile") as progress:
+        profile = measure_profile(
+            target=pair.target,
+            draft=pair.draft,
+            device=device,
+            num_devices=num_devices,
+            progress=progress,
+            ranks=ranks,
+            passes=passes,
+            stop=stop,
+        )
+    complaints = _complaints(profile, pair, device, op_rows)
+    if complaints and device == "cuda" and not accept_noise:
+        raise ValueError(f"{_worst(complaints)}; nothing is saved, unless with accept_noise")
+    if complaints:
+        _log.warning("noise: %s", _worst(complaints))
+    return MeasuredPair(profile=profile, op_rows=op_rows)
+
+
+def registered_name(device: str) -> str:
+    """The name that DEVICES has for a GPU that calls itself `NVIDIA H200`; other devices keep theirs."""
+    words = device.lower().replace(",", " ").split()
+    return next((name for name in DEVICES if name.partition("-")[0] in words), device)
+
+
+def _checked_devices(device: str, num_devices: int | None, ranks: int) -> int:
+    """How many devices to measure on: all if not given. ValueError for some that are not there."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; expected cpu or cuda")
+    available = num_devices_here(device)
+    if not available:
+        raise ValueError(f"device is {device!r}, but torch finds no GPU here")
+    chosen = available if num_devices is None else num_devices
+    if not 1 <= chosen <= available:
+        raise ValueError(f"num_devices is {chosen}; this machine offers {available}")
+    if ranks > 1 and device != "cpu":
+        raise ValueError(f"ranks is {ranks}; it is for device cpu, since every GPU is a rank of its own")
+    if ranks > chosen:
+        raise ValueError(f"ranks is {ranks}; expected at most {chosen}, the number of devices")
+    return chosen
+
+
+def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
+    """Shape and dtype of both models, inflated."""
+    from swiftspec.profiler.steps import computed_spec
+
+    return [(computed_spec(reference), reference.dtype) for reference in (pair.target, pair.draft)]
+
+
+def _measure_ops(pair: Pair, device: str, num_devices: int, stages: Stages) -> Sequence[OpRow]:
+    from swiftspec.profiler.op_benchmark import Grid, measure_ops
+    from swiftspec.profiler.op_timer import OpTimer
+
+    # On a CPU a group is threads of one process, which hold no shards and send nothing.
+    num_devices = num_devices if device == "cuda" else 1
+    grid = Grid(degrees=[degree for degree in _OP_DEGREES if degree <= num_devices])
+    with stages("operations") as progress:
+        watch = OpTimer(device)
+        return list(measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress))
+
+
+def _complaints(profile: Profile, pair: Pair, device: str, op_rows: Sequence[OpRow]) -> list[Complaint]:
+    """What the measurements say against themselves, worst first."""
+    from swiftspec.profiler.noise_checks import op_complaints, step_complaints
+
+    complaints = step_complaints(profile, least_s=_least_s(pair, device, op_rows))
+    return sorted([*complaints, *op_complaints(op_rows)], reverse=True) if op_rows else complaints
+
+
+def _least_s(pair: Pair, device: str, op_rows: Sequence[OpRow]) -> dict[Role, float]:
+    """Seconds that reading a role's matrices takes, as far as they are known in bytes and no cache holds them."""
+    if not op_rows:
+        return {}
+    from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
+    from swiftspec.profiler.op_benchmark import peak_bytes_per_s
+    from swiftspec.profiler.op_timer import OpTimer
+
+    least_s = {}
+    for role, (spec, dtype) in zip((Role.TARGET, Role.DRAFT), _specs(pair), strict=True):
+        num_bytes = read_bytes(spec, FORMATS[dtype])
+        if OpTimer(device).copies(num_bytes) == 1:
+            least_s[role] = num_bytes / peak_bytes_per_s(op_rows)
+    return least_s
+
+
+def _worst(complaints: Sequence[Complaint]) -> str:
+    others = len(complaints) - 1
+    return f"{complaints[0].sentence} ({others} more such {'point' if others == 1 else 'points'})"

@@ -1,0 +1,158 @@
+"""Hooks and fixtures of the pytest plugin.
+
+    pytest --swiftspec-plan plan.json --swiftspec-prompts prompts.jsonl
+
+pytest loads this module in every run of everyone who has installed the package. So it imports nothing but pytest until
+one of its options is given, and without them it changes nothing.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import pytest
+
+from swiftspec.pytest_plugin.rows import Clock, extra_info, table
+from swiftspec.pytest_plugin.suite import Suite, add_options, read_suite
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    from swiftspec.artifacts.planned import Planned
+    from swiftspec.artifacts.report import PolicyReport, Report
+    from swiftspec.progress import Progress, Stages
+
+__all__ = ["swiftspec_plan", "swiftspec_policy", "swiftspec_report"]
+
+_SUITE = pytest.StashKey[Suite]()
+_REPORT = pytest.StashKey["Report"]()
+_CLOCK = pytest.StashKey[Clock]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--swiftspec-plan and the others."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Mistakes in the options end pytest here."""
+    if (suite := read_suite(config)) is not None:
+        config.stash[_SUITE] = suite
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The plan's choice, where there is a plan."""
+    suite = config.stash.get(_SUITE, None)
+    return None if suite is None else f"swiftspec: {suite.planned}; to be measured: {', '.join(suite.policies)}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per policy for every function that asks for `swiftspec_policy`."""
+    suite = metafunc.config.stash.get(_SUITE, None)
+    if suite is not None and "swiftspec_policy" in metafunc.fixturenames:
+        metafunc.parametrize("swiftspec_policy", suite.policies, indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let rows of pytest-benchmark be timed by what was measured; a test's own marker may name another group."""
+    if _has_row(item) and item.config.pluginmanager.hasplugin("benchmark"):
+        own = item.get_closest_marker("benchmark")
+        clock = item.config.stash.setdefault(_CLOCK, Clock())
+        settings = {"group": "seconds per token", **(own.kwargs if own else {}), "timer": clock.validation_clock}
+        item.add_marker(pytest.mark.benchmark(**settings), append=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A row needs pytest-benchmark."""
+    if _has_row(item) and not item.config.pluginmanager.hasplugin("benchmark"):
+        pytest.fail("the benchmark fixture is missing; it comes with pytest-benchmark", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def swiftspec_plan(pytestconfig: pytest.Config) -> "Planned":
+    """The plan of --swiftspec-plan, with its profile and trace: a swiftspec.Planned."""
+    return _suite(pytestconfig).planned
+
+
+@pytest.fixture(scope="session")
+def swiftspec_report(pytestconfig: pytest.Config) -> "Report":
+    """Predicted beside measured, for every policy: a swiftspec.Report. Measured once, when first asked for."""
+    suite = _suite(pytestconfig)
+    from swiftspec.errors import EngineError
+    from swiftspec.stages import validate
+
+    try:
+        report = validate(
+            suite.planned,
+            suite.prompts,
+            policies=suite.policies,
+            repeats=suite.repeats,
+            limit=suite.limit,
+            max_new_tokens=suite.max_new_tokens,
+            stages=_announcing(pytestconfig),
+        )
+    except (ValueError, EngineError) as error:
+        pytest.fail(f"--swiftspec-plan is {suite.plan_path}, which could not be measured: {error}", pytrace=False)
+    pytestconfig.stash[_REPORT] = report
+    if suite.json is not None:
+        report.save(suite.json)
+    return report
+
+
+@pytest.fixture
+def swiftspec_policy(request: pytest.FixtureRequest) -> "PolicyReport":
+    """Predicted beside measured, for one policy: the test runs once for each of the plan's.
+
+    A test that asks for pytest-benchmark's `benchmark`, too, gets a row and need not call it. The row's rounds are the
+    measured requests, in seconds per token, so that OPS are tokens/s; extra_info holds what was predicted.
+    """
+    report: Report = request.getfixturevalue("swiftspec_report")
+    (policy,) = (policy for policy in report.policies if policy.policy == request.param)
+    if _has_row(request.node):
+        benchmark: BenchmarkFixture = request.getfixturevalue("benchmark")
+        durations_s = [duration_s for repeat in policy.seconds_per_token for duration_s in repeat]
+        request.config.stash[_CLOCK].record(benchmark, durations_s)
+        benchmark.extra_info |= extra_info(policy, report, _suite(request.config).planned.plan)
+    return policy
+
+
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
+    """Predicted beside measured, where something was measured."""
+    if (report := config.stash.get(_REPORT, None)) is not None:
+        terminalreporter.section("swiftspec: predicted and measured tokens/s")
+        for line in table(report):
+            terminalreporter.write_line(line)
+
+
+def _suite(config: pytest.Config) -> Suite:
+    if (suite := config.stash.get(_SUITE, None)) is None:
+        missing = "--swiftspec-plan is missing; the swiftspec fixtures need it, and --swiftspec-prompts"
+        pytest.fail(missing, pytrace=False)
+    return suite
+
+
+def _has_row(item: pytest.Item) -> bool:
+    return {"swiftspec_policy", "benchmark"} <= set(getattr(item, "fixturenames", ()))
+
+
+def _announcing(config: pytest.Config) -> "Stages":
+    """A line per stage, past pytest's capture: measuring takes minutes, in which nothing else would be seen."""
+    terminal: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+
+    @contextmanager
+    def stage(name: str, /) -> "Iterator[Progress]":
+        is_said = False
+
+        def progress(_done: int, total: int, _what: str, /) -> None:
+            nonlocal is_said
+            if terminal is not None and not is_said:
+                is_said = True
+                with capture.global_and_fixture_disabled() if capture else nullcontext():
+                    terminal.ensure_newline()
+                    terminal.write_line(f"swiftspec: {name}, {total} steps")
+
+        yield progress
+
+    return stage

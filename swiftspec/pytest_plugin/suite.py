@@ -1,0 +1,148 @@
+"""The plugin's options, and what they name: read and checked before any test runs."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from swiftspec.artifacts.planned import Planned
+
+__all__ = ["Suite", "add_options", "read_suite"]
+
+_REPEATS = 3  # as `swiftspec validate` has it
+_OPTIONS = ("plan", "prompts", "profile", "trace", "policies", "repeats", "limit", "max_new_tokens", "json")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """What is to be measured, and how.
+
+    Parameters
+    ----------
+    policies : tuple of str
+        Those to measure, in the plan's order; the chosen one is always among them.
+    json : Path, optional
+        Where the report is to be written.
+    """
+
+    plan_path: Path
+    planned: "Planned"
+    prompts: Path
+    policies: tuple[str, ...]
+    repeats: int
+    limit: int | None
+    max_new_tokens: int | None
+    json: Path | None
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """One group in pytest's --help."""
+    group = parser.getgroup("swiftspec", "swiftspec: check the predictions of a plan on this machine")
+
+    def add(name: str, metavar: str, text: str, kind: Callable[[str], object]) -> None:
+        group.addoption(f"--swiftspec-{name}", metavar=metavar, type=kind, default=None, help=text)
+
+    add("plan", "FILE", "Plan whose policies are measured, as `swiftspec plan --out FILE` writes it.", Path)
+    add("prompts", "FILE", "Prompts to measure with: JSON lines, each with a `prompt`.", Path)
+    add("profile", "FILE", "Where the plan's profile is now. Default: where the plan says.", Path)
+    add("trace", "FILE", "Where the plan's trace is now. Default: where the plan says.", Path)
+    add("policies", "A,B", "Measure only these policies and the chosen one. Default: every policy of the plan.", str)
+    add("repeats", "N", f"Repetitions; speeds are their medians. Default: {_REPEATS}.", _positive)
+    add("limit", "N", "Use at most N prompts, spread over the file. Default: all.", _positive)
+    add("max-new-tokens", "N", "Output tokens per prompt at most. Default: the plan's.", _positive)
+    add("json", "FILE", "Write the whole report, as `swiftspec validate --json FILE` does.", Path)
+
+
+def read_suite(config: pytest.Config) -> Suite | None:
+    """What the options name; None if none is given. UsageError, one sentence, for what cannot be read or measured."""
+    given = [name for name in _OPTIONS if config.getoption(f"swiftspec_{name}") is not None]
+    if not given:
+        return None
+    for name, what in (("plan", "a plan's file"), ("prompts", "a file of prompts to measure with")):
+        if name not in given:
+            raise pytest.UsageError(f"{_flag(given[0])} is given without {_flag(name)}; expected {what} as well")
+    if getattr(config.option, "dist", "no") != "no":
+        raise pytest.UsageError(
+            "--swiftspec-plan measures latencies, which tests running at the same time would spoil; "
+            "expected pytest without -n"
+        )
+    return _read(config)
+
+
+def _read(config: pytest.Config) -> Suite:
+    from swiftspec.artifacts.prompts import read_prompts
+
+    path: Path = config.getoption("swiftspec_plan")
+    prompts: Path = config.getoption("swiftspec_prompts")
+    planned = _checked("plan", lambda: _read_planned(config, path))
+    _checked("prompts", lambda: read_prompts(prompts))
+    names: str | None = config.getoption("swiftspec_policies")
+    wanted = None if names is None else [name.strip() for name in names.split(",")]
+    candidates = _checked("policies", lambda: planned.plan.select(wanted))
+    json: Path | None = config.getoption("swiftspec_json")
+    if json is not None:
+        _checked("json", lambda: _check_output(json, inputs=(path, prompts, planned.profile_path, planned.trace_path)))
+    return Suite(
+        plan_path=path,
+        planned=planned,
+        prompts=prompts,
+        policies=tuple(candidate.policy for candidate in candidates),
+        repeats=config.getoption("swiftspec_repeats") or _REPEATS,
+        limit=config.getoption("swiftspec_limit"),
+        max_new_tokens=config.getoption("swiftspec_max_new_tokens"),
+        json=json,
+    )
+
+
+def _read_planned(config: pytest.Config, path: Path) -> "Planned":
+    """The plan with what it was computed from, which may have been moved, but not changed."""
+    from swiftspec.artifacts.basis import path_of, read_profile, read_trace
+    from swiftspec.artifacts.plan import Plan
+    from swiftspec.artifacts.planned import Planned
+
+    plan = Plan.load(path)
+    moved = {name: file for name in ("profile", "trace") if (file := config.getoption(f"swiftspec_{name}"))}
+    bases = {name: getattr(plan, name).model_copy(update={"path": str(file.resolve())}) for name, file in moved.items()}
+    found = plan.model_copy(update=bases)
+    return Planned(
+        plan=plan,
+        profile=read_profile(found, path),
+        trace=read_trace(found, path),
+        profile_path=path_of(found.profile, path),
+        trace_path=path_of(found.trace, path),
+    )
+
+
+def _check_output(path: Path, *, inputs: Sequence[Path | None]) -> None:
+    """ValueError if the file could not be written, or is one of those that are read."""
+    from swiftspec.files.writing import locate
+
+    try:
+        destination = locate(path)
+        destination.check()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror})") from error
+    if destination.status is not None and any(file and file.exists() and file.samefile(path) for file in inputs):
+        raise ValueError(f"{path} is read as an input; expected another file")
+
+
+def _checked(name: str, read: Callable[[], _Value]) -> _Value:
+    try:
+        return read()
+    except ValueError as error:
+        raise pytest.UsageError(f"{_flag(name)}: {error}") from error
+
+
+def _flag(name: str) -> str:
+    return f"--swiftspec-{name.replace('_', '-')}"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r}; expected a whole number from 1 on")
+    return int(text)

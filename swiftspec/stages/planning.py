@@ -1,0 +1,167 @@
+"""The stages that predict: plan and simulate."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Timeline
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.options import SearchOptions
+from swiftspec.policies.effects import Role
+from swiftspec.progress import Stages, silent
+from swiftspec.stages.inputs import read_plan
+
+if TYPE_CHECKING:
+    from swiftspec.planner.deployment import Deployment
+
+__all__ = ["plan", "simulate"]
+
+_ANY = SearchOptions()
+
+
+def plan(
+    target: str | None = None,
+    draft: str | None = None,
+    *,
+    deployment: "Deployment | None" = None,
+    profile: Profile | None = None,
+    trace: AcceptanceTrace | Path | None = None,
+    dataset: str | None = None,
+    acceptance: str | None = None,
+    options: SearchOptions = _ANY,
+    stages: Stages = silent,
+) -> Planned:
+    """Choose the decoding policy, its tree shape and the split of devices, and predict the speed.
+
+    There are two ways to call it. For devices that are not here, name both models and give a `deployment`: latencies
+    are then composed from published figures. For this machine, give a `profile` and a `trace` that were measured here.
+
+    Parameters
+    ----------
+    target, draft : str, optional
+        With `deployment`: names, such as `llama-3-70b`, or directories with a config.json.
+    deployment : Deployment, optional
+        The devices to plan for, which need not be here.
+    profile : Profile, optional
+        Without `deployment`: what `profile` measured.
+    trace : AcceptanceTrace or Path, optional
+        Without `deployment`: what `trace` recorded. With it: a trace's file, from which acceptance is taken.
+    dataset : str, optional
+        With `deployment`: take the published acceptance of this data set.
+    acceptance : str, optional
+        With `deployment`: acceptance rates, one as `0.75`, or by position as `0.8,0.7,0.6`.
+    options : SearchOptions
+        The goal, what to choose from, and where simulations run.
+    stages : Stages
+        Hears of the progress.
+
+    Returns
+    -------
+    Planned
+        The plan with the profile and the trace that it rests on.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, the models do not fit each other or the devices, or an argument is missing.
+
+    Examples
+    --------
+    >>> h800 = swiftspec.Deployment(device="h800", num_devices=2, quant="int4")
+    >>> planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800)
+    >>> print(planned)
+    ... on h800-sxm: ... tokens/s predicted
+    """
+    if deployment is None:
+        if profile is None or not isinstance(trace, AcceptanceTrace):
+            raise ValueError("deployment is missing; without it a plan needs a profile and a trace of this machine")
+        from swiftspec.planner.recorded import plan_recorded
+
+        with stages("plan") as progress:
+            return plan_recorded(profile, trace, num_devices=profile.num_devices, options=options, progress=progress)
+    if target is None or draft is None:
+        raise ValueError("target and draft are missing; a deployment needs the names of both")
+    if isinstance(trace, AcceptanceTrace):
+        raise ValueError("trace is an object; with a deployment expected the file of a trace")
+    from swiftspec.acceptance import GivenAcceptance
+    from swiftspec.planner.for_device import plan_for
+
+    given = None if acceptance is None else GivenAcceptance.parse(acceptance, field="acceptance")
+    with stages("plan") as progress:
+        return plan_for(
+            deployment,
+            target=target,
+            draft=draft,
+            trace=trace,
+            dataset=dataset,
+            acceptance=given,
+            options=options,
+            progress=progress,
+        )
+
+
+def simulate(
+    planned: Planned | Path | str,
+    *,
+    policy: str | None = None,
+    split: tuple[int, ...] | None = None,
+    max_new_tokens: int | None = None,
+    seed: int = 0,
+) -> list[Timeline]:
+    """Replay a plan on its traced prompts in simulated time.
+
+    Parameters
+    ----------
+    planned : Planned, or path
+        A plan, or the file of one.
+    policy : str, optional
+        One of the plan's alternatives; its choice if not given.
+    split : tuple of int, optional
+        Devices of the target and of the draft, such as `(5, 3)`; one number for a policy that has a single group. As
+        the plan has them if not given.
+    max_new_tokens : int, optional
+        Output tokens of each prompt; as planned if not given.
+    seed : int
+        The same seed gives the same timelines.
+
+    Returns
+    -------
+    list of Timeline
+        One for every traced prompt; two where forwards are not known exactly, as on devices that are not here. Times
+        are in seconds. `measure` makes figures of them.
+
+    Raises
+    ------
+    ValueError
+        If the plan has no such policy, the profile no such devices, or a file cannot be read.
+
+    Examples
+    --------
+    >>> timelines = swiftspec.simulate("plan.json")
+    >>> swiftspec.measure(timelines).tpot_s
+    0.0...
+    """
+    planned = read_plan(planned)
+    from swiftspec.artifacts.basis import candidate_of
+    from swiftspec.simulator.driver import simulate as replay
+    from swiftspec.simulator.forward_errors import forward_errors
+
+    candidate = candidate_of(planned.plan, policy)
+    degrees = {role: len(group) for role, group in candidate.groups.items()}
+    if split is not None:
+        if len(split) != len(degrees):
+            roles = " and ".join(degrees)
+            raise ValueError(f"split is {split}; {candidate.policy} needs a number of devices for {roles}")
+        degrees = {role: count for role, count in zip(Role, split, strict=False) if role in degrees}
+    return replay(
+        candidate.build(),
+        degrees=degrees,
+        ranks=candidate.ranks,
+        profile=planned.profile,
+        trace=planned.trace,
+        prompt_indices=None,
+        seed=seed,
+        max_new_tokens=max_new_tokens or planned.plan.max_new_tokens,
+        errors=forward_errors(planned.profile),
+    )

@@ -1,0 +1,142 @@
+"""The stages that measure a pair: profile and trace."""
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.devices.local import num_devices_here
+from swiftspec.progress import Stages, silent
+from swiftspec.stages.inputs import Prompts, read_texts
+
+__all__ = ["NUM_CANDIDATES", "profile", "trace"]
+
+NUM_CANDIDATES = 32  # recorded per position; more than any policy keeps per node
+
+
+def profile(
+    target: str,
+    draft: str,
+    *,
+    inflate: str | None = None,
+    dtype: str = "auto",
+    device: str = "cpu",
+    num_devices: int | None = None,
+    ranks: int = 1,
+    accept_noise: bool = False,
+    stages: Stages = silent,
+) -> Profile:
+    """Measure how long forwards of a model pair take on this machine.
+
+    Every kind of forward is timed on one device, on two, and so on, with the other model idle and busy. A pair of
+    small models takes a few minutes.
+
+    Parameters
+    ----------
+    target, draft : str
+        Hugging Face directories, or the bundled `demo/target` and `demo/draft`.
+    inflate : str, optional
+        Expand the target to a larger shape, such as `layers=24,hidden=1024`, to measure at a realistic size.
+    dtype : str
+        `fp32`, `bfloat16`, or `auto`: bfloat16 on a GPU, and the faster of the two on a CPU.
+    device : str
+        `cpu` or `cuda`.
+    num_devices : int, optional
+        How many cores or GPUs to measure on; all of this machine's if not given.
+    ranks : int
+        On a CPU, measure tensor parallelism over up to so many processes, too.
+    accept_noise : bool
+        Return a profile of GPUs even if its measurements contradict each other. On a CPU that is a warning of the
+        logger `swiftspec`.
+    stages : Stages
+        Hears of the progress.
+
+    Returns
+    -------
+    Profile
+        Latencies in seconds.
+
+    Raises
+    ------
+    ValueError
+        If a model cannot be read, the two do not share a vocabulary, a device is not there, or measurements on a GPU
+        contradict each other.
+
+    Examples
+    --------
+    >>> profile = swiftspec.profile("demo/target", "demo/draft", dtype="fp32", num_devices=1)
+    >>> profile.save("measured.json")
+    """
+    from swiftspec.profiler.pair import measure_pair
+
+    return measure_pair(
+        target,
+        draft,
+        inflate=inflate,
+        dtype=dtype,
+        device=device,
+        num_devices=num_devices,
+        ranks=ranks,
+        accept_noise=accept_noise,
+        stages=stages,
+    ).profile
+
+
+def trace(
+    target: str,
+    draft: str,
+    prompts: Prompts,
+    *,
+    inflate: str | None = None,
+    dtype: str = "auto",
+    max_new_tokens: int = 128,
+    limit: int | None = None,
+    stages: Stages = silent,
+) -> AcceptanceTrace:
+    """Record how well a draft model guesses the target's output on some prompts.
+
+    The target continues each prompt greedily; at every output token the draft's best candidates are recorded, so that
+    the simulator can replay any policy on the same text.
+
+    Parameters
+    ----------
+    target, draft, inflate, dtype
+        As of `profile`.
+    prompts : sequence of str, or path
+        Texts, or a file of JSON lines with a field `prompt`.
+    max_new_tokens : int
+        Output tokens of each prompt, at most.
+    limit : int, optional
+        Use at most so many prompts, spread evenly over those given.
+    stages : Stages
+        Hears of the progress.
+
+    Returns
+    -------
+    AcceptanceTrace
+
+    Raises
+    ------
+    ValueError
+        If a model or the file cannot be read, or a prompt is empty or longer than the target's context.
+
+    Examples
+    --------
+    >>> texts = ["def add(a, b):", "import os"]
+    >>> trace = swiftspec.trace("demo/target", "demo/draft", texts, dtype="fp32", max_new_tokens=16)
+    >>> trace.rank_acceptance(2)  # share of tokens that are the draft's first choice, and its second
+    [0..., 0...]
+    """
+    texts = read_texts(prompts, limit)
+    from swiftspec.engine.tasks import EncodedPrompts
+    from swiftspec.profiler.acceptance import record_trace
+    from swiftspec.profiler.pair import resolve
+
+    pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype)
+    with stages("trace") as progress:
+        return record_trace(
+            target=pair.target,
+            draft=pair.draft,
+            prompts=EncodedPrompts.of(texts, model=pair.target.model),
+            max_new_tokens=max_new_tokens,
+            num_candidates=NUM_CANDIDATES,
+            num_threads=num_devices_here("cpu"),
+            progress=progress,
+        )

@@ -1,0 +1,132 @@
+"""The stages that hold predictions to measurements: validate and compare."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.options import SearchOptions
+from swiftspec.progress import Stages, silent
+from swiftspec.stages.inputs import Prompts, read_plan, read_texts
+from swiftspec.stages.planning import plan
+
+__all__ = ["compare", "validate"]
+
+_ANY = SearchOptions()
+
+
+def validate(
+    planned: Planned | Path | str,
+    prompts: Prompts,
+    *,
+    policies: Sequence[str] | None = None,
+    repeats: int = 1,
+    limit: int | None = None,
+    max_new_tokens: int | None = None,
+    stages: Stages = silent,
+) -> Report:
+    """Run a plan's policies on this machine, and set what was measured against what was predicted.
+
+    Parameters
+    ----------
+    planned : Planned, or path
+        A plan, or the file of one.
+    prompts : sequence of str, or path
+        Texts, or a file of JSON lines with a field `prompt`. They should not be those that were traced.
+    policies : sequence of str, optional
+        Policies to run; the chosen one always is. All of the plan's if not given.
+    repeats : int
+        How often each prompt is run with each policy; speeds are medians over the repetitions.
+    limit : int, optional
+        Use at most so many prompts, spread evenly over those given.
+    max_new_tokens : int, optional
+        Output tokens of each prompt; as planned if not given.
+    stages : Stages
+        Hears of the progress.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    ValueError
+        If the plan is for another machine, a policy is not in it, or a prompt does not fit the context.
+    KeyboardInterrupt
+        If Ctrl-C cut it short.
+    swiftspec.errors.EngineError
+        If a process of a target died.
+
+    Examples
+    --------
+    >>> report = swiftspec.validate("plan.json", ["def add(a, b):"], policies=["autoregressive"], max_new_tokens=16)
+    >>> report.regret  # how much faster the best policy was than the chosen one, as a fraction
+    0...
+    """
+    planned = read_plan(planned)
+    from swiftspec.validation.measuring import measure_plan
+
+    report, interrupted = measure_plan(
+        planned.plan,
+        plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
+        candidates=planned.plan.select(policies),
+        source="plan",
+        prompts=read_texts(prompts, limit),
+        repeats=repeats,
+        max_new_tokens=max_new_tokens,
+        basis=(planned.profile, planned.trace),
+        stages=stages,
+    )
+    if interrupted:
+        raise KeyboardInterrupt
+    return report
+
+
+def compare(
+    profile: Profile,
+    trace: AcceptanceTrace,
+    prompts: Prompts | None = None,
+    *,
+    options: SearchOptions = _ANY,
+    repeats: int = 1,
+    limit: int | None = None,
+    stages: Stages = silent,
+) -> tuple[Planned, Report | None]:
+    """Tune every policy for this machine, predict its speed and, where there are prompts, measure it.
+
+    Parameters
+    ----------
+    profile, trace
+        What `profile` measured and `trace` recorded here.
+    prompts, repeats, limit, stages
+        As of `validate`; without prompts nothing is run.
+    options : SearchOptions
+        As of `plan`; all policies are searched, whatever its `policy` says.
+
+    Returns
+    -------
+    planned : Planned
+        Its plan holds the best shape of every policy.
+    report : Report or None
+        None without prompts.
+
+    Raises
+    ------
+    ValueError, KeyboardInterrupt, swiftspec.errors.EngineError
+        As `plan` and `validate`.
+
+    Examples
+    --------
+    >>> profile, trace = swiftspec.Profile.load("profile.json"), swiftspec.AcceptanceTrace.load("trace.npz")
+    >>> planned, _ = swiftspec.compare(profile, trace)
+    >>> sorted(planned.plan.candidates)[:2]
+    ['amusd', 'autoregressive']
+    """
+    planned = plan(profile=profile, trace=trace, options=replace(options, policy=None), stages=stages)
+    if prompts is None:
+        return planned, None
+    return planned, validate(planned, prompts, repeats=repeats, limit=limit, stages=stages)

@@ -1,0 +1,36 @@
+"""What is backtested is what plans."""
+
+from dataclasses import replace
+
+import pytest
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.backtest.speeds import Deployment as Backtested
+from swiftspec.costmodel.published import StandardInt4Kernels
+from swiftspec.planner.deployment import Deployment as Planned
+from swiftspec.planner.deployment import planned_pair
+
+PAIR = ("llama-3-70b", "llama-3.2-3b")
+MAX_CONTEXT = 628  # of a backtest: a prompt of 500 tokens and an output of 128
+
+
+def _content(profile: Profile) -> dict[str, object]:
+    return profile.model_dump(exclude={"origin"})
+
+
+def _planned(quant: str, engine: str = "auto") -> Profile:
+    machine = Planned(device="h800-sxm", num_devices=2, quant=quant, engine=engine)
+    return machine.profile(*planned_pair(*PAIR), max_context=MAX_CONTEXT)
+
+
+@pytest.mark.parametrize("quant", ["bf16", "int4"])
+def test_a_backtest_has_the_profile_of_a_plan(quant: str) -> None:
+    backtested = Backtested(device="h800-sxm", target=PAIR[0], draft=PAIR[1], quant=quant, num_devices=2)
+    assert _content(backtested.profile) == _content(_planned(quant))
+
+
+def test_vllms_forwards_in_int4_are_those_of_plans_for_its_engine() -> None:
+    machine = {"device": "h800-sxm", "target": PAIR[0], "draft": PAIR[1], "quant": "int4", "num_devices": 2}
+    backtested = replace(Backtested.of(machine), int4_forwards=StandardInt4Kernels)
+    assert _content(backtested.profile) == _content(_planned("int4", "vllm-int4"))
+    assert backtested.profile.steps != _planned("int4").steps

@@ -1,0 +1,1 @@
+"""Experiments and measurements around swiftspec. The package needs none of them, and they are not in its wheel."""

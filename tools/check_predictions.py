@@ -1,0 +1,166 @@
+"""Check predictions on two pairs: `python -m tools.check_predictions --work DIR`, on a quiet machine.
+
+Takes up to an hour. For the bundled pair and for that of `tools/second_pair.py`: profile, trace, plan, and
+measure 13 policies on 12 prompts that were not traced, twice. The files stay in DIR, and a stage whose file is there is
+not repeated; `--only-table` prints the tables of an earlier run. Exit code 1 if a criterion is missed:
+
+- re-traced: every policy's tokens/s within 8 %, their median within 4 %;
+- asynchronous policies' error of tokens per round, re-traced, at most 6 points from that of the serial ones.
+
+"As planned" is the prediction that was made beforehand; "re-timed" the same with forwards as long as they were
+meanwhile; "re-traced" that, and the texts that were measured instead of those that were traced.
+
+By default the traced and the measured prompts are from different sources, and a re-timed prediction is off by what
+the sources differ in. With `--mixed` the prompts of both are shuffled: `--prompts` of them are measured and the rest
+traced. Then the two differ by chance alone, and the first criterion is judged re-timed as well.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from swiftspec.cli import console
+from swiftspec.cli.columns import percent, signed_percent
+from swiftspec.models.spec import model_directory
+from swiftspec.policies import POLICIES, Layout
+
+MOST_ERROR, MOST_MEDIAN, MOST_APART = 0.08, 0.04, 0.06
+NEW_TOKENS = 96
+COLUMNS = (
+    *("policy", "tokens/s", "as planned", "re-timed", "re-traced"),
+    *("tokens/round", "as planned", "re-traced", "drafts/round", "as planned"),
+)
+INFLATIONS = {"bundled": "layers=48", "second": "layers=24"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="where the files are, or will be")
+    parser.add_argument(
+        "--second", type=Path, help="the second pair's folder, by default DIR/second-pair; trained there"
+    )
+    parser.add_argument("--pairs", default="bundled,second", help="which (default: %(default)s)")
+    parser.add_argument("--prompts", type=int, default=12, help="how many are measured (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=2, help="how often each is (default: %(default)s)")
+    parser.add_argument("--mixed", action="store_true", help="measure and trace prompts of the same sources")
+    parser.add_argument("--only-table", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    work: Path = args.work
+    second: Path = args.second or work / "second-pair"
+    held = True
+    for name in args.pairs.split(","):
+        folder = work / name
+        folder.mkdir(parents=True, exist_ok=True)
+        if not args.only_table:
+            measure(name, folder, second, args)
+        report, plan = (json.loads((folder / file).read_text()) for file in ("compare.json", "plan.json"))
+        held &= show(name, report, plan, bases=("retimed", "retraced") if args.mixed else ("retraced",))
+    return 0 if held else 1
+
+
+def measure(name: str, folder: Path, second: Path, args: argparse.Namespace) -> None:
+    """Profile, trace and compare; what is there already is kept."""
+    if name == "second" and not (second / "draft" / "config.json").exists():
+        run([sys.executable, "-m", "tools.second_pair", "--work", str(second)])
+    home = model_directory("demo/prompts").parent if name == "bundled" else second
+    target, draft = (f"demo/{role}" if name == "bundled" else str(second / role) for role in ("target", "draft"))
+    models = ["--target", target, "--draft", draft]
+    inflated = [*models, "--inflate", INFLATIONS[name]]
+    profile, trace, compared = (folder / file for file in ("profile.json", "trace.npz", "compare.json"))
+    if not profile.exists():
+        swiftspec("profile", *inflated, "--device", "cpu", "--devices", "2", "--out", str(profile))
+    dtype = json.loads(profile.read_text())["target"]["dtype"]
+    traced, measured = (home / "prompts" / file for file in ("trace.jsonl", "validate.jsonl"))
+    if args.mixed:
+        traced, measured = mixed(traced, measured, folder, num_measured=args.prompts)
+    if not trace.exists():
+        texts = ["--prompts", str(traced), "--max-new-tokens", str(NEW_TOKENS)]
+        swiftspec("trace", *models, "--dtype", dtype, *texts, "--out", str(trace))
+    if not compared.exists():
+        basis = ["--profile", str(profile), "--trace", str(trace), "--devices", "2"]
+        texts = ["--prompts", str(measured), "--limit", str(args.prompts)]
+        out = ["--out", str(folder / "plan.json"), "--json", str(compared)]
+        swiftspec("compare", *inflated, *basis, "--run", *texts, "--repeats", str(args.repeats), *out)
+
+
+def mixed(traced: Path, measured: Path, folder: Path, *, num_measured: int) -> tuple[Path, Path]:
+    """The prompts of both files shuffled, always alike, and divided anew: those to trace, and those to measure."""
+    lines = [line for file in (traced, measured) for line in file.read_text().splitlines() if line.strip()]
+    random.Random(0).shuffle(lines)
+    for file, part in ((traced, lines[num_measured:]), (measured, lines[:num_measured])):
+        (folder / file.name).write_text("\n".join(part) + "\n")
+    return folder / traced.name, folder / measured.name
+
+
+def swiftspec(*arguments: str) -> None:
+    run([sys.executable, "-m", "swiftspec", *arguments])
+
+
+def run(command: list[str]) -> None:
+    console.say(f"$ {' '.join(command)}")
+    subprocess.run(command, check=True)
+
+
+def show(name: str, report: Mapping[str, Any], plan: Mapping[str, Any], *, bases: Sequence[str]) -> bool:
+    """Print a pair's table; whether the criteria hold."""
+    planned = {candidate["policy"]: candidate["prediction"] for candidate in (plan["chosen"], *plan["alternatives"])}
+    rows = [_row(policy, planned[policy["policy"]]["metrics"]) for policy in report["policies"]]
+    title = f"{name}: {report['num_prompts']} prompts, {len(report['policies'][0]['repeats'])} repetitions"
+    console.table(title, COLUMNS, rows)
+    verdicts = list(criteria(report["policies"], bases))
+    for held, text in verdicts:
+        console.say(f"{'held' if held else 'missed'}: {text}")
+    return all(held for held, _ in verdicts)
+
+
+def _row(policy: Mapping[str, Any], planned: Mapping[str, Any]) -> tuple[str, ...]:
+    measured, metrics = policy["measured"], policy["measured_metrics"]
+    return (
+        policy["policy"],
+        f"{measured['tokens_per_s']:.1f}",
+        *(signed(policy[name], measured, "tokens_per_s") for name in ("predicted", "retimed", "retraced")),
+        f"{measured['tokens_per_round']:.2f}",
+        *(signed(policy[name], measured, "tokens_per_round") for name in ("predicted", "retraced")),
+        f"{metrics['drafts_per_round']:.2f}",
+        f"{planned['drafts_per_round']:.2f}",
+    )
+
+
+def criteria(policies: Sequence[Mapping[str, Any]], bases: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    """Whether each holds, in words; `bases` are the predictions whose tokens/s are judged."""
+    for basis in bases:
+        errors = {p["policy"]: abs(error(p[basis], p["measured"], "tokens_per_s")) for p in policies}
+        worst = max(errors, key=lambda policy: errors[policy])
+        yield errors[worst] <= MOST_ERROR, f"{basis} error of tokens/s at most {percent(errors[worst])} ({worst})"
+        middle = median(errors.values())
+        yield middle <= MOST_MEDIAN, f"in the median {percent(middle)}"
+    lengths: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    for policy in policies:
+        if policy["policy"] != "autoregressive":
+            is_asynchronous = POLICIES[policy["policy"]].layout is Layout.DISAGGREGATED
+            lengths[is_asynchronous][policy["policy"]] = error(
+                policy["retraced"], policy["measured"], "tokens_per_round"
+            )
+    serial = median(lengths[False].values())
+    apart = {policy: abs(value - serial) for policy, value in lengths[True].items()}
+    farthest = max(apart, key=lambda policy: apart[policy])
+    text = f"asynchronous tokens per round at most {percent(apart[farthest])} from serial ones' error ({farthest})"
+    yield apart[farthest] <= MOST_APART, text
+
+
+def error(predicted: Mapping[str, float], measured: Mapping[str, float], figure: str) -> float:
+    return predicted[figure] / measured[figure] - 1
+
+
+def signed(predicted: Mapping[str, float] | None, measured: Mapping[str, float], figure: str) -> str:
+    return "" if predicted is None else signed_percent(error(predicted, measured, figure))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""What the quick search gives up against the full one: `python -m tools.search_regret CASE ... --seeds 1 2`.
+
+A case is a folder of recorded profile and trace, searched on every second prompt and judged on the others, or devices
+as `h100-sxm:2:bf16` for llama-3-70b with llama-3.2-1b, judged on freshly synthesised prompts. What the searches choose
+is simulated on these prompts under a seed that no search used, the same for all of it. Regret is the share of speed by
+which a choice lies behind the best choice of any search of its case: of the plan's choice, and of every policy's best.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.for_device import prepare
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search import Search, make_plan
+from swiftspec.policies.effects import Role
+from swiftspec.simulator.driver import Simulator
+from swiftspec.simulator.forward_errors import forward_errors
+
+JUDGE_SEED = 1000
+PAIR = ("llama-3-70b", "llama-3.2-1b")
+
+
+class Case(NamedTuple):
+    """What a search is given, and the prompts that its choices are judged on."""
+
+    profile: Profile
+    trace: AcceptanceTrace
+    judged: AcceptanceTrace
+    memory: MemoryModel | None = None
+
+    @classmethod
+    def of(cls, name: str, *, num_prompts: int) -> "Case":
+        if Path(name).is_dir():
+            profile = Profile.load(Path(name) / "profile.json")
+            trace = AcceptanceTrace.load(next(Path(name).glob("*.npz")))
+            searched, judged = (replace(trace, prompts=trace.prompts[half::2][:num_prompts]) for half in (0, 1))
+            return cls(profile, searched, judged)
+        device, num_devices, quant = name.split(":")
+        deployment = Deployment(device=device, num_devices=int(num_devices), quant=quant)
+        target, draft = planned_pair(*PAIR)
+        searched_on, judged_on = (
+            prepare(deployment, target=target, draft=draft, seed=seed) for seed in (0, JUDGE_SEED)
+        )
+        memory = MemoryModel(
+            device=deployment.spec,
+            specs={Role.TARGET: target.spec, Role.DRAFT: draft.spec},
+            quantisation=dict.fromkeys(Role, quant),
+        )
+        return cls(searched_on.profile, searched_on.trace, judged_on.trace, memory)
+
+    def searched(self, search: Search, seed: int, *, jobs: int) -> Plan:
+        return make_plan(
+            profile=self.profile,
+            trace=self.trace,
+            num_devices=self.profile.num_devices,
+            policy=None,
+            seed=seed,
+            num_jobs=jobs,
+            progress=lambda *_: None,
+            search=search,
+            memory=self.memory,
+        )
+
+
+class Found(NamedTuple):
+    """What a search chose: None for the whole plan, and by policy; tokens/s as judged."""
+
+    search: Search
+    seed: int
+    seconds: float
+    num_simulated: int
+    speeds: Mapping[str | None, float]
+    chosen: str
+
+
+def found(case: Case, seeds: Sequence[int], *, jobs: int) -> Iterator[Found]:
+    """Of both searches under every seed."""
+    simulator = Simulator(case.profile, case.judged, errors=forward_errors(case.profile))
+    known: dict[str, float] = {}
+
+    def judged(candidate: Candidate) -> float:
+        name = candidate.describe()
+        if name not in known:
+            degrees = {role: len(group) for role, group in candidate.groups.items()}
+            run = simulator.run(candidate.build(), degrees=degrees, ranks=candidate.ranks, seed=JUDGE_SEED)
+            known[name] = measure(run.timelines).figures.tokens_per_s
+        return known[name]
+
+    for seed in seeds:
+        for search in Search:
+            start_s = time.perf_counter()
+            plan = case.searched(search, seed, jobs=jobs)
+            seconds = time.perf_counter() - start_s
+            speeds: dict[str | None, float] = {None: judged(plan.chosen)}
+            speeds.update((name, judged(candidate)) for name, candidate in plan.candidates.items())
+            yield Found(search, seed, seconds, plan.num_simulated, speeds, plan.chosen.describe())
+
+
+def regrets(every: Sequence[Found]) -> Mapping[Search, Mapping[str | None, list[float]]]:
+    """By search and policy (None: the plan's choice), for each seed: share of speed behind the best that was found."""
+    best: dict[str | None, float] = defaultdict(float)
+    for one in every:
+        for name, speed in one.speeds.items():
+            best[name] = max(best[name], speed)
+    by_search: dict[Search, dict[str | None, list[float]]] = {search: defaultdict(list) for search in Search}
+    for one in every:
+        for name, speed in one.speeds.items():
+            by_search[one.search][name].append(1 - speed / best[name])
+    return by_search
+
+
+def main() -> None:
+    """A line for each search, and for each case what both give up."""
+    parser = argparse.ArgumentParser(prog="python -m tools.search_regret", description=__doc__)
+    parser.add_argument("cases", nargs="+", metavar="CASE")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--prompts", type=int, default=32, help="of a recorded trace: to search on, and to judge on")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where to add every search's figures, a line each")
+    options = parser.parse_args()
+    for name in options.cases:
+        every = []
+        for one in found(Case.of(name, num_prompts=options.prompts), options.seeds, jobs=options.jobs):
+            every.append(one)
+            say(
+                f"{name}: {one.search} seed {one.seed}: {one.seconds:.1f} s, {one.num_simulated} options, "
+                f"{one.speeds[None]:.1f} tokens/s by {one.chosen}"
+            )
+            if options.json:
+                with options.json.open("a") as file:
+                    speeds = {policy or "chosen": speed for policy, speed in one.speeds.items()}
+                    file.write(json.dumps({"case": name, **one._asdict(), "speeds": speeds}) + "\n")
+        for search, by_policy in regrets(every).items():
+            own, others = by_policy[None], [value for key, values in by_policy.items() if key for value in values]
+            say(
+                f"{name}: {search}: regret of the choice mean {fmean(own):.2%}, max {max(own):.2%}; "
+                f"of every policy's best mean {fmean(others):.2%}, max {max(others):.2%}"
+            )
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

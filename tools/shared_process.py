@@ -1,0 +1,107 @@
+"""Executor whose roles are threads of one process, each with its own stream of the GPU that they share.
+
+Two processes take turns on a GPU; two streams of one process run beside each other. No plan places roles so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Lock, Thread
+
+import torch
+
+from swiftspec.engine.process.fork_server_client import ForkServer
+from swiftspec.engine.process.pipes import PipeEnd, pipe
+from swiftspec.engine.process.placement import LocalExecutor
+from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.worker_handle import LocalWorker, Worker
+from swiftspec.engine.process.worker_main import obey
+from swiftspec.profiler.helper_processes import forkserver
+
+__all__ = ["ThreadExecutor", "own_stream"]
+
+_NUM_ROLES = 2
+
+
+class ThreadExecutor(LocalExecutor):
+    """This machine, with one process for every two workers that are started."""
+
+    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
+        super().__init__(folder, fork_server)
+        self._free: list[tuple[_Process, PipeEnd]] = []  # threads of a started process that have no role yet
+
+    def start(self, setup: Setup) -> Worker:
+        if not self._free:
+            device = "cpu" if setup.device == "cpu" else f"cuda:{setup.devices[0]}"
+            pipes = [pipe() for _ in range(_NUM_ROLES)]
+            process = forkserver().Process(target=_serve, args=([theirs for _, theirs in pipes], device), daemon=True)
+            process.start()
+            for _, theirs in pipes:
+                theirs.close()
+            self._free = [(_Process(process), ours) for ours, _ in pipes]
+        return LocalWorker(setup, *self._free.pop())
+
+
+@contextmanager
+def own_stream(device: str) -> Iterator[None]:
+    """Launch what this thread launches meanwhile on a stream that no other thread uses; nothing happens on a CPU.
+
+    device: `cpu` or `cuda:N`. Streams share its multiprocessors: torch makes each green context out of the whole
+    device, so that those of two threads would overlap.
+    """
+    if device == "cpu":
+        yield
+    else:
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            yield
+
+
+def _serve(connections: Sequence[Connection], device: str) -> None:
+    """Be the process: a thread for each connection. It ends when the launcher hangs up on one of them."""
+    torch.set_num_interop_threads(1)
+    loading = Lock()  # kernels are compiled once, and memory peaks one by one
+
+    def run(connection: Connection) -> None:
+        with own_stream(device):
+            obey(connection, loading=loading)
+
+    threads = [Thread(target=run, args=(connection,)) for connection in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class _Process:
+    """A process of multiprocessing's, as a `StartedProcess`."""
+
+    refusal = ""
+    has_started = True
+
+    def __init__(self, process: BaseProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.exitcode is not None
+
+    def attend(self) -> None:
+        pass
+
+    def exit_code(self, *, within_s: float) -> int | None:
+        self._process.join(within_s)
+        return self._process.exitcode
+
+    def await_end(self, *, within_s: float) -> bool:
+        return self.exit_code(within_s=within_s) is not None
+
+    def kill(self) -> None:
+        self._process.kill()
