@@ -18,6 +18,7 @@ __all__ = ["MODULES", "build"]
 # The package's own names, and the modules whose classes people read, fill or extend.
 MODULES: Final = (
     "swiftspec",
+    "swiftspec.artifacts.document",
     "swiftspec.artifacts.goal",
     "swiftspec.artifacts.latency",
     "swiftspec.artifacts.plan",

@@ -84,7 +84,7 @@ def test_devices_that_are_unknown_are_named() -> None:
 def test_a_pair_is_profiled_traced_planned_and_validated_in_eight_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The lines of a notebook, on a pair that is smaller than the bundled one."""
+    """The lines of a notebook, on a pair that is smaller than the bundled one, one core and fewer tokens."""
     pair = write_pair(tmp_path, architecture="llama", vocab_size=97)
     target, draft = (str(write_printable_tokenizer(directory)) for directory in pair)
     for name in ("trace", "validate"):
@@ -96,6 +96,8 @@ def test_a_pair_is_profiled_traced_planned_and_validated_in_eight_lines(
     for theirs, ours in (
         ('("demo/target", "demo/draft")', repr((target, draft))),
         ('swiftspec.__path__[0] + "/demo/prompts"', repr(str(tmp_path))),
+        ("swiftspec.profile(*pair", 'swiftspec.profile(*pair, num_devices=1, dtype="fp32"'),
+        ("swiftspec.trace(*pair, ", "swiftspec.trace(*pair, max_new_tokens=16, prompts="),
     ):
         assert theirs in code
         code = code.replace(theirs, ours)

@@ -303,8 +303,8 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
     Examples
     --------
     >>> metrics = swiftspec.measure(swiftspec.simulate("plan.json"))
-    >>> metrics.figures.tokens_per_round
-    2...
+    >>> metrics.figures.tokens_per_round > 1
+    True
     """
     if not timelines or any(not timeline.commits for timeline in timelines):
         raise ValueError("timelines are empty; at least one committed token each is needed")

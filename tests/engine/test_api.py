@@ -256,6 +256,12 @@ def test_a_start_that_is_cancelled_leaves_no_process(plan: Plan) -> None:
     assert threading.active_count() < 10
 
 
+def test_closing_again_does_nothing(plan: Plan) -> None:
+    engine = swiftspec.Engine(plan, policy="autoregressive")
+    engine.close()
+    engine.close()
+
+
 def test_leaving_an_engine_that_never_ran_is_clean(plan: Plan) -> None:
     asyncio.run(swiftspec.AsyncEngine(plan).__aexit__(None, None, None))
 
