@@ -84,7 +84,7 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """What can be had of this package, whether it is loaded yet or not."""
+    """Public names of this package, loaded or not."""
     return sorted({*globals(), *__all__})
 
 

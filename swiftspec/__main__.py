@@ -1,4 +1,4 @@
-"""The program `swiftspec`, also as `python -m swiftspec`: the command line, and its signals from the start."""
+"""Entry point of `swiftspec` and `python -m swiftspec`: the command line, with its signals handled from the start."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What ends a run through nobody's mistake: the command line shows it and exits with 3."""
+"""Errors that are not the user's: the command line prints them and exits with 3."""
 
 __all__ = ["EngineError"]
 

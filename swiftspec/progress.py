@@ -1,4 +1,4 @@
-"""How long work says how far it is: functions that take seconds accept `Stages`, and `silent` says nothing."""
+"""Progress reports: functions that take seconds accept `Stages`; `silent` says nothing."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -347,6 +347,12 @@ def test_no_room_is_allowed_what_it_has_no_use_for() -> None:
     assert {room: allowed - used[room] for room, allowed in ROOMS.items() if allowed - used[room]} == {}
 
 
+def test_the_map_of_the_rooms_names_them_all() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"[\w.]+", page.split("## The rooms")[1].split("```")[1]))
+    assert ROOMS.keys() - {"root", "__main__"} - drawn == set()
+
+
 def test_heavy_start_is_found_through_other_modules() -> None:
     texts = {
         "swiftspec": "",

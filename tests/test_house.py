@@ -1,5 +1,6 @@
 """The house rules a user notices: a light import, a quick help, and documents that agree with the files."""
 
+import ast
 import json
 import os
 import re
@@ -92,6 +93,14 @@ def cpu_s(code: str) -> float:
 def test_help_takes_little_more_than_its_library() -> None:
     assert "validate" in run_python(HELP).stdout
     assert min(cpu_s(HELP) for _ in range(3)) < 3 * min(cpu_s("import typer") for _ in range(3))
+
+
+def test_module_docstrings_begin_with_a_noun_or_an_imperative() -> None:
+    modules = (ROOT / "swiftspec").rglob("*.py")
+    first_lines = {path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in modules}
+    assert [
+        path for path, line in first_lines.items() if not line or re.match(r"(What|Which|How|Where|That)\b", line)
+    ] == []
 
 
 def test_public_names_can_be_completed() -> None:

@@ -1,4 +1,4 @@
-"""What a measurement ran on: the device and its clocks, the system, its packages and tools."""
+"""Environment of a measurement: the device and its clocks, the system, its packages and tools."""
 
 from __future__ import annotations
 

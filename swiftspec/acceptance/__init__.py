@@ -1,4 +1,4 @@
-"""Acceptance of pairs that cannot be run: how sure a draft is along a text, fitted to published figures."""
+"""Acceptance model of pairs that cannot be run, fitted to published figures."""
 
 from swiftspec.acceptance.fitting import Chain, Fit, Length, Observation, Ranks, fit_acceptance_model
 from swiftspec.acceptance.given import GivenAcceptance

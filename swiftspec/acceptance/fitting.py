@@ -1,4 +1,4 @@
-"""An acceptance model from published figures: least squares over what they identify, the prior for the rest."""
+"""Fit of an acceptance model to published figures: least squares for what they identify, a prior for the rest."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Acceptance as a user gives it, a rate or the rates by position that a server logs, and the model it calls for.
+"""Acceptance given by a user, as a rate or by position as servers log it, and the model that matches it.
 
 A server that drafts chains of k tokens counts how many it drafted and how many were accepted. vLLM logs the share of
 all drafted tokens that were accepted (`Avg Draft acceptance rate`), and for every position the share of chains that
@@ -98,7 +98,7 @@ class GivenAcceptance:
 
 
 def _at_rate(rate: float, num_draft_tokens: int) -> AcceptanceModel:
-    """That at which this share of all tokens drafted in chains is accepted."""
+    """The model at which this share of all tokens drafted in chains is accepted."""
 
     def missed(mean_logit: float) -> float:
         acceptance_model = PRIOR.model_copy(update={"mean_logit": mean_logit})

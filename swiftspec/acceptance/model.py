@@ -1,4 +1,4 @@
-"""How sure a draft is along a text, and what follows from that for chains and for trees of a fixed shape.
+"""Acceptance model: a draft's confidence along a text, and the acceptance of chains and static trees that follows.
 
 At every position the draft gives its first candidate a probability, and that candidate is the target's with that very
 probability: once its temperature is fitted, the bundled pair's draft is calibrated to 0.03 in every decile. The
@@ -124,7 +124,7 @@ def tree_acceptance(acceptance_model: AcceptanceModel, widths: Sequence[int]) ->
 
 
 def _hits(acceptance_model: AcceptanceModel, widths: Sequence[int]) -> _Floats:
-    """Whether a level holds the token: probability by position, level and text, array (T, levels, N)."""
+    """Probability that a level holds the token, by position, level and text: array (T, levels, N)."""
     by_position = _reference_logits(acceptance_model).T[:, None, :]
     hits = np.empty((by_position.shape[0], len(widths), by_position.shape[2]))
     first: _Floats
@@ -145,7 +145,7 @@ def _reference_logits(acceptance_model: AcceptanceModel) -> _Floats:
 
 @lru_cache(maxsize=8)  # a fit asks for the same noise again and again
 def _noise(correlation_length: float, num_texts: int, num_tokens: int, seed: int) -> tuple[_Floats, _Floats]:
-    """What a stretch shares and what is a token's own: two arrays (N, T) of mean 0 and variance 1.
+    """Noise that a stretch of text shares, and noise of single tokens: two arrays (N, T) of mean 0 and variance 1.
 
     Texts come in pairs whose shared parts are each other's mirror image and begin at evenly spaced quantiles: a dozen
     of them have the mean of many, which a dozen of independent ones would miss by a third of their spread.

@@ -1,4 +1,4 @@
-"""What acceptance model to plan a pair with: fitted to its own published figures, or to those of a pair that stands in.
+"""Choice of a pair's acceptance model: fitted to its own published figures, or to those of a proxy pair.
 
 A comparison of drafts must not be decided by which of them happens to have been published. So a target has one
 reference: its own published pairs or, where it has none, those of the target most like it, on one mix of data sets. The
@@ -184,7 +184,7 @@ class _Reference:
         return f"{' and '.join(dict.fromkeys(fit.to for fit in self._fits))} on {', '.join(self.datasets)}"
 
     def ranked_in(self, draft: ModelSpec) -> str:
-        """Which pair stands in for one with another draft, and what its size changes."""
+        """Proxy of a pair with another draft, and what the draft's size changes."""
         nearest = min(self.drafts, key=lambda name: abs(log(_num_parameters(name) / draft.num_parameters)))
         moved = self.at_size(draft.num_parameters).mean_logit - self.fitted(nearest).mean_logit
         return (
@@ -213,9 +213,9 @@ _FIELDS = tuple(AcceptanceModel.model_fields)
 
 
 def _unlikeness(name: str, target: Model) -> tuple[bool, bool, float]:
-    """How little a target with figures is like another: another one, of another family, how far off; least is best.
+    """Distance of a published target from another one: same model, same family, size; the least is the most similar.
 
-    How far is a sum of logarithms: of sizes; within a family of contexts, which tell generations of one size apart
+    Size is a sum of logarithms: of sizes; within a family of contexts, which tell generations of one size apart
     (Llama 3 and 3.1); and of a factor of two if all figures are of one narrow kind of text.
     """
     known = known_model(name)

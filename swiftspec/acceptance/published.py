@@ -18,7 +18,7 @@ _TABLE = Path(__file__).with_name("published.json")
 
 
 class Quantity(StrEnum):
-    """What the values of a record are."""
+    """Quantity that the values of a record measure."""
 
     CUMULATIVE_ACCEPTANCE = "cumulative_acceptance"  # by position: share of rounds that accepted so many tokens
     CUMULATIVE_RANK_ACCEPTANCE = "cumulative_rank_acceptance"  # by rank: token among the draft's first so many

@@ -1,4 +1,4 @@
-"""A trace from an acceptance model: what `swiftspec trace` would record, had the pair been run."""
+"""Synthesised trace of an acceptance model, like one that `swiftspec trace` would record."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,1 +1,1 @@
-"""What passes between the stages, as files: profiles, traces, plans, timelines, reports. No torch here."""
+"""Files that pass between the stages: profiles, traces, plans, timelines, reports. No torch here."""

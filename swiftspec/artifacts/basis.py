@@ -1,4 +1,4 @@
-"""The files that a plan was computed from, profile and trace, held to their SHA-256."""
+"""Profile and trace that a plan was computed from, checked against their SHA-256."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -37,7 +37,7 @@ def read_trace(plan: Plan, plan_path: Path) -> AcceptanceTrace:
 
 
 def files_of(plan: Plan, plan_path: Path) -> dict[str, Path | str]:
-    """What a plan rests on, by what to call it: files and model directories, which no output may overwrite."""
+    """Files and model directories that a plan rests on, by description; no output may overwrite them."""
     names = {"the plan's target": plan.target.model, "the plan's draft": plan.draft.model}
     files: dict[str, Path | str] = {
         "--plan": plan_path,
@@ -57,7 +57,7 @@ def candidate_of(plan: Plan, policy: str | None) -> Candidate:
 
 
 def path_of(basis: Basis, plan_path: Path) -> Path:
-    """Where a file lies that a plan was computed from."""
+    """Path of a file that a plan was computed from."""
     return plan_path.resolve().parent / basis.path
 
 

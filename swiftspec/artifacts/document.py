@@ -53,7 +53,7 @@ class Facts(BaseModel):
 
 
 class Origin(Facts):
-    """Where a file comes from."""
+    """Origin of a file: tool, versions, machine, date, command."""
 
     command: str
     created_utc: str
@@ -104,7 +104,7 @@ class Document(Facts):
         write_output(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """What a saved file holds."""
+        """The bytes of a saved file."""
         return self.to_json().encode() + b"\n"
 
     def to_json(self) -> str:

@@ -1,4 +1,4 @@
-"""Goal: what a plan is to be best at, and the limits that it has to keep to."""
+"""Goal of a plan: the objective to optimise and the limits to keep."""
 
 from enum import StrEnum
 from typing import Self

@@ -1,4 +1,4 @@
-"""Latency: a distribution of seconds, what it is composed of, and how it is known."""
+"""Latency: a distribution of seconds with its parts and its provenance."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -15,7 +15,7 @@ NUM_QUANTILES = 20
 
 
 class Provenance(StrEnum):
-    """How a latency is known, best first. A sum is as weak as the weakest of its parts."""
+    """Provenance of a latency, best first. A sum is as weak as the weakest of its parts."""
 
     MEASURED = "measured"
     PUBLISHED = "published"
@@ -53,7 +53,7 @@ class Latency(NamedTuple):
 
     @property
     def shares(self) -> dict[Provenance, float]:
-        """How much of the mean rests on what; 1 in all."""
+        """Shares of the mean by provenance; 1 in all."""
         total_s = sum(part.seconds for part in self.parts)
         if not total_s:
             return {self.provenance: 1.0}

@@ -1,4 +1,4 @@
-"""Plan: which policy, which shape, on which devices, what to expect of it, and what that rests on. No torch here."""
+"""Plan: the chosen policy, shape and devices, its predicted metrics, and the files behind it. No torch here."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class Basis(Facts):
 
 
 class Prediction(Facts):
-    """What the simulator expects of a candidate.
+    """Predicted metrics of a candidate.
 
     Where forwards have known errors all figures are averages over these. tokens_per_s_low, tokens_per_s_high: 95 %
     interval of the mean over prompts, known errors included. provenance: share of the predicted time that rests on
@@ -66,7 +66,7 @@ class Prediction(Facts):
     @field_validator("metrics")
     @classmethod
     def _has_a_speed(cls, metrics: Metrics) -> Metrics:
-        """What tokens cost, and how far a measurement is off, are shares of it."""
+        """Refuse a speed of 0: costs and errors are divided by it."""
         if metrics.figures.tokens_per_s <= 0:
             raise ValueError("expected figures.tokens_per_s above 0")
         return metrics
@@ -154,7 +154,7 @@ def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
 
 
 class Acceptance(Facts):
-    """Where the trace's acceptance comes from: `basis` is a sentence, `provenance` how well that is known.
+    """Source of the trace's acceptance: `basis` is a sentence, `provenance` says how well it is known.
 
     `warning`: that it is known on one narrow kind of text only; empty if it is not.
     """
@@ -165,7 +165,7 @@ class Acceptance(Facts):
 
 
 class GroupMemory(Facts):
-    """What each device of a group has room for, and what it holds, in bytes.
+    """Memory of each device of a group, in bytes: available and used.
 
     weights_bytes, kv_bytes: of every model that has a shard there. reserve_bytes: captured graphs and workspace.
     usable_bytes: of the device's memory, the share that a server may fill.
@@ -200,7 +200,7 @@ class Explored(Facts):
 
 
 class Sensitivity(Facts):
-    """What another assumption would do to the choice.
+    """Effect of another assumption on the choice.
 
     change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate, simulated as planned and as changed on the same
     few prompts, the ratio of which scales its prediction. best, best_tokens_per_s: the fastest of the chosen and its
@@ -377,7 +377,7 @@ class Plan(Document):
 
     @property
     def rejections(self) -> list[Rejection]:
-        """What was rejected by reason, most options first: policies that share a reason are together."""
+        """Rejected options by reason, most options first: policies that share a reason are together."""
         reasons: dict[str, Counter[str]] = {}
         for text, count in self.rejected.items():
             policy, _, rest = text.partition(": ")

@@ -1,4 +1,4 @@
-"""Planned: a plan with the profile and the trace that it rests on, made, saved and loaded as one."""
+"""Planned: a plan together with its profile and trace; made, saved and loaded as one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -95,7 +95,7 @@ class StepPoint(_Measured):
 
 
 class HostPoint(_Measured):
-    """What a role's process spends around an effect of this phase, its forward excluded, at this many rows.
+    """Host time of a role's process around an effect of this phase, its forward excluded, at this many rows.
 
     For `wait` it is the channel's hop: peer's send ended to message in hand. For `arrive` it is by how much a message
     delays the process that computes when it arrives.
@@ -106,7 +106,7 @@ class HostPoint(_Measured):
 
 
 class Collective(Facts):
-    """Which all-reduce a role's composed steps use at a degree, and what the other implementations would cost.
+    """All-reduce that a role's composed steps use at a degree, and the cost of the other implementations.
 
     seconds: of one all-reduce of a verification's (an expansion's) activations, by implementation. ranks: as in
     `StepPoint`.

@@ -42,12 +42,12 @@ class PolicyReport(Facts):
 
     @property
     def retraced_error(self) -> Figures | None:
-        """What remains when the difference between traced and measured texts is taken out as well: the simulator's."""
+        """Error that remains when machine and text are both accounted for: the simulator's."""
         return None if self.retraced is None else relative_error(self.retraced, self.measured)
 
 
 class Drift(Facts):
-    """How many times as long forwards of one kind took while the policies were measured, against the profile."""
+    """Latency drift of forwards of one kind: time while the policies were measured, over time in the profile."""
 
     role: str
     phase: str

@@ -1,4 +1,4 @@
-"""Step and host latencies between and beyond what is known of them: arrays alone, soon copied to other processes."""
+"""Step and host latencies, interpolated and extrapolated. Plain arrays, quick to copy to other processes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ class StepGrid:
 
     @property
     def part_names(self) -> set[str]:
-        """What its steps are composed of, if they are."""
+        """Names of the parts that its steps are composed of, if they are."""
         return {name for name, _ in self._kinds}
 
     @property
@@ -189,7 +189,7 @@ class HostGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """What a profile says about times, without the facts beside them. `peers_interfere`: as in `Profile`."""
+    """Latencies of a profile without its other facts. `peers_interfere`: as in `Profile`."""
 
     steps: Mapping[StepTable, StepGrid]
     host: Mapping[Phase, HostGrid]

@@ -1,4 +1,4 @@
-"""Timeline: what each role did when. Both drivers emit it, in the same words; metrics are functions of it alone."""
+"""Timeline: spans of what each role did, and their metrics. Simulator and engine emit the same kind."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ __all__ = ["COMPUTING", "DRAFTING", "Excerpt", "Figures", "Metrics", "Phase", "S
 
 
 class Phase(StrEnum):
-    """What a role is doing; the same names simulated and measured. A poll that finds nothing is no span."""
+    """Phase of a span; the same names simulated and measured. A poll that finds nothing is no span."""
 
     PREFILL = "prefill"
     EXPAND = "expand"  # one draft forward
@@ -106,12 +106,12 @@ class Timeline:
 
     @property
     def verifications_s(self) -> list[float]:
-        """When each began."""
+        """Start of each verification."""
         return [span.start_s for span in self.phase(Phase.VERIFY, Phase.EXIT)]
 
     @property
     def commits(self) -> list[Span]:
-        """When tokens reached the user."""
+        """Times at which tokens reached the user, and how many."""
         return self.phase(Phase.COMMIT)
 
     @property
@@ -213,7 +213,7 @@ class Totals:
 
 
 class Figures(Facts):
-    """What is predicted, measured and compared."""
+    """Metrics of timelines, predicted, measured and compared."""
 
     tokens_per_s: float
     round_s: Spread

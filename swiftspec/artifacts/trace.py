@@ -1,4 +1,4 @@
-"""AcceptanceTrace: how a real draft ranks a real target's own output. Recorded once, replayed by the simulator."""
+"""AcceptanceTrace: a draft's ranking of the target's own output. Recorded once, replayed by the simulator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -138,7 +138,7 @@ class AcceptanceTrace:
         write_output(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """What a saved file holds."""
+        """The bytes of a saved file."""
         about = _About(
             origin=self.origin,
             source=self.source,
@@ -189,7 +189,7 @@ class _PromptFacts(Facts):
 
 
 class _About(Document):
-    """What the file says beside its arrays."""
+    """Facts of the file other than its arrays."""
 
     schema_name: ClassVar[str] = "swiftspec.acceptance-trace"
     schema_version: ClassVar[int] = 2

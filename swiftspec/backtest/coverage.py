@@ -1,4 +1,4 @@
-"""How often published figures lie in the intervals that predictions state: 90 % of them should.
+"""Coverage of published figures by the predicted intervals: 90 % of them should lie inside.
 
 A row's interval is its prediction, made without the row where anything was fitted to it, times what known errors allow.
 These are root mean squares over sources of each source's own, so that one source with many rows does not speak for all;

@@ -1,4 +1,4 @@
-"""What a backtest prints: predicted beside published, and the constants that were fitted on the way."""
+"""Rows of a backtest: predicted beside published, and the constants that were fitted on the way."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

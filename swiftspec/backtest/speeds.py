@@ -1,4 +1,4 @@
-"""How fast a policy would decode, of a pair that cannot be run on devices that are not at hand."""
+"""Predicted speed of a policy for a pair and devices that are not here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

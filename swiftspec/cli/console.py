@@ -1,4 +1,4 @@
-"""What the user sees: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
+"""Console output: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
 progress, notes and errors to stderr.
 
 Much of it was written by others: models, prompts, files, other nodes. So no control character reaches a terminal, see

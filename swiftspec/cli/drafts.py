@@ -1,4 +1,4 @@
-"""Which draft: the one plan where one is named, and a plan for each and the best of them where several are."""
+"""Choice of a draft: one plan where one is named, else a plan for each and the best of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

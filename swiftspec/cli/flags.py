@@ -103,7 +103,7 @@ ProfileDtype = Annotated[str | None, typer.Option(help="The profile's if not giv
 Repeats = Annotated[int, typer.Option(min=1, help="Repetitions; speeds are their medians.")]
 Ranks = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Only groups of so many processes, where they divide; all if not given."),
+    typer.Option(min=1, metavar="N", help="Only groups of N processes, where N divides the group. Default: all."),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most so many prompts, spread over the file.")]
 AcceptanceMethod = Annotated[

@@ -1,4 +1,4 @@
-"""What a plan is to be best at, and its limits, from flags."""
+"""Goal of a plan, and its limits, from flags."""
 
 import math
 import re

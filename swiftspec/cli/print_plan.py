@@ -1,4 +1,4 @@
-"""How a plan is printed."""
+"""Printing of a plan."""
 
 from swiftspec.artifacts.plan import Objective, Plan, Rejection, cost_per_million
 from swiftspec.cli import console
@@ -49,7 +49,8 @@ def show_plan(made: Plan) -> None:
     if errors := known_errors(made):
         console.paragraph(f"Predictions: {errors}")
     if Role.DRAFT in made.chosen.groups:
-        console.paragraph(f"A draft that is silent for {milliseconds(made.chosen.patience_s)} ms is gone on without")
+        patience_ms = milliseconds(made.chosen.patience_s)
+        console.paragraph(f"If the draft sends nothing for {patience_ms} ms, the target goes on without it")
     _show_machine(made)
     _show_sensitivities(made)
     _show_rejections(made)

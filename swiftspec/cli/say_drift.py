@@ -1,4 +1,4 @@
-"""How text and machine differ from what was traced and profiled, in sentences; and regret, where they allow it."""
+"""Sentences about how text and machine differ from those traced and profiled; and regret, where they allow it."""
 
 from statistics import median
 

@@ -1,4 +1,4 @@
-"""What a misused flag is told: flag, value and what was expected, as everywhere else."""
+"""Errors of misused flags: flag, value and what was expected."""
 
 from __future__ import annotations  # older releases of typer do not have the exception that is only named here
 

@@ -1,4 +1,4 @@
-"""A Profile of a pair on a machine that is not at hand: every forward composed, at every TP degree."""
+"""Profile of a pair on hardware that is not here: every forward composed, at every TP degree."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""How the constants of composition follow from op tables; those of engines follow from serving points, in backtest."""
+"""Fit of the constants of composition to op tables; those of engines are fitted to serving points, in backtest."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""What one operation of a forward takes on a device: the seam between composition and whatever is known of kernels."""
+"""Latency of one operation on a device: the interface between composition and sources of kernel latencies."""
 
 from typing import NamedTuple, Protocol
 

@@ -1,4 +1,4 @@
-"""What there is to compute on. Torch, which takes seconds to load, only where somebody asks for more than cores."""
+"""Device discovery on this machine; imports torch only when GPUs are asked for."""
 
 from __future__ import annotations
 

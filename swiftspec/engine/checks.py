@@ -1,4 +1,4 @@
-"""What must be true before processes are started for a plan, or a request is sent to them. Each rule once."""
+"""Checks before processes are started for a plan, or a request is sent to them. Each rule once."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _check_header(member: IO[bytes], size: int) -> None:
 
 
 def archive_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """What a compressed .npz file of these arrays holds."""
+    """The bytes of a compressed .npz file of these arrays."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **dict[str, Any](arrays))
     return buffer.getvalue()

@@ -44,7 +44,7 @@ def shown(value: object) -> str:
 
 
 def brief(error: BaseException) -> str:
-    """What an error of a library says, which may quote a whole file."""
+    """A library's error on one line, cut short: it may quote a whole file."""
     text = " ".join(str(error).split())
     return text if len(text) <= _BRIEF_CHARACTERS else text[: _BRIEF_CHARACTERS - 3] + "..."
 

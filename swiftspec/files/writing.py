@@ -23,7 +23,7 @@ _NUMBER = re.compile("[0-9]{1,9}")  # of a descriptor
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the bytes of an output go.
+    """Destination of an output's bytes.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Destination:
 
 
 def locate(path: Path) -> Destination:
-    """What a path named for an output stands for. OSError where that cannot be found out, as in a loop of links."""
+    """Destination of a path named for an output. OSError where it cannot be found out, as in a loop of links."""
     if path == Path("-"):
         return Destination(path, STDOUT, None)
     if (descriptor := _descriptor(path)) is not None:

@@ -1,4 +1,4 @@
-"""What the matrix products of few rows share: their tiling, their workspace, their ends.
+"""Parts shared by the matrix products of few rows: tiling, workspace, epilogues.
 
 R rows, N outputs (rows of the weight), K inputs. Every program streams BLOCK_N rows of the weight over a part of K;
 where `split_k` programs share an output tile, the last to arrive adds what all of them left in fp32, in a fixed order:
@@ -52,7 +52,7 @@ def _is_power_of_2(value: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileConfig:
-    """How a product is divided.
+    """Tiling of a product.
 
     block_n, block_k   weight rows and inputs of one tile; powers of 2 from 16
     split_k            programs that share the inputs of one output tile, at most 16

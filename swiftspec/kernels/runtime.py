@@ -1,4 +1,4 @@
-"""What every kernel file shares: is this the interpreter, products that it gets right, checks of arguments, errors.
+"""Helpers of every kernel file: interpreter detection, exact products, argument checks, errors.
 
 Triton decides between compiler and interpreter when a kernel is decorated, so TRITON_INTERPRET counts at import.
 """

@@ -1,4 +1,4 @@
-"""How the layers of a model are divided: into groups for layer-parallel forwards, into halves for early exits."""
+"""Division of a model's layers: into groups for layer-parallel forwards, into halves for early exits."""
 
 from collections.abc import Sequence
 from typing import TypeVar

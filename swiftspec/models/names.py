@@ -1,4 +1,4 @@
-"""Names of models and devices as people write them, and what to say of a name that is not in a table."""
+"""Names of models and devices as people write them, and suggestions for unknown ones."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What weights weigh: quantisation of the layers' matrices; embeddings, head, norms and biases stay in bf16."""
+"""Size of quantised weights: matrices of the layers; embeddings, head, norms and biases stay in bf16."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A device's share of a model under tensor parallelism: one definition for what it costs and for what it holds."""
+"""Shard of a model under tensor parallelism: one definition for its cost and for its weights."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """What one rank holds of a model.
+    """One rank's share of a model.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
 
 
 def shard_of(spec: ModelSpec, degree: int, rank: int) -> Shard:
-    """What rank `rank` of `degree` holds: all heads, neurons and tokens are with some rank, each query head with one.
+    """Share of rank `rank` of `degree`: all heads, neurons and tokens are with some rank, each query head with one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Where simulations run: this machine's cores, or an existing Dask or Ray cluster, through joblib."""
+"""Backends of simulations: this machine's cores, or an existing Dask or Ray cluster, through joblib."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Which outcome wins, and how sure that is: bootstrap over prompts, ties to the simpler option. No simulation here."""
+"""Choice among outcomes and its certainty: bootstrap over prompts, ties to the simpler option. No simulation."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which numbers of devices may divide a model: those that the user allows, and those that a serving engine can run."""
+"""Numbers of devices that may divide a model, as the user and the serving engine allow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a trace says about a draft that a policy's shape may hold: not searched for, but fitted."""
+"""Fit of a policy's draft parameters to a trace, instead of a search for them."""
 
 import numpy as np
 from scipy.optimize import minimize_scalar

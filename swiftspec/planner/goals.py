@@ -1,4 +1,4 @@
-"""How good an outcome is for what was asked: one number, the higher the better, whatever the objective; and limits."""
+"""Score of an outcome for a goal: one number, the higher the better, whatever the objective; and the limits."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a prediction may be off by before it is compared with any measurement: known errors of its inputs."""
+"""Known errors of a prediction's inputs, before any comparison with a measurement."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,4 +1,4 @@
-"""What fits: weights, KV and workspace of every device against its memory. No simulation here."""
+"""Memory of every device against its weights, KV and workspace. No simulation here."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

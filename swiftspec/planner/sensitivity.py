@@ -1,4 +1,4 @@
-"""What would change the choice: it and its rivals again, on a few prompts, with one assumption changed."""
+"""Sensitivity of the choice: it and its rivals again, on a few prompts, with one assumption changed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a planner may choose from: every policy's shapes on every placement, and what of that a profile can price."""
+"""Search space of a planner: every policy's shapes on every placement that a profile can price."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What short simulations of some shapes and splits say of all of them: main effects. No simulation here.
+"""Main effects of shapes and splits, estimated from short simulations of some. No simulation here.
 
 A few dozen rounds tell two shapes 5 % apart by luck as often as not. But every value of every field was tried with many
 others, so that its effect, taken over all of these, is known better than any one option: logarithms of what closed

@@ -1,4 +1,4 @@
-"""What a policy is to a driver and to the planner."""
+"""Interface of a policy: the programs that drivers run, and the shapes that the planner searches."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -15,7 +15,7 @@ Value = int | float | tuple[float, ...]  # what a shape's field may hold
 
 
 class Layout(StrEnum):
-    """Which models a policy needs, and where."""
+    """Models a policy needs, and their placement."""
 
     TARGET_ONLY = "target-only"
     COLOCATED = "co-located"  # one program; both models on the same devices, in turn

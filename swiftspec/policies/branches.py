@@ -1,4 +1,4 @@
-"""Continuations prepared for the outcomes of a verification: what SSD and Mirror-SD share.
+"""Continuations prepared for the possible outcomes of a verification; shared by SSD and Mirror-SD.
 
 An outcome is a number k of accepted tokens and the token that follows them. The target verifies a chain; meanwhile the
 draft rolls out the next chain for each outcome it was told to, all of them in the same forwards.

@@ -120,7 +120,7 @@ def _is_chain(message: Message, most_tokens: int) -> TypeGuard[Subtree]:
 
 
 class _Group:
-    """What the draft knows of a target group: the last chain it was given, and whether that is still unanswered."""
+    """State of a target group as the draft knows it: the last chain it was given, and whether that is unanswered."""
 
     def __init__(self, position: int) -> None:
         self.position = position  # of the chain's first token; the text before it is in the group's prefix
@@ -129,7 +129,7 @@ class _Group:
         self.num_quiet = 0  # commits since it was sent anything
 
     def has_seen(self, text: Sequence[int]) -> int:
-        """How many tokens of `text`, its last one excluded, the group has in its cache."""
+        """Number of tokens of `text`, its last one excluded, that the group has in its cache."""
         num_seen = self.position
         for token, seen in zip(text[self.position : -1], self.chain, strict=False):
             if token != seen:

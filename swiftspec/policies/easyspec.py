@@ -1,4 +1,4 @@
-"""EasySpec (NeurIPS 2025, arXiv 2502.02493): drafting in fewer steps by running layers on the same input.
+"""EasySpec (NeurIPS 2025, arXiv 2502.02493): faster drafting by running groups of layers on the same input.
 
 Drafting and verification take turns on the target's devices. A round begins with one exact forward over the tokens
 that were verified last: their approximate KV was thrown away, and its answer is the draft tree's first level. The

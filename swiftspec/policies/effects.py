@@ -68,7 +68,7 @@ class Stop(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Target to draft: what we were at is over; how much of the text do you hold? (See `recovery`.)"""
+    """Target to draft: abandon this exchange and report how many tokens of the request you have. (See `recovery`.)"""
 
 
 class ProbeReply(NamedTuple):
@@ -244,7 +244,7 @@ def clock() -> Step[float]:
 
 
 def as_verdict(message: Message) -> Verdict | Stop:
-    """What a target may say. PeerError for anything else."""
+    """The message, if a target may send it to a draft. PeerError for anything else."""
     if not isinstance(message, Verdict | Stop):
         raise PeerError(f"expected a verdict, got {message!r}")
     return message

@@ -1,4 +1,4 @@
-"""Mirror-SD (arXiv 2510.13161): the target's own middle layer says which outcomes to draft for.
+"""Mirror-SD (arXiv 2510.13161): outcomes to draft for, taken from the target's own middle layer.
 
 The target verifies a chain of K tokens in two halves. What the first half would say at each position, its `guesses`
 best tokens, goes to the draft; while the target runs the other half, the draft rolls out the next chain after each of

@@ -58,7 +58,7 @@ class PromptLookup(TargetOnly):
 
 
 class Lookup:
-    """What followed the last occurrence of any few tokens."""
+    """Index of the text's last occurrences of token n-grams, and of what followed them."""
 
     def __init__(self, longest_match: int) -> None:
         self._longest = longest_match

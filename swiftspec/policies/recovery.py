@@ -1,4 +1,4 @@
-"""Going on without a lost peer, and with it again: what every disaggregated policy does, written once.
+"""Recovery from a lost peer: the target goes on without its draft and takes it back. For all disaggregated policies.
 
 A role's programs run inside of these, which relay their effects and so know the text and what of it the cache holds.
 The target waits for its draft for `patience_s` and no longer. Then, or when what came makes no sense, it abandons the
@@ -64,7 +64,7 @@ class Recoverable(Protocol):
 
     @property
     def num_losses(self) -> int:
-        """How often it has lost its peer."""
+        """Number of times that this role has lost its peer."""
 
     def run(self) -> Program:
         """The program, for a driver whose caches are empty."""
@@ -139,7 +139,7 @@ class _Relay:
         return False
 
     def _prefill(self, effect: Prefill) -> Step[int | None]:
-        """What the prefix lacks of these tokens, the first of the text."""
+        """Prefill the tokens, the first of the text, that the prefix lacks."""
         position, self._num_cached = self._num_cached, max(self._num_cached, len(effect.tokens))
         if position >= len(effect.tokens):
             return None

@@ -79,7 +79,7 @@ class Ssd(Shape):
 
 @cache
 def fan_out(num_draft_tokens: int, branches: int, acceptance: float) -> tuple[int, ...]:
-    """How many tokens to prepare after 0, 1, ... K accepted ones; at least one each, `branches` in all."""
+    """Numbers of tokens to prepare after 0, 1, ... K accepted ones; at least one each, `branches` in all."""
     power = 1 / (1 + _MISS_EXPONENT)
     weights = [acceptance ** (k * power) for k in range(num_draft_tokens + 1)]
     weights[-1] *= (1 - acceptance) ** -power

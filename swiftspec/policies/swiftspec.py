@@ -92,7 +92,7 @@ class SwiftSpec(Shape):
         return self.tree_capacity
 
     def best(self, tree: TokenTree) -> Subtree:
-        """What to verify."""
+        """The best subtree to verify."""
         return tree.best(self.verify_rows, least_probability=self.least_probability)
 
     def is_worth_sending(self, subtree: Subtree, tree: TokenTree) -> bool:

@@ -1,4 +1,4 @@
-"""What policies share: expansion, following the target's choices, the target's half of a round."""
+"""Steps that policies share: expansion, following the target's choices, the target's half of a round."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,7 +55,7 @@ def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], t
 
 
 def below(subtree: Subtree, tokens: Sequence[int]) -> Subtree:
-    """What is left of a subtree once `tokens` behind its root are verified: the last of them, and its descendants.
+    """The rest of a subtree once `tokens` after its root are verified: the last of them, and its descendants.
 
     That token alone where `tokens` leave the subtree.
     """

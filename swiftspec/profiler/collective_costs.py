@@ -1,4 +1,4 @@
-"""What the ranks of a TP group on a CPU cost each other: sums, gathers and notes between the layers of a forward.
+"""Cost of collectives between the ranks of a TP group on a CPU: sums, gathers and step commands.
 
 A collective in a tight loop finds its ranks awake and in step, and one whose ranks have just computed does not. So a
 forward is imitated, products of a shard's sizes with the TP group's own collectives between them, and timed as a whole:

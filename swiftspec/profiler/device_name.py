@@ -1,4 +1,4 @@
-"""What there is to measure on."""
+"""Name of the device that is measured."""
 
 import torch
 

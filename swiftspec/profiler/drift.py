@@ -1,4 +1,4 @@
-"""How a machine has changed since it was profiled: brief sweeps on engines that are open for something else."""
+"""Latency drift of a machine since it was profiled: brief sweeps on engines that are open for something else."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a profile measures on cores: row counts, contexts, how often, and the policies that are run for host costs."""
+"""Grid of a CPU profile: row counts, contexts, repetitions, and the policies that are run for host costs."""
 
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.easyspec import EasySpec

@@ -1,4 +1,4 @@
-"""What passes around forwards, from timelines: thinking, sends, hops, what a message costs a busy receiver."""
+"""Host costs from timelines: time between forwards, sends, hops, and messages that reach a busy receiver."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

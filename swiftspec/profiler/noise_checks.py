@@ -1,4 +1,4 @@
-"""What measurements say against themselves: times that fall as work grows, that scatter, or that cannot be."""
+"""Plausibility checks of measurements: times that fall as work grows, that scatter, or that cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a call takes on a device when its arguments come from memory, as weights do, not from a cache."""
+"""Timer of calls whose arguments come from memory, as weights do, not from a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, as rows of pytest-benchmark and as a table at the end of pytest's output."""
+"""Rows of measurements for pytest-benchmark, and the table at the end of pytest's output."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any

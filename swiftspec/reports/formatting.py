@@ -1,4 +1,4 @@
-"""How figures are put into words: milliseconds, percentages and speeds exist only here and on the way out."""
+"""Formatting of figures as text: milliseconds, percentages and speeds exist only here and on the way out."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Closed-form bounds: limits on tokens per round and on rounds that are known without simulating."""
+"""Closed forms of speeds, known without simulating."""
 
 import math
 from collections.abc import Sequence

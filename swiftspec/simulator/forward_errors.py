@@ -1,4 +1,4 @@
-"""How far forwards may be from what a profile says: known relative errors, and scale factors drawn from them.
+"""Known relative errors of a profile's forwards, and scale factors drawn from them.
 
 Forwards that are composed of op tables are known to a few percent; those that were measured where they will run are as
 long as measured, spread included. A search that takes composed forwards for exact prefers options that just fit: a

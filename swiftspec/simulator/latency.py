@@ -1,4 +1,4 @@
-"""What an effect costs: latencies of a Profile, drawn and counted. No SimPy and no policy here; no torch.
+"""Latency of each effect, drawn from a Profile and added up by provenance. No SimPy, policy or torch here.
 
 A forward costs one of the quantiles of `Profile.step`, drawn with equal chances, so that its mean is the measured mean.
 Host time comes from `Profile.host_latency`: in front of a forward it is what the program thinks and the driver prepares
@@ -24,7 +24,7 @@ _FREE = Latency((0.0,), Provenance.ASSUMED)
 
 
 class LatencyDraw(NamedTuple):
-    """What a charged latency is drawn from, and where which share of its seconds is added up."""
+    """Distribution that a charged latency is drawn from, and the account that each share of its seconds goes to."""
 
     quantiles_s: tuple[float, ...]
     shares: tuple[tuple[Provenance, float], ...]

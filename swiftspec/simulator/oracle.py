@@ -1,4 +1,4 @@
-"""What the models would answer: an AcceptanceTrace replayed on the target's path, positions nearby off it.
+"""Answers of the simulated models: an AcceptanceTrace replayed on the target's path, nearby positions off it.
 
 The oracle mirrors each role's cache to know which tree slots lie on the path. No clock, no SimPy and no torch here.
 """
@@ -71,7 +71,7 @@ class SimulatedKVCache:
         self.prefix_length += num_tokens
 
     def look(self, rows: Sequence[Row]) -> list[bool]:
-        """What `append` will answer."""
+        """The answer that `append` will give."""
         before = self._num_slots, self._slots_on_path
         answers = self.append(rows)
         self._num_slots, self._slots_on_path = before
@@ -156,7 +156,7 @@ class TraceOracle:
         return self._guesses(rows, on_path, num_candidates, Guesser.FUZZY if fuzzy else Guesser.DRAFT)
 
     def exit(self, rows: Sequence[Row], num_candidates: int) -> tuple[Candidates, ...]:
-        """What the first half of the target guesses per row; `target` of the same rows must follow."""
+        """Guesses of the first half of the target, per row; `target` of the same rows must follow."""
         on_path = self._mirrors[Role.TARGET].look(rows)
         return self._guesses(rows, on_path, num_candidates, Guesser.EXIT)
 

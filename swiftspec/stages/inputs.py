@@ -1,4 +1,4 @@
-"""What stages take in several forms: prompts as texts or a file, a plan as an object or a file."""
+"""Inputs of stages in several forms: prompts as texts or a file, a plan as an object or a file."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Predictions compared with what was measured."""
+"""Comparison of predictions with measurements."""

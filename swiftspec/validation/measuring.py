@@ -1,4 +1,4 @@
-"""Measures the policies of a plan on this machine, and reports predicted beside measured."""
+"""Measurement of a plan's policies on this machine, and the report of predicted and measured."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Predictions made again: from the machine as it was while policies were measured, and from the measured texts."""
+"""Repeated predictions: with the latencies measured during validation, and with a trace of the measured texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""(Plan, measured timelines per policy) -> Report. A pure function of its arguments: no engine, no file, no clock."""
+"""Report from a plan and measured timelines per policy. A pure function: no engine, no file, no clock."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ _Z95 = statistics.NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one policy did with the prompts.
+    """Measured timelines of one policy on the prompts.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def _policy_report(
 
 
 def _error_margin(prediction: Prediction, repeats: Sequence[Sequence[Timeline]]) -> float | None:
-    """What other prompts would change the relative error by, at 95 %: predicted and measured speed vary independently.
+    """95 % margin of the relative error over the choice of prompts; predicted and measured speed vary independently.
 
     The measured speed is a ratio of sums over prompts, whose standard error is that of its residuals (Cochran, Sampling
     Techniques, 6.4).

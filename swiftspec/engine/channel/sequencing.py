@@ -1,4 +1,4 @@
-"""Which of a peer's messages still count. Numbers alone: no socket, no clock.
+"""Message sequencing: which of a peer's messages still count. No socket, no clock.
 
 A message carries its request's number, an attempt and a sequence number. An attempt is one exchange: from its
 opening until a message is missing, or makes no sense, or the leading end opens the next one. Nothing is delivered out

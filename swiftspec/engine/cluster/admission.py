@@ -1,4 +1,4 @@
-"""What node 0 may ask of another node: processes for that node's own plan, within its own folder and address."""
+"""Requests that a node accepts from node 0: processes for its own plan, within its own folder and address."""
 
 import re
 import stat

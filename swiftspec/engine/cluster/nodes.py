@@ -171,7 +171,7 @@ class RemoteWorker:
 
 
 class ClusterExecutor:
-    """Where an engine's processes run that is spread over nodes; an `Executor`.
+    """Executor that places an engine's processes on several nodes.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ _Port = Annotated[int, Field(ge=PORTS.start, lt=PORTS.stop)]
 
 
 class NodeFacts(Facts):
-    """What a node says of itself.
+    """Facts that a node announces about itself.
 
     plan_sha256: of its plan file. address: of its interface towards node 0. folder: for sockets and meeting places
     that stay on the node. host: nodes that are processes of one machine have the same. num_devices: of the machine, of

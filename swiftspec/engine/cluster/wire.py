@@ -1,4 +1,4 @@
-"""What nodes say to each other, as bytes: `kind worker {json}`. Policies go by name; nothing here can name code."""
+"""Messages between nodes, as bytes: `kind worker {json}`. Policies go by name; nothing here can name code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

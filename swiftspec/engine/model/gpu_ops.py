@@ -1,4 +1,4 @@
-"""What a forward on static buffers is made of: operations with one signature and two makes, plain torch or Triton.
+"""Operations of a forward on static buffers, each implemented in plain torch and in Triton.
 
 Shapes are those of the kernels' files, which are imported when they are asked for: the decoder of CPUs needs no Triton.
 

@@ -1,4 +1,4 @@
-"""What a step is told, at fixed places on the device, and what it answers: each copied in one piece.
+"""Input and output of a step at fixed addresses on the device, each copied in one piece.
 
 B rows of the largest capture size, W words of ancestors per row, K tree slots.
 """

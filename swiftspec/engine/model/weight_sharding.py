@@ -1,4 +1,4 @@
-"""Which part of each weight a rank holds: rows or columns of its heads, neurons and tokens, zeros where it has padding.
+"""Weight sharding: a rank's rows or columns of each weight, by heads, neurons and tokens, zero where padded.
 
 Norms are the same on all ranks. So is the embedding: it is looked up and never multiplied, and were it divided, every
 forward would begin with one more sum over the ranks.

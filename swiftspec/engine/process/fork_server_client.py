@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 0.05
 
 
 class ForkServer:
-    """Where launchers, of whatever threads, have their processes started. Nothing runs before the first `start`.
+    """Client of the fork server for launchers in any thread. Nothing runs before the first `start`.
 
     Nothing here waits for the fork server. One that has died, or does not answer, is replaced at the next `start`.
     """

@@ -1,4 +1,4 @@
-"""What the kernel does for processes whose parent ends: the only way to reach one that is stopped. Linux only."""
+"""Signals from the kernel when a parent process ends: the only way to reach a stopped child. Linux only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process of the engine runs where: devices, checked, and the TP groups of processes that share them."""
+"""Placement of the engine's processes: checked devices, and the TP groups of the processes on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Executor(Protocol):
-    """Where an engine's processes run, and how they reach each other."""
+    """Backend that places an engine's processes and tells them how to reach each other."""
 
     def num_devices(self, device: Device) -> int:
         """How many devices of a kind there are."""

@@ -1,4 +1,4 @@
-"""What the launcher and a process of the engine say to each other."""
+"""Messages between the launcher and the engine's processes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["Command", "Committed", "Failed", "Finished", "Generate", "Ready", "R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a process is.
+    """Setup of a worker process.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How long another process has been silent, and how often one that died may be started again. Tests pass a clock."""
+"""Silence of another process, and a budget of restarts for one that died. Tests pass a clock."""
 
 from __future__ import annotations
 

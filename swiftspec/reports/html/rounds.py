@@ -1,4 +1,4 @@
-"""Where a round's time goes: what each process did from the first verification on, per round, forwards by operation."""
+"""Time of a round by process: what each did from the first verification on, and its forwards by operation."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby

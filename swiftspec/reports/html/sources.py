@@ -1,4 +1,4 @@
-"""Where the numbers of a report come from: a numbered note per kind of source, cited beside titles and figures."""
+"""Sources of a report's numbers: a numbered note per kind of source, cited beside titles and figures."""
 
 from collections import Counter
 from enum import StrEnum
