@@ -1,8 +1,7 @@
 """The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
 
-Exit codes: 0, 2 for a mistake of the user's (one sentence on stderr), 3 where a process of the engine died, 130 for
-Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 1 for a pipe whose reader has gone. Anything else is our bug and comes with a
-traceback.
+Exit codes: 0; 2 for a mistake of the user's (one sentence on stderr); 3 if a process of the engine died; 130 for
+Ctrl-C; 143 for SIGTERM; 129 for SIGHUP; 1 for a closed pipe. Anything else is a bug of ours and prints a traceback.
 """
 
 import errno
@@ -37,7 +36,7 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit code. Meanwhile SIGTERM and SIGHUP end it as Ctrl-C does."""
+    """Run one verb and return its exit code. While it runs, SIGTERM and SIGHUP end it as Ctrl-C does."""
     console.begin()
     if sys.stdout is None:
         console.error("stdout is closed; expected it open, or redirected to /dev/null")
@@ -63,11 +62,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _sentence(error: Exception) -> object:
-    """What went wrong, and with which file or stream."""
+    """The error's message, naming the file or stream if there is one."""
     if not isinstance(error, OSError):
         return in_flags(str(error)) if isinstance(error, ValueError) else error
     if error.filename is None and error.errno in _WRITING:
-        # Whatever else is written names itself; the parser's help does not.
+        # Every other output's error names its file; that of the parser's help does not.
         console.abandon_stdout()
         return f"stdout: cannot be written ({error.strerror})"
     return f"{error.filename}: {error.strerror}" if error.filename else error
@@ -94,7 +93,7 @@ def _root(
     """Plan, run and validate low-latency LLM decoding.
 
     profile -> trace -> plan -> run -> validate. Each writes a file for the next; every number says what it rests on.
-    Where a file is written, - is stdout; what is for people then goes to stderr.
+    An output file named - is stdout; messages then go to stderr.
 
     \b
     Example:
@@ -112,11 +111,15 @@ def profile(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the profile.")],
     inflate: flags.Inflate = None,
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="What to measure on.")] = "cpu",
-    devices: Annotated[int | None, typer.Option(min=1, help="How many; on a CPU, cores. All if not given.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Number of GPUs, or of CPU cores. Default: all.")] = None,
     dtype: flags.Dtype = "auto",
-    ranks: Annotated[int, typer.Option(min=1, metavar="N", help="On a CPU, also models divided by N processes.")] = 1,
-    ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Time single operations, too (.npz).")] = None,
-    accept_noise: Annotated[bool, typer.Option("--accept-noise", help="Save whatever a GPU's times say.")] = False,
+    ranks: Annotated[
+        int, typer.Option(min=1, metavar="N", help="On a CPU, also measure models divided by N processes.")
+    ] = 1,
+    ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Also time single operations (.npz).")] = None,
+    accept_noise: Annotated[
+        bool, typer.Option("--accept-noise", help="Save a GPU's profile even if its times are noisy.")
+    ] = False,
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
@@ -160,7 +163,7 @@ def trace(
 ) -> None:
     """Record how the draft ranks the target's own output.
 
-    An inflated target says what the small one says, so a trace of the small one serves for both.
+    An inflated target has the same output as the small one, so one trace serves for both.
 
     \b
     Example:
@@ -185,13 +188,13 @@ def trace(
 @app.command()
 def plan(
     *,
-    target: Annotated[str, typer.Option(metavar="M", help="Target: a directory, or with --device a name.")],
+    target: Annotated[str, typer.Option(metavar="M", help="Target: a directory or, with --device, a name.")],
     out: flags.PlanOut,
     draft: flags.Drafts = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
     device: flags.DeviceName = None,
-    devices: Annotated[int, typer.Option(min=1, help="How many devices there are to place the pair on.")] = 8,
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices to place the pair on.")] = 8,
     quant: flags.Quant = None,
     draft_quant: flags.DraftQuant = None,
     engine: flags.Engine = None,
@@ -212,7 +215,7 @@ def plan(
     policy: Annotated[
         str,
         typer.Option(
-            metavar="auto|NAME", help="Search all policies, or one; then autoregressive is all it is compared with."
+            metavar="auto|NAME", help="Search all policies (auto), or one, compared with autoregressive only."
         ),
     ] = "auto",
     ranks: flags.Ranks = None,
@@ -223,9 +226,9 @@ def plan(
     report: flags.ReportPage = None,
     json: flags.Json = None,
 ) -> None:
-    """Choose policy, tree shape and split, and say what to expect.
+    """Choose policy, tree shape and split, and predict the speed.
 
-    For this machine from a profile and a trace; for another one from its name and those of the models.
+    For this machine, give a profile and a trace; for other hardware, its name and those of the models.
 
     \b
     Examples:
@@ -328,8 +331,8 @@ def run(
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
     max_new_tokens: flags.NewTokens = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens of this total probability.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Sample among so many likeliest tokens; 0 is all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens up to this probability.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")] = 0,
     seed: flags.Seed = 0,
     acceptance_method: flags.AcceptanceMethod = "follow",
     nnodes: flags.NumNodes = None,

@@ -1,4 +1,4 @@
-"""`swiftspec backtest`: what others published, predicted from what they published; every error shown."""
+"""`swiftspec backtest`: published results predicted from published inputs, with every error."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def backtest(*, e2e: Path | None, jobs: int, plot: Path | None, json_path: Path 
 
 
 def show_backtest(result: Backtest) -> None:
-    """Every row, then the constants, then how good it is."""
+    """Print every row, then the constants, then the summary of errors."""
     for section in result.sections:
         console.table(
             f"{section.title}: {_quality(section.rows)}",
@@ -56,12 +56,12 @@ def show_backtest(result: Backtest) -> None:
 
 
 def _coverage(rows: list[Row]) -> str:
-    """In a sentence."""
+    """Coverage in a sentence."""
     every, *kinds = coverage(rows)
     listed = ", ".join(f"{kind.name} {kind.num_inside} of {kind.num_rows}" for kind in kinds)
     return (
-        f"{LEVEL * 100:.0f} % intervals hold {percent(every.share)} of the published figures ({listed}); the errors "
-        "that they are made of are those of the other sources."
+        f"{LEVEL * 100:.0f} % intervals contain {percent(every.share)} of the published figures ({listed}). The "
+        "interval of a figure is computed from the errors of the other sources."
     )
 
 

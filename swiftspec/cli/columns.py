@@ -25,7 +25,7 @@ PREDICTION_COLUMNS = (
 
 
 def prediction_row(candidate: Candidate) -> tuple[str, ...]:
-    """A candidate and what is expected of it, under PREDICTION_COLUMNS."""
+    """Cells of a candidate and its prediction, for PREDICTION_COLUMNS."""
     prediction, figures = candidate.prediction, candidate.prediction.metrics.figures
     return (
         candidate.policy,
@@ -38,5 +38,5 @@ def prediction_row(candidate: Candidate) -> tuple[str, ...]:
 
 
 def shape_of(candidate: Candidate) -> str:
-    """`verify_rows=8, expand_rows=4`; nothing if the policy has no shape."""
+    """Shape as text, `verify_rows=8, expand_rows=4`; empty if the policy has none."""
     return candidate.describe().partition(" (")[2].removesuffix(")")

@@ -24,7 +24,7 @@ __all__ = ["compare", "measuring", "show_comparison"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """How `--run` measures."""
+    """Settings of `--run`."""
 
     prompts: Path
     repeats: int
@@ -77,7 +77,7 @@ def compare(
         options=SearchOptions(seed=seed, num_jobs=jobs, ranks=ranks),
     )
     made = planned.placed(Path("plan.json"))[0] if out is None else planned.save(out)
-    # Regret refers to the choice, which is therefore always among them.
+    # Regret refers to the choice, so it is always among them.
     candidates = [c for c in made.candidates.values() if c.policy in names or c is made.chosen]
     report, interrupted, contention = None, False, None
     if measuring is not None:
@@ -110,48 +110,48 @@ def _names(policies: str) -> set[str]:
     if unknown := names - set(known):
         raise ValueError(f"--policies has {min(unknown)!r}; expected all or some of {', '.join(known)}")
     for name in sorted(names):
-        policy_class(name)  # one that was asked for has to be usable
+        policy_class(name)  # raises if one that was asked for cannot be used
     return names
 
 
 def show_comparison(
     made: Plan, candidates: Sequence[Candidate], report: Report | None, names: set[str], contention: Contention | None
 ) -> None:
-    """Tables of speeds and of rounds, what is not there and why, and how good the predictions were."""
+    """Tables of speeds and of rounds, policies that are missing and why, and how good the predictions were."""
     _show_speeds(candidates, report)
     _show_rounds(candidates, report)
     for reason, number in made.rejected.items():
         if reason.partition(":")[0] in names - made.candidates.keys():
-            console.paragraph(f"Not there: {reason} ({count(number, 'shape')})")
+            console.paragraph(f"Missing: {reason} ({count(number, 'shape')})")
     if report is not None:
         console.paragraph()
         console.paragraph(
             f"{report.num_prompts} prompts, {count(len(report.policies[0].repeats), 'repetition')} each. Median error "
-            f"over policies {percent(report.median_error)}; Kendall's rank correlation of predicted and measured order "
+            f"over policies {percent(report.median_error)}; predicted and measured order agree with Kendall's tau "
             f"{report.rank_correlation:.2f}."
         )
         console.paragraph(regret(report, contention))
         if (repeatability := report.order_repeatability) is not None:
             total, decided, agreeing = report.decided_pairs
             console.paragraph(
-                f"Two repetitions' measured orders correlate by {repeatability:.2f}. {decided} of {total} pairs of "
+                f"Two repetitions of the measurement agree with tau {repeatability:.2f}. {decided} of {total} pairs of "
                 f"policies are ordered alike in all repetitions, {agreeing} of these as predicted"
             )
         say_drift(report)
         if agreement := report.retimed_agreement:
-            console.paragraph(f"Re-timed: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+            console.paragraph(f"Re-timed: median error {percent(agreement[1])}, Kendall's tau {agreement[0]:.2f}")
         if agreement := report.retraced_agreement:
-            console.paragraph(f"Re-traced: median error {percent(agreement[1])}, rank correlation {agreement[0]:.2f}")
+            console.paragraph(f"Re-traced: median error {percent(agreement[1])}, Kendall's tau {agreement[0]:.2f}")
 
 
 def _again(report: Report) -> list[str]:
-    """What was predicted once more: from the machine as it was, and from the texts that were measured."""
+    """Names of the repeated predictions: with the latencies during measurement, and with the measured texts."""
     is_retraced = any(policy.retraced is not None for policy in report.policies)
     return ["re-timed"] * bool(report.drift) + ["re-traced"] * is_retraced
 
 
 def _show_speeds(candidates: Sequence[Candidate], report: Report | None) -> None:
-    """Predicted speeds and, where there are any, measured ones, with what predictions are off by."""
+    """Predicted speeds and, if there is a report, measured ones with the predictions' errors."""
     columns = ["policy", "split", "tokens/s"]
     if report is not None:
         columns += ["measured", "error", *_again(report)]
@@ -169,7 +169,7 @@ def _show_speeds(candidates: Sequence[Candidate], report: Report | None) -> None
 
 
 def _show_rounds(candidates: Sequence[Candidate], report: Report | None) -> None:
-    """What rounds bring, and how busy they keep the models: as measured where there is a report."""
+    """Tokens per round and how busy the models are; measured if there is a report, otherwise predicted."""
     rows = []
     for candidate in candidates:
         metrics = candidate.prediction.metrics if report is None else _of(candidate, report).measured_metrics
@@ -192,7 +192,7 @@ def _of(candidate: Candidate, report: Report) -> PolicyReport:
 
 
 def _errors(policy: PolicyReport, report: Report) -> list[str]:
-    """Measured speed, the prediction's error, and those of predictions made again."""
+    """Measured speed, the prediction's error, and the errors of repeated predictions."""
     retraced = None if policy.retraced_error is None else policy.retraced_error.tokens_per_s
     errors = {"re-timed": policy.retimed_error, "re-traced": retraced}
     again = [errors[name] for name in _again(report)]

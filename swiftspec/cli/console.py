@@ -1,8 +1,8 @@
 """Console output: the one module that prints. Rich on a terminal, plain text in a pipe; results go to stdout,
 progress, notes and errors to stderr.
 
-Much of it was written by others: models, prompts, files, other nodes. So no control character reaches a terminal, see
-`harmless`. A result in a pipe is exact, but for characters that the encoding of stdout does not have.
+Much of the text comes from models, prompts, files and other nodes, so no control character reaches a terminal, see
+`harmless`. A result in a pipe is exact, except for characters that the encoding of stdout does not have.
 """
 
 import io
@@ -46,14 +46,14 @@ __all__ = [
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
 _PIPE_COLUMNS = 100
-# Control characters (C0 but tab and line feed, delete, C1), separators that some take for line ends, what reorders the
-# text around it (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
+# Control characters (C0 except tab and line feed, delete, C1), separators that some programs take for line ends,
+# characters that reorder text (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(slots=True)
 class _State:
-    """Whether stdout carries a file's bytes (`--json -`): results for people then go to stderr."""
+    """Whether stdout carries a file's bytes (`--json -`); text for people then goes to stderr."""
 
     stdout_is_data: bool = False
 
@@ -62,10 +62,11 @@ _STATE = _State()
 
 
 def begin() -> None:
-    """Start afresh.
+    """Reset the state, and make the standard streams safe to use.
 
-    Where stdin, stdout or stderr is closed, no file that is opened later takes its number. Where stdout's encoding does
-    not have a character (that of an old locale, say), it is spelt out: a model's own words must not end a run.
+    If stdin, stdout or stderr is closed, its file number is taken by /dev/null, so that no file opened later gets it.
+    Characters that stdout's encoding does not have (in an old locale) are escaped, so that a model's output cannot end
+    a run.
     """
     _STATE.stdout_is_data = False
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -74,7 +75,7 @@ def begin() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number
 
 
 def keep_stdout_for_data() -> None:
@@ -83,12 +84,12 @@ def keep_stdout_for_data() -> None:
 
 
 def abandon_stdout() -> None:
-    """Forget what stdout still holds, after it could not be written."""
+    """Discard what stdout still buffers, after a write to it failed."""
     _abandon(sys.stdout)
 
 
 def harmless(text: str) -> str:
-    """Text for a terminal: what could steer it (escape sequences, for one) is spelt out, as in `\\x1b[31m`."""
+    """Text for a terminal, with control characters (such as those of escape sequences) spelt out: `\\x1b[31m`."""
     return _HARMFUL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
 
 
@@ -97,30 +98,30 @@ def _in_one_line(text: str) -> str:
 
 
 def say(text: str = "") -> None:
-    """A line of the result."""
+    """Print a line of the result."""
     stream(f"{text}\n")
 
 
 def stream(text: str) -> None:
-    """A piece of the result, as it comes; exact in a pipe."""
+    """Print a piece of the result at once; exact in a pipe."""
     with _results() as file:
         file.write(harmless(text) if file.isatty() else text)
         file.flush()
 
 
 def note(text: str) -> None:
-    """A line beside the result."""
+    """Print a line to stderr, apart from the result."""
     _write(sys.stderr, f"{harmless(text)}\n")
 
 
 def error(message: object) -> None:
-    """One sentence on what went wrong."""
+    """Print an error in one sentence."""
     note(f"swiftspec: error: {_in_one_line(str(message))}")
 
 
 @contextmanager
 def warnings_shown(logger: str) -> Iterator[None]:
-    """Within it, a warning of that logger, or worse, is a line beside the result."""
+    """Inside the context, print that logger's warnings and errors to stderr, one line each."""
     handler = _Notes(logging.WARNING)
     log = logging.getLogger(logger)
     log.addHandler(handler)
@@ -136,7 +137,7 @@ class _Notes(logging.Handler):
 
 
 def heading(text: str) -> None:
-    """A title over what follows, in one line."""
+    """Print a title in one line."""
     text = _in_one_line(text)
     with _results() as file:
         if file.isatty():
@@ -147,19 +148,19 @@ def heading(text: str) -> None:
 
 
 def paragraph(text: str = "", *, indent: str = "") -> None:
-    """A sentence of the result, broken between words where the line ends; lines after the first are indented more."""
+    """Print a sentence of the result, wrapped between words; lines after the first are indented more."""
     say("\n".join(wrapped(text, line_width(), first=indent, rest=indent + "  " if indent else "")))
 
 
 def fields(**values: object) -> None:
-    """A line of the result for each name and its value, the values below each other; wrapped as a paragraph is."""
+    """Print a line for each name and value, values aligned; wrapped like a paragraph."""
     longest = max(map(len, values))
     for name, value in values.items():
         say("\n".join(wrapped(str(value), line_width(), first=name.ljust(longest + 2), rest=" " * (longest + 2))))
 
 
 def line_width() -> int:
-    """Columns of the terminal, or those that a line may have in a pipe."""
+    """Columns of the terminal, or the longest line for a pipe."""
     with _results() as file:
         return shutil.get_terminal_size().columns if file.isatty() else _PIPE_COLUMNS
 
@@ -173,16 +174,16 @@ def table(
     last_is_text: bool = False,
     remarks: Sequence[str] = (),
 ) -> None:
-    """Rows under column titles, the first `num_text_columns`, and perhaps the last, flush left, numbers flush right.
+    """Print rows under column titles: the first `num_text_columns`, and optionally the last, flush left, others right.
 
-    Where lines would be longer than `line_width`, text is wrapped, see `lay_out`.
+    Text is wrapped where lines would be longer than `line_width`, see `lay_out`.
 
     Parameters
     ----------
     last_is_text : bool
         The last column holds text, too.
     remarks : sequence of str
-        What is said below each row, broken likewise; nothing where it is empty.
+        Text below each row, wrapped likewise; none if it is empty.
     """
     title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
     remarks = [*map(harmless, remarks)]
@@ -204,7 +205,7 @@ def table(
 
 
 def _say_styled(line: str, style: str) -> None:
-    """A line of the result, in a style where it goes to a terminal."""
+    """Print a line of the result, styled on a terminal."""
     with _results() as file:
         if not file.isatty():
             say(line)
@@ -224,7 +225,7 @@ def _say_lines(lines: Iterable[str]) -> None:
 
 @contextmanager
 def progress(verb: str) -> Iterator[Progress]:
-    """A bar on a terminal; otherwise a line now and then, from the second second on."""
+    """Show a progress bar on a terminal, otherwise a line now and then, starting after one second."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield _PlainProgress(verb, sys.stderr)
         return
@@ -257,7 +258,7 @@ class _BarProgress:
 
 
 def _write(file: TextIO | None, text: str) -> None:
-    """To stderr. Where it is closed or full there is nobody to tell, and no reason to stop."""
+    """Write to stderr; a closed or full stderr is ignored."""
     if file is None:
         return
     try:
@@ -269,7 +270,7 @@ def _write(file: TextIO | None, text: str) -> None:
 
 @contextmanager
 def _results() -> Iterator[TextIO]:
-    """Where results for people go. ValueError, in one sentence, if it is stdout and cannot be written."""
+    """The stream for results. ValueError, in one sentence, if it is stdout and cannot be written."""
     file = sys.stderr if _STATE.stdout_is_data else sys.stdout
     if file is None and not _STATE.stdout_is_data:
         raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
@@ -291,7 +292,7 @@ class _Nowhere(io.StringIO):
 
 
 def _abandon(file: TextIO) -> None:
-    """Send what a stream still holds to nowhere, or the interpreter fails on it when it ends."""
+    """Send a stream's buffered output to /dev/null; otherwise the interpreter fails to flush it at exit."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, file.fileno())

@@ -1,4 +1,4 @@
-"""`swiftspec demo`: the whole story on the bundled pair, by the same functions as the verbs."""
+"""`swiftspec demo`: every stage on the bundled pair, by the same functions as the verbs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +24,7 @@ __all__ = ["demo"]
 
 _NEW_TOKENS = 96
 _FILES = ("profile.json", "trace.npz", "plan.json", "run.json", "run-result.json", "report.json")
-# What is measured: the choice, whatever it is, and the textbook's. `swiftspec compare --run` measures every policy.
+# Policies measured along with the choice: the textbook ones. `swiftspec compare --run` measures every policy.
 _VALIDATED_POLICIES = ("autoregressive", "serial_chain", "serial_tree", "swiftspec")
 
 
@@ -46,7 +46,7 @@ def demo(
 ) -> None:
     """Profile, trace, plan, run, validate; the files stay in `directory`.
 
-    What is not given (`inflate`, `repeats`) is chosen, together with the number of prompts, to fit `budget_minutes`.
+    If `inflate` or `repeats` is not given, it is chosen, like the number of prompts, to fit `budget_minutes`.
     """
     available = num_devices_here("cpu")
     num_devices = min(2, available) if devices is None else devices
@@ -117,7 +117,7 @@ def demo(
                 out=plan_path,
             )
 
-        console.heading("4/5 Run: the plan on this machine, text as it is committed")
+        console.heading("4/5 Run: the plan on this machine, printing text as it is committed")
         prompt = read_prompts(validated)[0].text
         console.stream(prompt)
         with course.stage("run"):
@@ -137,7 +137,7 @@ def demo(
             )
         course.refit()
 
-        console.heading("5/5 Validate: is that what comes out, on other prompts?")
+        console.heading("5/5 Validate: does the prediction hold on other prompts?")
         with course.stage("validate"):
             report = validate(
                 plan=plan_path,
@@ -152,7 +152,7 @@ def demo(
             )
         course.was_validated(prompts=report.num_prompts, repeats=len(report.policies[0].repeats))
         course.show_end()
-        console.say(f"\nFiles are in {directory}. Go on with:")
+        console.say(f"\nThe files are in {directory}. Next, try:")
         console.say(f'  swiftspec run --plan {plan_path} --prompt "def main():"')
         content = {"directory": str(directory), "report": read_json(report_path)}
         write_json(json_path, content | course.content)
@@ -160,12 +160,12 @@ def demo(
 
 @contextmanager
 def _folder(directory: Path) -> Iterator[None]:
-    """The demo's folder; gone again if nothing was written to it."""
+    """The demo's folder, removed again if nothing was written to it."""
     is_new = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"--dir is {directory}, which cannot be made a directory ({error.strerror})") from error
+        raise ValueError(f"--dir is {directory}, which cannot be created as a directory ({error.strerror})") from error
     try:
         yield
     finally:

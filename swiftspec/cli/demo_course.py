@@ -1,4 +1,4 @@
-"""The course of a demo: what it chose to fit its budget, how long its stages took, and what else the machine did."""
+"""Course of a demo: the sizes chosen to fit its budget, the time of its stages, and the load of other processes."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,16 +34,16 @@ class Course:
     budget_s : float
         Seconds from now until the end.
     ladder : sequence of Choice
-        From all there is to the least, of which the first that fits is taken.
+        From the full demo to the smallest; the first that fits is taken.
 
     Attributes
     ----------
     choice : Choice
-        What fits, once `look` has been called; less, where `refit` found that stages take longer than expected.
+        The choice that fits, set by `look`; reduced by `refit` if stages take longer than expected.
     expected_s : dict
-        Seconds that each stage should take, as `look` found.
+        Seconds that each stage should take, as estimated by `look`.
     contention : dict
-        What other processes took, by stage.
+        CPU time of other processes, by stage.
     """
 
     choice: Choice
@@ -61,7 +61,7 @@ class Course:
         self._cut_short: list[str] = []
 
     def look(self, target: ModelRef, draft: ModelRef, *, num_devices: int, inflate: str | None) -> None:
-        """Gauge the machine and choose what fits; `inflate` is a shape that the user has settled."""
+        """Time the machine and choose what fits; `inflate` is a shape that the user gave."""
         with self._watched("first look"):
             self._gauge = take_gauge(target, draft, num_devices=num_devices)
         if inflate is not None:
@@ -73,24 +73,24 @@ class Course:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage, and watch what else runs."""
+        """Time a stage, and measure the load of other processes."""
         start_s = time.monotonic()
         with self._watched(name):
             yield
         self._took_s[name] = time.monotonic() - start_s
 
     def refit(self) -> None:
-        """Choose again for the stages to come, where those that are over took longer than expected."""
+        """Choose again for the remaining stages if the finished ones took longer than expected."""
         self._settle(layers=self.choice.layers, passes=self.choice.passes)
         fitting = self._fitting()
         if fitting != self.choice:
             console.paragraph()
-            console.paragraph("That took longer than expected, so that less is left for what follows:")
+            console.paragraph("That took longer than expected, so the remaining stages do less:")
             self._list(left_out(fitting, self.choice))
             self._take(fitting)
 
     def no_more_passes(self) -> Callable[[], bool]:
-        """Ask between passes of the profile whether another one would take the time of other stages."""
+        """Callable for the profile to ask between passes: whether another pass would take time from other stages."""
         start_s, done = time.monotonic(), 0
         whole_s = sum(self.expected_s.values())
         allowed_s = self.expected_s["profile"] * max(1.0, self._budget_s / whole_s)
@@ -108,27 +108,27 @@ class Course:
         return stop
 
     def no_more_prompts(self) -> bool:
-        """Whether the validation has to end now, for all to end within the budget."""
+        """Whether the validation has to end now so that the demo stays within its budget."""
         closing_s = closing_seconds(self._gauge, self._scope, self.choice) * max(1.0, self._pace)
         return time.monotonic() - self._start_s + closing_s > self._budget_s
 
     def was_validated(self, *, prompts: int, repeats: int) -> None:
-        """Note how much was measured, against what was chosen."""
+        """Record how much was measured of what was chosen."""
         for done, chosen, what in (
             (prompts, self.choice.validated, "prompts validated"),
             (repeats, self.choice.repeats, "repetitions of the validation"),
         ):
             if done < chosen:
-                self._cut_short.append(f"{done} of {chosen} {what}, when the time was up")
+                self._cut_short.append(f"{done} of {chosen} {what} when time ran out")
 
     def show_choice(self) -> None:
-        """The machine, what was chosen for it, and what was left out."""
+        """Print the machine, what was chosen for it, and what was left out."""
         gauge, choice = self._gauge, self.choice
         whole_s = sum(self.expected_s.values())
         console.paragraph(
-            f"{count(gauge.num_devices, 'core')} with {instructions()}. A forward of {_ROWS} rows on one takes "
-            f"{milliseconds(gauge.base.at(_ROWS))} ms of the bundled target, "
-            f"{milliseconds(gauge.deep.at(_ROWS))} ms of one with {gauge.deep_layers} layers."
+            f"{count(gauge.num_devices, 'core')} with {instructions()}. A forward of {_ROWS} rows on one core takes "
+            f"{milliseconds(gauge.base.at(_ROWS))} ms with the bundled target, "
+            f"{milliseconds(gauge.deep.at(_ROWS))} ms when inflated to {gauge.deep_layers} layers."
         )
         self._show_contention("first look", "takes longer and is less accurate")
         console.paragraph(
@@ -137,13 +137,13 @@ class Course:
             f"Expected: {whole_s / 60:.1f} of {self._budget_s / 60:g} minutes."
         )
         if whole_s > self._budget_s:
-            console.paragraph("That is the least that says something; it takes longer than the budget here.")
+            console.paragraph("This is the smallest useful demo; it takes longer than the budget here.")
         if sentences := left_out(choice, self._wanted):
             console.paragraph(f"Left out, to fit {self._budget_s / 60:g} minutes (--budget-minutes changes that):")
             self._list(sentences)
 
     def show_end(self) -> None:
-        """Expected and actual time of every stage, and whether the machine was busy."""
+        """Print the expected and actual time of every stage, and whether the machine was busy."""
         rows = [
             (
                 name,
@@ -167,7 +167,7 @@ class Course:
 
     @property
     def content(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Content of `--json`."""
         choice = {name: getattr(self.choice, name) for name in ("layers", "passes", "traced", "validated", "repeats")}
         return {
             "choice": choice,
@@ -200,7 +200,7 @@ class Course:
 
     @property
     def _pace(self) -> float:
-        """How many times as long as expected the stages so far have taken."""
+        """Ratio of actual to expected time over the finished stages."""
         done = [name for name in STAGES if name in self._took_s]
         shares = {"profile": self._profiled}
         expected_s = sum(self.expected_s[name] * shares.get(name, 1.0) for name in done)
@@ -220,7 +220,7 @@ class Course:
         )
 
     def _take(self, choice: Choice) -> None:
-        """What is left out once is not taken up again."""
+        """Adopt a choice; whatever it leaves out stays left out."""
         self.choice = choice
         self._ladder = self._ladder[self._ladder.index(choice) :]
 

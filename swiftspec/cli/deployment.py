@@ -1,4 +1,4 @@
-"""The deployment that flags describe."""
+"""Deployment described by flags."""
 
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ def named_deployment(
     op_tables: Path | None,
     output_tokens: int | None = None,
 ) -> Deployment | None:
-    """The deployment on a named device, None without a name; what is not given is left to `Deployment`.
+    """Deployment on a named device, None without a name; arguments not given take the defaults of `Deployment`.
 
     Raises
     ------
     ValueError
-        If something is said of a device that is not named, or is not known of it.
+        If an argument is given without a device, or is not known for that device.
     """
     fields: dict[str, Any] = {
         "quant": quant,
@@ -39,5 +39,5 @@ def named_deployment(
         return Deployment(device=device, num_devices=num_devices, **given)
     for field, value in given.items():
         flag = field.replace("_", "-")
-        raise ValueError(f"--{flag} is {value}; it needs --device, which names a machine that is not at hand")
+        raise ValueError(f"--{flag} is {value}; it needs --device, which names the hardware to plan for")
     return None

@@ -1,4 +1,4 @@
-"""Choice of a draft: one plan where one is named, else a plan for each and the best of them."""
+"""Choice of a draft: one plan if one draft is named, otherwise a plan for each and the best of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,27 +25,27 @@ _NO_DRAFT = "--draft is missing; only --policy autoregressive and --policy promp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A draft to plan with, and its acceptance where the user gave it."""
+    """A draft to plan with, and its acceptance if the user gave it."""
 
     name: str
     acceptance: "GivenAcceptance | None" = None
 
 
-# A plan for each draft, or why there is none.
+# A plan for each draft, or the reason that there is none.
 Drafts = Mapping[str, Planned | ValueError]
 
 
 def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], policy: str | None) -> list[Draft]:
-    """Drafts as flags name them; without any, the smallest one for a policy that has no use for it.
+    """Drafts that flags name; without any, the smallest one, for policies that do not use a draft.
 
     Raises
     ------
     ValueError
-        Naming the flag: a draft is missing, or named twice, or acceptance is not given of each.
+        Naming the flag: a draft is missing or named twice, or acceptance is given for some drafts only.
     """
     if not drafts:
         drafts = [_unused_draft(target, policy)]
-        console.note(f"--draft is not given; {drafts[0]} stands in, which {policy} has no use for")
+        console.note(f"--draft is not given; using {drafts[0]} as a placeholder, since {policy} needs no draft")
     taken = [PlannedModel.of(Role.DRAFT, draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):
         raise ValueError(f"--draft is {twice} twice; expected different models")
@@ -63,9 +63,9 @@ def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], 
 
 
 def recorded_draft(drafts: Sequence[str], policy: str | None, profile: Path) -> str:
-    """The one draft of a plan for this machine; without one, that of the profile, if the policy has no use for it."""
+    """The one draft of a plan for this machine; if none is given, the profile's, for policies that do not use it."""
     if len(drafts) > 1:
-        raise ValueError(f"--draft is given {len(drafts)} times; several need --device, as a profile is of one pair")
+        raise ValueError(f"--draft is given {len(drafts)} times; several need --device, since a profile holds one pair")
     if drafts:
         return drafts[0]
     _check_unused(policy)
@@ -83,7 +83,7 @@ def _unused_draft(target: str, policy: str | None) -> str:
         and known_model(name).spec.num_parameters < planned.spec.num_parameters
     ]
     if not fitting:
-        raise ValueError(f"--draft is missing, and no model that is known by name could be a draft of {target}")
+        raise ValueError(f"--draft is missing, and no model known by name can be a draft for {target}")
     return min(fitting, key=lambda name: known_model(name).spec.num_parameters)
 
 
@@ -93,7 +93,7 @@ def _check_unused(policy: str | None) -> None:
 
 
 def best_draft(drafts: Drafts) -> Planned:
-    """The plan that is best for its goal. ValueError if there is none, the first draft's."""
+    """The plan that is best for its goal. If there is none, the first draft's ValueError."""
     from swiftspec.planner.goals import preference
 
     planned = [found for found in drafts.values() if isinstance(found, Planned)]
@@ -103,7 +103,7 @@ def best_draft(drafts: Drafts) -> Planned:
 
 
 def show_drafts(drafts: Drafts) -> None:
-    """A line for each, best first."""
+    """Print a line for each draft, best first."""
     from swiftspec.planner.goals import preference
 
     best = best_draft(drafts)

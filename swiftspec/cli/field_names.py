@@ -1,10 +1,10 @@
-"""Fields that the library names in errors, as the flags that users gave."""
+"""Translation of field names in the library's errors to command-line flags."""
 
 import re
 
 __all__ = ["in_flags"]
 
-_OWN = {"num_devices": "--devices", "num_jobs": "--jobs"}  # all others are called alike
+_OWN = {"num_devices": "--devices", "num_jobs": "--jobs"}  # all others have the flag's name
 _SNAKE = (
     "acceptance_method",
     "accept_noise",
@@ -29,7 +29,7 @@ _WORDS = (
     "ranks",
     "target",
 )
-# Words of everyday use are fields only where a sentence begins with what they are.
+# Everyday words are fields only at the beginning of a sentence.
 _ANYWHERE = re.compile(rf"\b(?:{'|'.join(_SNAKE)})\b")
 _FIRST = re.compile(rf"^(?:{'|'.join(_WORDS)})(?= is (?!placed))")
 _SEVERAL = re.compile(r"^policies(?= has )")
@@ -37,7 +37,7 @@ _SECOND = re.compile(r"(?<=; )quant(?= is )|(?<=with )(?:dataset|trace)(?= )")
 
 
 def in_flags(sentence: str) -> str:
-    """`num_devices is 99; expected ..` with `--devices`."""
+    """Replace field names in a sentence: `num_devices is 99; expected ..` begins with `--devices`."""
     for pattern in (_ANYWHERE, _FIRST, _SEVERAL, _SECOND):
         sentence = pattern.sub(_flag, sentence)
     return sentence

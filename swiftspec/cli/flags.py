@@ -58,18 +58,19 @@ __all__ = [
 Target = Annotated[str, typer.Option(metavar="M", help="Target: a Hugging Face directory, or demo/target.")]
 Drafts = Annotated[
     list[str] | None,
-    typer.Option("--draft", metavar="M", help="Draft, as the target. With --device, several may be compared."),
+    typer.Option("--draft", metavar="M", help="Draft: as for the target. With --device, repeat it to compare several."),
 ]
 Draft = Annotated[str, typer.Option(metavar="M", help="Draft: a Hugging Face directory, or demo/draft.")]
 Inflate = Annotated[
     str | None,
-    typer.Option(metavar="SHAPE", help="Expand the target to this shape at load, as layers=24,hidden=1024."),
+    typer.Option(metavar="SHAPE", help="Expand the target to this shape when loading it, e.g. layers=24,hidden=1024."),
 ]
-Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the files go.")]
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")]
 Dtype = Annotated[
     str,
     typer.Option(
-        help="auto (the faster one, measured), float32 (fp32) or bfloat16 (bf16); on GPUs also float16, fp8 and int4."
+        help="float32 (fp32), bfloat16 (bf16), on GPUs also float16, fp8 and int4; auto: bfloat16 on a GPU, on a CPU "
+        "the faster of fp32 and bf16, which is measured."
     ),
 ]
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
@@ -77,122 +78,122 @@ PlanOut = Annotated[
     Path,
     typer.Option(
         metavar="FILE",
-        help="Where to write the plan; with --device, profile and trace are written beside X.json as X.profile.json "
+        help="Where to write the plan. With --device, its profile and trace are saved next to X.json as X.profile.json "
         "and X.trace.npz.",
     ),
 ]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
 PromptFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Many: JSON lines with `prompt`, or Spec-Bench `turns`.")
+    Path | None, typer.Option(metavar="FILE", help="Several prompts: JSON lines with `prompt`, or Spec-Bench `turns`.")
 ]
-Timeline = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the timeline as JSON that ui.perfetto.dev opens.")
-]
+Timeline = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the timeline as JSON for ui.perfetto.dev.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .svg or .pdf.")]
 ReportPage = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Write the plan as a page: one HTML file.")
+    Path | None, typer.Option("--report", metavar="FILE", help="Write a report of the plan: one HTML file.")
 ]
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results; - is stdout.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
-NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt at most; else the plan's.")]
+NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt, at most. Default: the plan's.")]
 ProfileFile = Annotated[Path, typer.Option(metavar="FILE", help="A profile of this pair.")]
 TraceFile = Annotated[Path, typer.Option(metavar="FILE", help="A trace of this pair.")]
-ProfileDtype = Annotated[str | None, typer.Option(help="The profile's if not given.")]
+ProfileDtype = Annotated[str | None, typer.Option(help="Default: the profile's.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Repetitions; speeds are their medians.")]
 Ranks = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Only groups of N processes, where N divides the group. Default: all."),
+    typer.Option(
+        min=1, metavar="N", help="Consider only groups of N processes, where N divides the group. Default: all."
+    ),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="At most so many prompts, spread over the file.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use at most this many prompts, spread over the file.")]
 AcceptanceMethod = Annotated[
     Literal["follow", "residual"],
     typer.Option(
-        help="Accept a draft token if the target draws it too, or by both models' probabilities: more often at "
-        "temperatures above 0, in co-located policies."
+        help="follow: accept a draft token if the target samples the same one. residual: rejection sampling, which "
+        "accepts more at temperatures above 0; co-located policies only."
     ),
 ]
-Jobs = Annotated[int, typer.Option(help="Processes that simulate; -1 for one per core.")]
+Jobs = Annotated[int, typer.Option(help="Simulation processes; -1 is one per core.")]
 DeviceName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Plan for this device, as h100 or b200; `swiftspec devices` lists them."),
+    typer.Option(metavar="NAME", help="Plan for this device, e.g. h100 or b200; `swiftspec devices` lists them."),
 ]
 Quant = Annotated[
     str | None,
-    typer.Option(metavar="FORMAT", help="With --device, of weights: bf16, fp8, int8 or int4; bf16 if not given."),
+    typer.Option(metavar="FORMAT", help="With --device: weight format, bf16 (default), fp8, int8 or int4."),
 ]
 DraftQuant = Annotated[
-    str | None, typer.Option(metavar="FORMAT", help="With --device, of the draft's; the target's if not given.")
+    str | None, typer.Option(metavar="FORMAT", help="With --device: the draft's weight format. Default: the target's.")
 ]
 Degrees = Annotated[
     str | None,
     typer.Option(
         metavar="N,N,..",
-        help="Devices that may divide a model, as 1,2,4,8; any number if not given, or with --engine vllm, sglang or "
-        "trtllm those that the engine can run.",
+        help="TP degrees to consider, e.g. 1,2,4,8. Default: any; with --engine vllm, sglang or trtllm, those that the "
+        "engine can run.",
     ),
 ]
 Engine = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="With --device, whose kernels: auto (SwiftSpec's for int4, else the tables' with little around them), "
-        "swiftspec, vllm-int4, vllm, sglang, trtllm.",
+        help="With --device: engine whose kernels and host time are assumed, swiftspec, vllm-int4, vllm, sglang or "
+        "trtllm. Default: auto, SwiftSpec's kernels for int4, otherwise the op tables' with the least host time.",
     ),
 ]
-Context = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="With --device, tokens of a prompt; 512 if not given.")
-]
+Context = Annotated[int | None, typer.Option(min=1, metavar="N", help="With --device: prompt tokens. Default: 512.")]
 OpTables = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="With --device: tables that `swiftspec import` wrote.")
+    Path | None, typer.Option(metavar="FILE", help="With --device: op tables that `swiftspec import` wrote.")
 ]
 Dataset = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="With --device: acceptance on this data set; on all if not given."),
+    typer.Option(metavar="NAME", help="With --device: acceptance on this data set. Default: on all."),
 ]
 Acceptance = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RATE",
-        help="With --device: draft tokens that are accepted, as measured. 0.75 of single ones, 0.44@5 of chains of 5 "
-        "(vLLM's average), 0.8,0.7,0.6 by position (vLLM's too). One for each --draft.",
+        help="With --device: measured acceptance rate, one for each --draft. 0.75 of single draft tokens, 0.44@5 on "
+        "average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both).",
     ),
 ]
 OutputTokens = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="With --device, tokens of an output; 256 if not given.")
+    int | None, typer.Option(min=1, metavar="N", help="With --device: output tokens. Default: 256.")
 ]
 ObjectiveName = Annotated[
     Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None,
-    typer.Option(help="What to be best at; tokens-per-s if not given, and devices with --min-tokens-per-s."),
+    typer.Option(help="What to optimise. Default: tokens-per-s; with --min-tokens-per-s, devices."),
 ]
-MinSpeed = Annotated[
-    float | None, typer.Option(metavar="X", help="Only what reaches this speed; on the fewest devices that do.")
-]
-MaxTpot = Annotated[float | None, typer.Option(metavar="MS", help="Only what keeps the mean TPOT below this.")]
-MaxTtft = Annotated[float | None, typer.Option(metavar="MS", help="Only what keeps the mean TTFT below this.")]
-MaxDevices = Annotated[int | None, typer.Option(min=1, help="Only what needs so many devices at most.")]
+MinSpeed = Annotated[float | None, typer.Option(metavar="X", help="Find the fewest devices that reach this speed.")]
+MaxTpot = Annotated[float | None, typer.Option(metavar="MS", help="Upper limit on the mean TPOT.")]
+MaxTtft = Annotated[float | None, typer.Option(metavar="MS", help="Upper limit on the mean TTFT.")]
+MaxDevices = Annotated[int | None, typer.Option(min=1, help="Use at most this many devices.")]
 Split = Annotated[
     str | None,
-    typer.Option(metavar="T+D", help="Only so many devices of the target and the draft: 4+4, or 8 for both together."),
+    typer.Option(metavar="T+D", help="Only this split: devices of the target and of the draft, 4+4, or 8 shared."),
 ]
 Price = Annotated[
-    float | None, typer.Option(metavar="P", help="Of one device, in any currency: what a million tokens cost.")
+    float | None,
+    typer.Option(
+        metavar="P", help="Price of one device per hour, in any currency; gives the cost of a million tokens."
+    ),
 ]
 Backend = Annotated[
-    str | None, typer.Option(metavar="loky|dask|ray", help="Where simulations run: here, or on an existing cluster.")
+    str | None,
+    typer.Option(
+        metavar="loky|dask|ray", help="Where simulations run: on this machine (loky), or on a running cluster."
+    ),
 ]
-NumNodes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Machines that run this together.")]
+NumNodes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of nodes that run this together.")]
 NodeRank = Annotated[
-    int | None, typer.Option(min=0, metavar="R", help="Which of them this one is; 0 takes prompts and prints.")
+    int | None, typer.Option(min=0, metavar="R", help="Rank of this node; node 0 takes the prompts and prints.")
 ]
 Rendezvous = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where they meet: an address and a free port of node 0.")
+    str | None, typer.Option(metavar="HOST:PORT", help="Address and free port of node 0, where the nodes meet.")
 ]
 Secret = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Keeps strangers out, and is needed with --nnodes: a file that `swiftspec secret` wrote."
-    ),
+    typer.Option(metavar="FILE", help="Secret shared by all nodes, from `swiftspec secret`; required with --nnodes."),
 ]
-RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Longest wait for each other, in seconds.")]
+RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Seconds to wait for the other nodes.")]

@@ -21,12 +21,12 @@ def make_goal(
     split: str | None = None,
     price_per_hour: float | None = None,
 ) -> Goal:
-    """The goal that flags state; a speed to reach without an objective asks for the fewest devices.
+    """Goal stated by flags; a minimum speed without an objective asks for the fewest devices.
 
     Parameters
     ----------
     devices : int
-        That there are.
+        Number of devices available.
 
     Raises
     ------
@@ -44,9 +44,9 @@ def make_goal(
     if objective is None:
         objective = Objective.TOKENS_PER_S if min_tokens_per_s is None else Objective.DEVICES
     if objective == Objective.COST and price_per_hour is None:
-        raise ValueError("--price-per-hour is missing; --objective cost needs what a device costs an hour")
+        raise ValueError("--price-per-hour is missing; --objective cost needs the price of a device per hour")
     if objective == Objective.DEVICES and (min_tokens_per_s, max_tpot_ms, max_ttft_ms) == (None, None, None):
-        raise ValueError("--min-tokens-per-s is missing; --objective devices needs what the devices are to reach")
+        raise ValueError("--min-tokens-per-s is missing; --objective devices needs a speed to reach")
     return Goal(
         objective=Objective(objective),
         min_tokens_per_s=min_tokens_per_s,
@@ -59,15 +59,15 @@ def make_goal(
 
 
 def _splits(split: str | None, devices: int) -> tuple[str, ...]:
-    """`4+4`, or several with commas between."""
+    """Splits such as `4+4`, separated by commas."""
     if split is None:
         return ()
     splits = tuple(part.strip() for part in split.split(","))
     for one in splits:
         if not _SPLIT.fullmatch(one):
             raise ValueError(
-                f"--split is {split!r}; expected devices of the target and of the draft, as 4+4, or 8 where both "
-                "share them; several with commas between"
+                f"--split is {split!r}; expected devices of the target and of the draft, such as 4+4, or 8 if they "
+                "share them; several separated by commas"
             )
         if (needed := sum(math.prod(map(int, group.split("x"))) for group in one.split("+"))) > devices:
             raise ValueError(f"--split is {one}, which takes {needed} devices; --devices is {devices}")

@@ -1,4 +1,4 @@
-"""`swiftspec import`: op tables from measurements of others."""
+"""`swiftspec import`: op tables from other people's measurements."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def import_tables(*, source: str, device: str, out: Path, json_path: Path | None
 
 
 def show_tables(tables: OpTables) -> None:
-    """How many measurements of what, and whose."""
+    """Print the number of measurements per table, and who made them."""
     rows = [
         (
             name,

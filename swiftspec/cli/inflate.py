@@ -1,4 +1,4 @@
-"""`swiftspec inflate`: writes a model of a larger shape that says exactly what the small one says."""
+"""`swiftspec inflate`: writes a model of a larger shape with exactly the small one's output."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`swiftspec models`, `devices` and `policies`: what can be planned for by name."""
+"""`swiftspec models`, `devices` and `policies`: the names that a plan may use."""
 
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,12 @@ def list_models(*, json_path: Path | None = None) -> None:
         for model in listed
     ]
     columns = ("model", "vocabulary", "billions", "layers", "context", "acceptance published with")
-    console.table("Models that are known by name", columns, rows, num_text_columns=2, last_is_text=True)
+    console.table("Models known by name", columns, rows, num_text_columns=2, last_is_text=True)
     console.paragraph()
     console.paragraph(
-        "Others of the architectures llama, mistral, qwen2 and qwen3 can be named by a directory with their "
-        "config.json. A draft needs the vocabulary of its target. Where no acceptance of a pair is published, that of "
-        "the pair most like it stands in, or what `swiftspec plan --acceptance` says."
+        "For other models of the architectures llama, mistral, qwen2 and qwen3, give a directory with a config.json. "
+        "A draft needs the vocabulary of its target. A pair without published acceptance is planned with that of the "
+        "most similar pair, or with `swiftspec plan --acceptance`."
     )
     write_json(json_path, {"models": listed})
 
@@ -62,7 +62,7 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def list_devices(*, json_path: Path | None = None) -> None:
-    """Print memory and bandwidths of every device, and whose measured operations there are for it."""
+    """Print memory and bandwidths of every device, and the engines whose operations were measured on it."""
     check_outputs(json=json_path)
     listed = [_device(device) for device in DEVICES.values()]
     rows = [
@@ -76,8 +76,8 @@ def list_devices(*, json_path: Path | None = None) -> None:
         )
         for device in listed
     ]
-    columns = ("device", "GB", "TB/s", "GB/s to peers", "in a node", "measured engines")
-    console.table("Devices that are known by name", columns, rows, last_is_text=True)
+    columns = ("device", "GB", "TB/s", "GB/s to peers", "per node", "measured engines")
+    console.table("Devices known by name", columns, rows, last_is_text=True)
     write_json(json_path, {"devices": listed})
 
 
@@ -98,7 +98,7 @@ def _device(device: DeviceSpec) -> dict[str, Any]:
 
 
 def list_policies(*, json_path: Path | None = None) -> None:
-    """Print layout, package and shape of every policy, plainest first; then what keeps others from being used."""
+    """Print layout, package and shape of every policy, simplest first; then policies that cannot be used, and why."""
     check_outputs(json=json_path)
     found = offers()
     listed = [_policy(policy, package=None) for policy in POLICIES.values()]
@@ -108,7 +108,7 @@ def list_policies(*, json_path: Path | None = None) -> None:
         for policy in listed
     ]
     columns = ("policy", "layout", "package", "shape")
-    console.table("Policies, plainest first", columns, rows, num_text_columns=3, last_is_text=True)
+    console.table("Policies, simplest first", columns, rows, num_text_columns=3, last_is_text=True)
     faults = [offer.fault for offer in found if offer.policy is None]
     for fault in faults:
         console.paragraph()

@@ -1,4 +1,4 @@
-"""Verbs beside the stages' own: more of the command line, kept here for length. Each imports its module when called."""
+"""Less common verbs of the command line. Each imports its module when it is called."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,14 +23,14 @@ def validate(
     *,
     plan: flags.PlanFile,
     prompts: flags.Prompts,
-    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the chosen one always is.")] = "all",
+    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which to run; always includes the choice.")] = "all",
     repeats: flags.Repeats = 3,
     max_new_tokens: flags.NewTokens = None,
     limit: flags.Limit = None,
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
-    """Run a plan's policies; lay predicted beside measured.
+    """Run a plan's policies; compare predicted with measured.
 
     \b
     Example:
@@ -53,12 +53,12 @@ def validate(
 def report(
     *,
     plan: flags.PlanFile,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page: one HTML file.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the report: one HTML file.")],
     json: flags.Json = None,
 ) -> None:
-    """Write the page of an existing plan, as plan --report does.
+    """Write the report of an existing plan, as plan --report does.
 
-    The profile and the trace that the plan was made from have to be where they were.
+    The profile and the trace that the plan was made from must still be where they were.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def report(
 def models(*, json: flags.Json = None) -> None:
     """List the models that can be planned for by name.
 
-    Any other model of these architectures can be named by a directory with its config.json.
+    For any other model of these architectures, give a directory with its config.json.
 
     \b
     Example:
@@ -113,22 +113,24 @@ def compare(
     draft: flags.Draft,
     profile: flags.ProfileFile,
     trace: flags.TraceFile,
-    devices: Annotated[int | None, typer.Option(min=1, help="Those of the profile if not given.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Default: the profile's.")] = None,
     inflate: flags.Inflate = None,
     dtype: flags.ProfileDtype = None,
-    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which; the plan's choice always is.")] = "all",
+    policies: Annotated[
+        str, typer.Option(metavar="all|A,B", help="Which to show; always includes the choice.")
+    ] = "all",
     ranks: flags.Ranks = None,
-    run: Annotated[bool, typer.Option("--run", help="Measure them too, on --prompts.")] = False,
-    prompts: Annotated[Path | None, typer.Option(metavar="FILE", help="JSON lines, for --run.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Also measure them, on --prompts.")] = False,
+    prompts: Annotated[Path | None, typer.Option(metavar="FILE", help="Prompts for --run: JSON lines.")] = None,
     repeats: flags.Repeats = 3,
     limit: flags.Limit = None,
     seed: flags.Seed = 0,
     jobs: flags.Jobs = -1,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan of them all.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan of all policies.")] = None,
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
-    """Lay every policy at its best beside the others.
+    """Compare every policy at its best with the others.
 
     \b
     Example:
@@ -160,13 +162,13 @@ def compare(
 def inflate(
     *,
     target: flags.Target,
-    inflate: Annotated[str, typer.Option(metavar="SHAPE", help="As layers=24,hidden=1024.")],
+    inflate: Annotated[str, typer.Option(metavar="SHAPE", help="Target shape, e.g. layers=24,hidden=1024.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the Hugging Face directory.")],
     dtype: Annotated[str, typer.Option(help="float32 (fp32) or bfloat16 (bf16).")] = "float32",
     seed: flags.Seed = 0,
     json: flags.Json = None,
 ) -> None:
-    """Write a larger model that says exactly what the small one says.
+    """Write a larger model with exactly the small one's output.
 
     \b
     Example:
@@ -181,23 +183,23 @@ def demo(
     *,
     directory: flags.Directory = Path("swiftspec-demo"),
     inflate: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape; as fits the budget if not given.")
+        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape. Default: what fits the budget.")
     ] = None,
     dtype: flags.Dtype = "auto",
-    devices: Annotated[int | None, typer.Option(min=1, help="Cores; two, or what there is, if not given.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Cores. Default: two, if there are.")] = None,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of the validation; at most 3, as fits, if not given.")
+        int | None, typer.Option(min=1, help="Repetitions of the validation. Default: up to 3, as time allows.")
     ] = None,
     budget_minutes: Annotated[
-        float, typer.Option(min=1, metavar="MIN", help="How long it may take, by which everything else is chosen.")
+        float, typer.Option(min=1, metavar="MIN", help="Time limit; the size of everything is chosen to fit it.")
     ] = 8.0,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw figures beside the files.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Also draw figures, in the same folder.")] = False,
     json: flags.Json = None,
 ) -> None:
     """Do all of this on the bundled pair, in a few minutes.
 
-    It looks at the machine first, and does as much as fits the budget: it says what it leaves out, and at the end how
-    long everything took and whether the machine was busy meanwhile.
+    It times the machine first and does as much as fits the budget. It reports what it left out, how long everything
+    took, and whether the machine was busy.
 
     \b
     Examples:
@@ -224,13 +226,13 @@ def import_tables(
         str,
         typer.Option("--from", metavar="aiconfigurator|DIR", help="The installed package, or a folder of CSV files."),
     ],
-    device: Annotated[str, typer.Option(help="Whose rows: h100-sxm, h200-sxm, ...")],
+    device: Annotated[str, typer.Option(help="Device whose rows to take: h100-sxm, h200-sxm, ...")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the op tables (.npz).")],
     json: flags.Json = None,
 ) -> None:
-    """Turn measured operations of others into tables to plan with.
+    """Turn other people's op measurements into tables to plan with.
 
-    A folder holds gemm.csv, attention.csv, all_reduce.csv and elementwise.csv, a row per measurement.
+    A folder holds gemm.csv, attention.csv, all_reduce.csv and elementwise.csv, one row per measurement.
 
     \b
     Example:
@@ -244,7 +246,7 @@ def import_tables(
 def backtest(
     *,
     e2e: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Predict the serving points of this CSV file instead.")
+        Path | None, typer.Option(metavar="FILE", help="Instead predict the serving points of this CSV file.")
     ] = None,
     jobs: flags.Jobs = -1,
     plot: flags.Plot = None,
@@ -261,8 +263,10 @@ def backtest(
     predict(e2e=e2e, jobs=jobs, plot=plot, json_path=json)
 
 
-def secret(*, out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it, for you alone.")]) -> None:
-    """Make a secret that several nodes share, for `run --secret`. Every node needs a copy that only its user can read.
+def secret(
+    *, out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it, readable by you alone.")]
+) -> None:
+    """Make a secret for nodes to share, for `run --secret`. Every node needs a copy that only its user can read.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`swiftspec run` on several nodes: who this one is, and its part."""
+"""`swiftspec run` on several nodes: this node's rank and its part of the work."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeOptions", "join", "node_executor", "secret"]
 
-_TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun alone says this
+_TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun only
 _TORCH_LOGS = "TORCH_CPP_LOG_LEVEL"
 _SECRET_FILE = "SWIFTSPEC_SECRET_FILE"
 _NUM_PORTS = 16  # for channels to target groups of one node
@@ -29,7 +29,7 @@ _NUM_PORTS = 16  # for channels to target groups of one node
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What the flags say; nothing of them is needed under torchrun, which says all but the secret."""
+    """Flags about nodes; under torchrun only the secret is needed."""
 
     num_nodes: int | None = None
     rank: int | None = None
@@ -38,11 +38,11 @@ class NodeOptions:
     timeout_s: float = 60.0
 
     def resolve(self) -> "Rendezvous | None":
-        """Where this node meets the others; None if there are none. ValueError for flags that do not fit."""
+        """Rendezvous with the other nodes; None for a single node. ValueError for flags that do not fit together."""
         is_told = self.num_nodes is not None or self.rank is not None or self.rendezvous is not None
         if not is_told and _TORCHRUN not in os.environ:
             return None
-        os.environ.setdefault(_TORCH_LOGS, "ERROR")  # before torch is loaded: its store warns of hosts without a name
+        os.environ.setdefault(_TORCH_LOGS, "ERROR")  # before torch loads: its store warns about hosts without a name
         from swiftspec.engine.cluster.rendezvous import Rendezvous, from_torchrun
 
         if not is_told:
@@ -52,13 +52,13 @@ class NodeOptions:
         return Rendezvous.at(self.rendezvous, rank=self.rank, num_nodes=self.num_nodes, timeout_s=self.timeout_s)
 
     def read_secret(self) -> bytes:
-        """Of --secret, or of the file that the environment names. ValueError without either."""
+        """Secret from --secret, or from the file that the environment names. ValueError without either."""
         from swiftspec.engine.channel.curve import MAKE_ONE, read_secret
 
         path = self.secret or os.environ.get(_SECRET_FILE)
         if not path:
             raise ValueError(
-                "--secret is missing; it keeps strangers out, on one machine, too: "
+                "--secret is missing; it is what keeps other users out, even on one machine: "
                 f"make one with {MAKE_ONE}, and give every node a copy"
             )
         return read_secret(Path(path))
@@ -127,14 +127,14 @@ def _ranks(candidate: Candidate, rendezvous: "Rendezvous", plan: Plan) -> list[t
     owned = [worker_spec.devices for tp_group in tp_groups for worker_spec in tp_group]
     if len(owned) != rendezvous.num_nodes:
         raise ValueError(
-            f"torchrun started {rendezvous.num_nodes} processes; {candidate.describe()} has {len(owned)} ranks, and "
-            "every process is one of them"
+            f"torchrun started {rendezvous.num_nodes} processes; {candidate.describe()} has {len(owned)} ranks: "
+            "expected one process for each rank"
         )
     return owned
 
 
 def join(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, *, source: Path) -> None:
-    """Any other node's part: compute for node 0 until it ends. EngineError if it goes without a word."""
+    """Work of any node but 0: compute for node 0 until it ends. EngineError if node 0 is lost."""
     from swiftspec.engine.cluster.agent import serve
     from swiftspec.engine.process.interrupts import interrupts_noted
 
@@ -142,7 +142,7 @@ def join(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, *, source: 
         joined = stack.enter_context(_joined(options, rendezvous, plan, source))
         if rendezvous.is_process:  # from now on: Ctrl-C goes to all processes, and is node 0's to handle
             stack.enter_context(interrupts_noted())
-        console.note(f"node {rendezvous.rank} of {rendezvous.num_nodes}: computes for node 0 at {rendezvous.endpoint}")
+        console.note(f"node {rendezvous.rank} of {rendezvous.num_nodes}: working for node 0 at {rendezvous.endpoint}")
         serve(
             joined.meeting,
             joined.own,
@@ -158,4 +158,4 @@ def secret(*, out: Path) -> None:
 
     check_outputs(out=out)
     write_secret(out)
-    console.note(f"{out}: a new secret, for every node's --secret; keep it to yourself")
+    console.note(f"{out}: a new secret, for --secret on every node; keep it private")

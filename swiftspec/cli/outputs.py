@@ -1,4 +1,4 @@
-"""Files that verbs write: tried before the long work, and never in the place of an input or of each other."""
+"""Files that verbs write: checked before the long work, and never over an input or each other."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 __all__ = ["check_outputs", "saved", "write_json"]
 
 _FIGURES = (".png", ".svg", ".pdf")
-# What is read of a directory that is given as an input: a model's, or one of op measurements.
+# Files read from a directory that is given as an input: a model's, or one of op measurements.
 _READ_NAMES = ("config.json", "tokenizer.json", "model.safetensors.index.json")
 _READ_SUFFIXES = (".safetensors", ".csv")
 
@@ -26,14 +26,14 @@ def check_outputs(
 ) -> None:
     """Refuse outputs that could not be written now, or that would overwrite an input or each other.
 
-    Where one of them is stdout, what is for people goes to stderr from now on.
+    If one of them is stdout, messages go to stderr from now on.
 
     Parameters
     ----------
     inputs : mapping, optional
-        Files and directories that the verb reads, by what to call them: `--plan`.
+        Files and directories that the verb reads, by the name that errors use: `--plan`.
     beside : mapping, optional
-        Files that are written beside an output, by what to call them: `the profile beside --out`.
+        Files that are written next to an output, by the name that errors use: `the profile beside --out`.
     paths
         Outputs, by the name of their option: `json` for `--json`.
 
@@ -69,7 +69,7 @@ def _located(name: str, path: Path) -> Destination:
 
 
 def _identities(path: Path) -> Iterator[object]:
-    """Of the file, or of the files in a directory that are read, as `Destination.identity` has them."""
+    """Identity of the file, or of each file that is read from a directory, as in `Destination.identity`."""
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
@@ -79,7 +79,7 @@ def _identities(path: Path) -> Iterator[object]:
         elif stat.S_ISREG(status.st_mode):
             yield status.st_dev, status.st_ino
     except OSError:
-        return  # whoever reads it says so
+        return  # reading it raises the error
 
 
 def saved(path: Path) -> str:
@@ -88,6 +88,6 @@ def saved(path: Path) -> str:
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
-    """Machine-readable results, where they were asked for."""
+    """Write machine-readable results, if they were asked for."""
     if path is not None:
         write_output(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")

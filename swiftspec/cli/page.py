@@ -11,7 +11,7 @@ __all__ = ["report", "write_page"]
 
 
 def report(*, plan: Path, out: Path, json_path: Path | None = None) -> None:
-    """Write the page of a plan that was saved, and say so."""
+    """Write the report of a saved plan, and print where it is."""
     check_outputs(inputs={"--plan": plan}, out=out, json=json_path)
     write_page(out, Planned.load(plan))
     console.say(saved(out))
@@ -19,7 +19,7 @@ def report(*, plan: Path, out: Path, json_path: Path | None = None) -> None:
 
 
 def write_page(path: Path, planned: Planned) -> None:
-    """The report of a plan."""
+    """Write the report of a plan."""
     from swiftspec.reports.html import render
     from swiftspec.simulator.typical import typical_timeline
 

@@ -23,8 +23,8 @@ from swiftspec.policies.effects import Role
 __all__ = ["parse_degrees", "plan", "search"]
 
 _ANY = SearchOptions()
-_NOT_HERE = "with --device nothing is run or was measured here"
-_RECORDED = "it needs --device, without which acceptance is that of --trace"
+_NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
+_RECORDED = "it needs --device; without that, acceptance comes from --trace"
 
 
 def plan(
@@ -44,7 +44,7 @@ def plan(
     report: Path | None = None,
     json_path: Path | None = None,
 ) -> Plan:
-    """Search, print and save: for the machine of a profile and a trace, or for a deployment elsewhere."""
+    """Search, print and save: for the machine of a profile and a trace, or for a deployment on other hardware."""
     inputs: dict[str, Path | str | None] = {
         "--target": target,
         **{f"--draft {draft}": draft for draft in drafts},
@@ -55,7 +55,9 @@ def plan(
     beside = {} if deployment is None else side_files(out, with_trace=trace is None)
     check_outputs(inputs=inputs, beside=beside, out=out, report=report, json=json_path)
     if deployment is not None and report is not None and not beside:
-        raise ValueError(f"--report is {report}; it needs an --out that is a file, with profile and trace beside it")
+        raise ValueError(
+            f"--report is {report}; it needs an --out that is a file, so that profile and trace are saved, too"
+        )
     each: Drafts = {}
     if deployment is None:
         options.check(num_devices=devices)
@@ -84,7 +86,7 @@ def plan(
         show_drafts(each)
     show_plan(made)
     if deployment is not None and not beside:
-        console.note("The profile and trace of this plan are not saved: --out is no file that they could lie beside")
+        console.note("The profile and trace of this plan are not saved, because --out is not a file")
     if report is not None:
         write_page(report, replace(planned, plan=made))
     console.say(f"\n{saved(out)}" + (f"; the report is {report}" if report else ""))
@@ -101,7 +103,7 @@ def _plan_each(
     dataset: str | None,
     options: SearchOptions,
 ) -> Drafts:
-    """A plan for each draft; where several are named, one that cannot be planned is told with the others."""
+    """A plan for each draft; if several are named, one that cannot be planned is listed with the others."""
     from swiftspec.planner.for_device import plan_for
 
     found: dict[str, Planned | ValueError] = {}
@@ -128,11 +130,11 @@ def _plan_each(
 
 
 def _note_names(target: str, drafts: Sequence[Draft]) -> None:
-    """What short names were taken for."""
+    """Print the full names that short names stand for."""
     for role, name in ((Role.TARGET, target), *((Role.DRAFT, draft.name) for draft in drafts)):
         planned = PlannedModel.of(role, name)
         if planned.directory is None and planned.name != name:
-            console.note(f"--{role} {name} is taken for {planned.name}")
+            console.note(f"--{role} {name} is taken to mean {planned.name}")
 
 
 def _content(made: Plan, out: Path, each: Drafts) -> dict[str, Any]:
@@ -152,13 +154,13 @@ def parse_degrees(text: str | None) -> frozenset[int] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise ValueError(f"--degrees is {text!r}; expected positive numbers with commas between, as 1,2,4,8")
+        raise ValueError(f"--degrees is {text!r}; expected positive numbers separated by commas, such as 1,2,4,8")
     return frozenset(map(int, parts))
 
 
 def _needed(flag: str, path: Path | None) -> Path:
     if path is None:
-        raise ValueError(f"{flag} is missing; a plan for this machine needs it, one for another machine needs --device")
+        raise ValueError(f"{flag} is missing; a plan for this machine needs it, one for other hardware needs --device")
     return path
 
 
@@ -202,7 +204,7 @@ def search(
 
 
 def _check_same_machine(profile: Profile, path: Path) -> None:
-    """ValueError for one that was composed: what it is of cannot be run here."""
+    """ValueError for a composed profile: its device is not in this machine."""
     if profile.device in DEVICES:
         raise ValueError(
             f"{path}: a profile of {profile.device}, which this machine is not; plan for it with --device "

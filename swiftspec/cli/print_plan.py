@@ -58,18 +58,18 @@ def show_plan(made: Plan) -> None:
 
 
 def _fewest(made: Plan) -> str:
-    """The answer to how many devices it takes."""
+    """The number of devices it takes, in a sentence."""
     used = len(made.chosen.devices)
     text = f"{count(used, 'device')} {'is' if used == 1 else 'are'} the fewest that keep to these limits"
     fewer = made.fastest_by_devices.get(used - 1)
     if fewer is None:
         return f"{text}."
     best = f"{estimated(speed(fewer.tokens_per_s), fewer)} tokens/s by {fewer.policy} {fewer.split}"
-    return f"{text}; the fastest that was found on {used - 1}: {best}."
+    return f"{text}; the fastest found on {used - 1}: {best}."
 
 
 def _request(made: Plan) -> str:
-    """What one request takes, and what tokens cost."""
+    """Time of one request, and the cost of a million tokens."""
     metrics = made.chosen.prediction.metrics
     whole_s = made.max_new_tokens / metrics.figures.tokens_per_s
     text = (
@@ -82,7 +82,7 @@ def _request(made: Plan) -> str:
 
 
 def _show_candidates(made: Plan) -> None:
-    """The best of every policy, its shape below it."""
+    """A row for the best candidate of every policy, with its shape below."""
     candidates = list(made.candidates.values())
     console.table(
         "The best of every policy, as predicted",
@@ -99,7 +99,7 @@ def _show_candidates(made: Plan) -> None:
 
 
 def _show_devices(made: Plan) -> None:
-    """Speed, and perhaps cost, against the number of devices."""
+    """Speed, and cost if there is a price, against the number of devices."""
     fastest = made.fastest_by_devices
     if len(fastest) < 2:
         return
@@ -118,13 +118,13 @@ def _show_devices(made: Plan) -> None:
         for number, cell in fastest.items()
     ]
     columns = ("policy", "split", "devices", "tokens/s", "per device", "ms per token", *costs)
-    console.table("The fastest that was found on each number of devices", columns, rows, num_text_columns=2)
+    console.table("Fastest found on each number of devices", columns, rows, num_text_columns=2)
     if any(cell.estimated for cell in fastest.values()):
-        console.paragraph("  ~ by short simulations")
+        console.paragraph("  ~ estimated from short simulations")
 
 
 def _show_machine(made: Plan) -> None:
-    """What a plan for a machine that is not at hand was told about it."""
+    """What the plan assumes about hardware that is not local."""
     if made.acceptance is not None:
         if made.acceptance.warning:
             console.paragraph(f"Warning: acceptance is {made.acceptance.warning}")
@@ -136,8 +136,8 @@ def _show_machine(made: Plan) -> None:
     device = DEVICES.get(made.device)
     if device is not None and made.num_devices > device.devices_per_node:
         console.paragraph(
-            f"Nodes of {device.devices_per_node} devices: a forward is divided within one; what travels between two, "
-            "token ids, is assumed to take as long as within one"
+            f"Nodes of {device.devices_per_node} devices: a forward is divided within one node; messages between nodes "
+            "carry token ids, and are assumed to take as long as within one"
         )
     for group in made.memory:
         whose = " and ".join(group.weights_bytes)

@@ -36,11 +36,11 @@ def profile(
     passes: int | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Profile:
-    """Measure, print and save: the pair's forwards and, where `ops` says where to, the operations they consist of.
+    """Measure, print and save the pair's forwards and, if `ops` is given, the operations they consist of.
 
-    `passes` and `stop` are those of `measure_profile`.
+    `passes` and `stop` are passed to `measure_profile`.
 
-    ValueError, and nothing saved, where measurements on a GPU contradict themselves and `accept_noise` is not given.
+    ValueError, and nothing saved, if measurements on a GPU contradict each other and `accept_noise` is not given.
     """
     check_outputs(inputs={"--target": target, "--draft": draft}, out=out, ops=ops, plot=plot, json=json_path)
     both = measure_pair(
@@ -77,7 +77,7 @@ def profile(
 
 
 def show_ops(rows: Sequence["OpRow"]) -> None:
-    """A line per operation and size: microseconds, and what of the measured bandwidth they stand for."""
+    """Print a line per operation and size: microseconds, and the share of the measured bandwidth."""
     from swiftspec.profiler.op_benchmark import peak_bytes_per_s
 
     peak = peak_bytes_per_s(rows)
@@ -98,7 +98,7 @@ def show_ops(rows: Sequence["OpRow"]) -> None:
 
 
 def show_profile(measured: Profile) -> None:
-    """One line per step at one context, the middle one measured."""
+    """Print one line per step at one context, the middle one of those measured."""
     contexts = sorted({step.context for step in measured.steps if step.phase is not Phase.PREFILL})
     context = contexts[len(contexts) // 2] if contexts else 0
     steps = [step for step in measured.steps if step.phase is not Phase.PREFILL and step.context == context]
@@ -117,7 +117,7 @@ def show_profile(measured: Profile) -> None:
     ]
     console.fields(target=measured.target, draft=measured.draft, device=measured.origin.device)
     columns = ("forward", "degree", "peer", "", "rows", "median ms", "p97.5 ms", "tokens/s at most")
-    console.table(f"Whole forwards behind a prefix of {context} tokens", columns, rows)
+    console.table(f"Whole forwards after a prefix of {context} tokens", columns, rows)
     show_checks(measured, context)
     origins = Counter(str(point.provenance) for point in (*measured.steps, *measured.host))
     samples = sum(point.num_samples for point in (*measured.steps, *measured.host))
@@ -129,7 +129,7 @@ def show_profile(measured: Profile) -> None:
 
 
 def show_checks(measured: Profile, context: int) -> None:
-    """Composed forwards of several ranks beside those measured whole, and what an all-reduce was taken to cost."""
+    """Print composed forwards of several ranks against those measured whole, and the assumed cost of an all-reduce."""
     rows = [
         (
             check.phase,
@@ -147,7 +147,7 @@ def show_checks(measured: Profile, context: int) -> None:
     if not rows:
         return
     columns = ("forward", "ranks", "rows", "shard ms", "all-reduces", "gather", "note", "composed", "measured", "error")
-    console.table(f"Forwards of several ranks behind a prefix of {context} tokens, median ms", columns, rows)
+    console.table(f"Forwards of several ranks after a prefix of {context} tokens, median ms", columns, rows)
     for collective in measured.collectives:
         known = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in collective.seconds.items())
         group = named_group(collective.degree, collective.ranks)
@@ -155,7 +155,7 @@ def show_checks(measured: Profile, context: int) -> None:
 
 
 def checked_steps(measured: Profile) -> list[tuple[StepPoint, StepPoint]]:
-    """Composed and measured, of what was measured whole as well."""
+    """Pairs of composed and measured step, for steps that were also measured whole."""
     composed = {(step.table, step.rows, step.context): step for step in measured.steps}
     checks = {(check.table, check.rows, check.context): check for check in measured.checks}
     pairs = [(composed[key], check) for key, check in checks.items() if key in composed]

@@ -1,4 +1,4 @@
-"""The command line as a program of its own: its signals, its descendants and its exit code."""
+"""The command line as a program: its signals, its child processes and its exit code."""
 
 import atexit
 import os
@@ -13,13 +13,13 @@ __all__ = ["run_program"]
 
 
 def run_program(main: Callable[[], int]) -> int:
-    """What `main` returns; the exit code of the signal that ended it, also before it has looked after signals itself.
+    """Run `main` and return its exit code, or that of the signal that ended it, even before `main` handles signals.
 
-    Signals that come after that are ignored: what is left is the interpreter's own end.
+    Later signals are ignored: only the interpreter's own shutdown is left.
     """
     atexit.register(_leave)
-    with suppress(OSError):  # a kernel that cannot do without
-        adopt_orphans()  # workers whose fork server has died are still told when this program ends
+    with suppress(OSError):  # kernels without this feature can do without
+        adopt_orphans()  # workers whose fork server has died still learn when this program ends
     with ending_signals_raised(ignored_afterwards=True):
         try:
             code = main()
@@ -31,9 +31,9 @@ def run_program(main: Callable[[], int]) -> int:
 
 
 def _leave() -> None:
-    """After an interruption, leave here: the last of what happens at exit, as it was registered first.
+    """After an interruption, end the process: the last exit handler to run, since it was registered first.
 
-    Python would kill itself with SIGINT where a KeyboardInterrupt has once passed through an `exec`, as in an import.
+    Otherwise Python kills itself with SIGINT if a KeyboardInterrupt has passed through an `exec`, as in an import.
     """
     if was_interrupted():
         for file in (sys.stdout, sys.stderr):

@@ -31,7 +31,7 @@ __all__ = ["run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Output:
-    """What one prompt brought."""
+    """Output and timeline of one prompt."""
 
     task: Task
     tokens: tuple[int, ...]
@@ -57,9 +57,9 @@ def run(
     json_path: Path | None = None,
     nodes: NodeOptions | None = None,
 ) -> None:
-    """Generate for every prompt. On Ctrl-C, or when the target dies, show and write what there is, then raise that.
+    """Generate for every prompt. On Ctrl-C, or if the target dies, show and write the results so far, then raise.
 
-    On several nodes this is node 0's part; the others compute for it until it ends.
+    On several nodes only node 0 does so; the others compute for it until it ends.
     """
     named: dict[str, Path | str | None] = {
         "--plan": plan,
@@ -94,12 +94,12 @@ def run(
             first = tasks[0].request
             engine.warm_up(first.prompt, max_new_tokens=first.max_new_tokens)
             processes = engine.processes
-            # From here to the last file a signal is noted and cuts nothing short: what was committed is written.
+            # Until the last file is written, a signal is only noted, so that everything committed is saved.
             interrupted = held.enter_context(interrupts_noted())
             outputs, ended_by = _generate(engine, tasks, sampler, interrupted)
         if outputs:
             _show(candidate, _metrics(outputs), processes)
-            with ExitStack() as each:  # a disk that is full for one file may have room for the next
+            with ExitStack() as each:  # if one file does not fit on the disk, the next one still may
                 each.callback(write_json, json_path, _result(candidate, outputs, processes))
                 each.callback(_save_plot, outputs, plot)
                 each.callback(_save_timelines, outputs, processes, timeline)
@@ -120,7 +120,7 @@ def _prompts(prompt: str | None, prompts: Path | None) -> Sequence[Prompt]:
 def _generate(
     engine: Engine, tasks: Sequence[Task], sampler: "Sampler", interrupted: Event
 ) -> tuple[list[_Output], BaseException | None]:
-    """Outputs so far, and what cut them short: a signal, during a request or between two, or a process that died."""
+    """Outputs so far, and what ended them early: a signal, during or between requests, or a process that died."""
     outputs: list[_Output] = []
     for task in tasks:
         if interrupted.is_set():
@@ -129,7 +129,7 @@ def _generate(
             console.heading(task.prompt_id)
         output, error = _generate_one(engine, task, sampler, interrupted)
         if output.losses:
-            console.note(f"{task.prompt_id}: the target went on without its draft {count(output.losses, 'time')}")
+            console.note(f"{task.prompt_id}: the target continued without its draft {count(output.losses, 'time')}")
         if output.tokens:
             outputs.append(output)
         if error is not None:
@@ -140,7 +140,7 @@ def _generate(
 def _generate_one(
     engine: Engine, task: Task, sampler: "Sampler", interrupted: Event
 ) -> tuple[_Output, BaseException | None]:
-    """One prompt's output, shown as it comes, and what cut it short."""
+    """One prompt's output, streamed to stdout, and the error that ended it early, if any."""
     chunks = engine.generate(
         task.request.prompt,
         max_new_tokens=task.request.max_new_tokens,
@@ -172,7 +172,7 @@ def _generate_one(
 
 
 def _metrics(outputs: Sequence[_Output]) -> Metrics | None:
-    """None where Ctrl-C came before the engine could say what took how long."""
+    """Metrics of all outputs; None if Ctrl-C came before the engine returned any timeline."""
     timelines = [output.timeline for output in outputs if output.timeline.commits]
     return measure(timelines) if timelines else None
 
@@ -206,7 +206,7 @@ def _save_plot(outputs: Sequence[_Output], path: Path | None) -> None:
 
 
 def _result(candidate: Candidate, outputs: Sequence[_Output], processes: Sequence["ProcessInfo"]) -> dict[str, Any]:
-    """What `--json` holds."""
+    """Content of `--json`."""
     metrics = _metrics(outputs)
     return {
         "prompts": [_prompt_result(output) for output in outputs],
@@ -246,5 +246,5 @@ def _prompt_result(output: _Output) -> dict[str, Any]:
 
 
 def _acceptance_length(metrics: Metrics) -> float:
-    """0 where the prefill's own token was all that was asked for."""
+    """Acceptance length; 0 if the only token requested was the prefill's."""
     return metrics.acceptance_length if metrics.rounds else 0.0

@@ -1,4 +1,4 @@
-"""Sentences about how text and machine differ from those traced and profiled; and regret, where they allow it."""
+"""Sentences about drift of text and machine since trace and profile; and regret, unless the machine was busy."""
 
 from statistics import median
 
@@ -9,12 +9,12 @@ from swiftspec.devices.contention import Contention
 
 __all__ = ["regret", "say_drift"]
 
-_TEXTS_DIFFER = 0.02  # of tokens per round; replayed on the text that was measured, predictions agree better than that
-_MOST_DRIFT = 0.25  # of forwards, in the median over kinds; a quiet machine stays within a tenth
+_TEXTS_DIFFER = 0.02  # of tokens per round; predictions replayed on the measured text are off by less
+_MOST_DRIFT = 0.25  # of forwards, in the median over kinds; a quiet machine stays within 0.1
 
 
 def regret(report: Report, contention: Contention | None) -> str:
-    """The regret of the choice in a sentence, or why it cannot be told: on a busy machine it is chance."""
+    """Regret of the choice in a sentence, or why it is not given: on a busy machine it is chance."""
     if contention is not None and contention.is_busy:
         share = percent(contention.others_share)
         why = f"other processes took {share} of these cores' time while this was measured"
@@ -24,29 +24,29 @@ def regret(report: Report, contention: Contention | None) -> str:
         (chosen,) = (policy for policy in report.policies if policy.policy == report.chosen)
         return f"Regret of the choice, {chosen.candidate}: {percent(report.regret)}"
     return (
-        f"The machine was busy: {why}. Which policy is fastest, and so the regret of the choice, cannot be told from "
-        "these figures. Measure again while nothing else runs."
+        f"The machine was busy: {why}. These figures do not show which policy is fastest, so the regret of the choice "
+        "is not given. Measure again while nothing else runs."
     )
 
 
 def say_drift(report: Report) -> None:
-    """How text and machine differ from what was traced and profiled, and what that explains."""
+    """Print how text and machine differ from trace and profile, and how much of the error that explains."""
     if (text := report.text_error) is not None and abs(text) > _TEXTS_DIFFER:
         change = 1 / (1 + text) - 1
         console.paragraph(
-            f"Rounds brought {signed_percent(change)} tokens against the prediction, in the median over policies: "
+            f"Tokens per round were {signed_percent(change)} against the prediction, in the median over policies: "
             f"these prompts are {'easier' if change > 0 else 'harder'} than those traced."
         )
     if (agreement := report.retraced_agreement) is not None:
         errors = [error.tokens_per_round for p in report.policies if (error := p.retraced_error) is not None]
         console.paragraph(
-            f"Predicted again from the measured texts, tokens per round are off by {signed_percent(min(errors))} to "
+            f"Re-traced, from the measured texts, tokens per round are off by {signed_percent(min(errors))} to "
             f"{signed_percent(max(errors))}, tokens/s by {percent(agreement[1])} in the median."
         )
     if not report.drift:
         return
     factors = [drift.factor - 1 for drift in report.drift]
     console.paragraph(
-        f"While this was measured, forwards took {signed_percent(min(factors))} to {signed_percent(max(factors))} "
-        "against the profile, kind by kind. Re-timed predictions take that into account; their errors are the model's."
+        f"During the measurement, forwards took {signed_percent(min(factors))} to {signed_percent(max(factors))} "
+        "against the profile, by kind. Re-timed predictions account for that, so their errors are the simulator's."
     )

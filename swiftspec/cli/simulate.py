@@ -50,7 +50,7 @@ def simulate(
 
 
 def _twice(profile: Profile) -> str:
-    """That every prompt was simulated twice, where forwards are not known exactly."""
+    """Note that every prompt was simulated twice, for a profile whose forwards are not known exactly."""
     from swiftspec.simulator.forward_errors import forward_errors
 
     known = [f"{role} {percent(error)}" for role, error in forward_errors(profile).of_role.items() if error]
@@ -58,7 +58,7 @@ def _twice(profile: Profile) -> str:
 
 
 def show_metrics(metrics: Metrics) -> None:
-    """Every figure of a set of requests."""
+    """Print every figure of a set of requests."""
     figures = metrics.figures
     rows = [
         ("tokens/s", speed(figures.tokens_per_s)),

@@ -1,4 +1,4 @@
-"""Lays out a table in lines of a given width: long text is wrapped, nothing is cut."""
+"""Layout of a table in lines of a given width: long text is wrapped, nothing is cut off."""
 
 import textwrap
 from collections.abc import Sequence, Set
@@ -15,9 +15,9 @@ def lay_out(
 ) -> list[list[str]]:
     """Lines of the header, then of each row.
 
-    Text is flush left, numbers are flush right. Where a line would be too long, titles of numbers are wrapped, then
-    text. Text that cannot be wrapped, such as a path, stands whole on a line of its own above the rest of its row; so
-    does all text where the numbers leave too little room.
+    Text is flush left, numbers are flush right. If a line is too long, titles of number columns are wrapped, then
+    text. Text that cannot be wrapped, such as a path, goes on a line of its own above the rest of its row; so does all
+    text if the numbers leave too little room.
     """
     table = [list(header), *map(list, rows)]
     widths = _column_widths(table, text_columns, width - len(_INDENT))
@@ -28,7 +28,7 @@ def lay_out(
 
 
 def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
-    """Lines of a text; a word that is longer than a line stays whole."""
+    """Wrap a text into lines; a word longer than a line stays whole."""
     lines = textwrap.wrap(
         text,
         width,
@@ -41,7 +41,7 @@ def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[s
 
 
 def _column_widths(table: Sequence[Sequence[str]], text_columns: Set[int], room: int) -> list[int] | None:
-    """Widths that fit, or None where there are none."""
+    """Column widths that fit, or None."""
     columns = list(zip(*table, strict=True))
     widths = [max(map(len, column)) for column in columns]
     room -= len(_GAP) * (len(columns) - 1)
@@ -80,7 +80,7 @@ def _row_lines(row: Sequence[str], widths: Sequence[int], text_columns: Set[int]
 
 
 def _stacked(table: Sequence[Sequence[str]], text_columns: Set[int], width: int) -> list[list[str]]:
-    """All text of a row above its numbers."""
+    """Lines of rows whose text stands above their numbers."""
     numbers = [[cell for index, cell in enumerate(row) if index not in text_columns] for row in table]
     columns = list(zip(*numbers, strict=True))
     widths = [max(map(len, [*title.split(), *cells]), default=0) for title, *cells in columns]

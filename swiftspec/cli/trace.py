@@ -59,11 +59,11 @@ def trace(
 
 
 def show_trace(recorded: AcceptanceTrace) -> None:
-    """Acceptance by rank."""
+    """Print acceptance by rank."""
     shares = recorded.rank_acceptance(_SHOWN_RANKS)
     rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
     console.fields(target=recorded.target, draft=recorded.draft)
     traced = f"{recorded.num_tokens} tokens of {len(recorded.prompts)} prompts"
     console.table(
-        f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "up to here"), rows
+        f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "cumulative"), rows
     )

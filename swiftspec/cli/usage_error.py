@@ -8,7 +8,7 @@ __all__ = ["usage_sentence"]
 
 
 def usage_sentence(error: typer.TyperException) -> str:
-    """Typer's own sentence, but for a value that does not validate: `--devices is '0'; expected 1 or more`."""
+    """Typer's own sentence, except for an invalid value: `--devices is '0'; expected 1 or more`."""
     problems = getattr(
         error.__cause__ or error.__context__, "errors", None
     )  # pydantic's, which is not imported for this
@@ -20,7 +20,7 @@ def usage_sentence(error: typer.TyperException) -> str:
 
 
 def _expected(message: str) -> str:
-    """Pydantic's message without its grammar."""
+    """Pydantic's message, shortened to what was expected."""
     message = message.removeprefix("Value error, ").rstrip(".").replace("greater than or equal to", "at least")
     if message.startswith("Input should be "):
         return f"expected {message.removeprefix('Input should be ').partition(',')[0]}"

@@ -1,4 +1,4 @@
-"""`swiftspec validate`: runs the plan's policies for real and lays predicted beside measured."""
+"""`swiftspec validate`: runs the plan's policies and compares predicted with measured."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ from swiftspec.validation.measuring import measure_plan
 
 __all__ = ["show_report", "validate"]
 
-_DRIFT = 0.05  # profiles of one quiet machine agree better than that
+_DRIFT = 0.05  # profiles of one quiet machine differ by less
 
 
 def validate(
@@ -35,7 +35,7 @@ def validate(
     json_path: Path | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Report:
-    """Measure, print and save; `stop` is that of `measure_plan`.
+    """Measure, print and save; `stop` is passed to `measure_plan`.
 
     On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt.
     """
@@ -63,7 +63,7 @@ def validate(
 
 
 def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | None:
-    """What the plan was computed from; None, and a word about it, where that is gone."""
+    """The plan's profile and trace; None, with a note, if they cannot be read."""
     try:
         return read_profile(made, plan_path), read_trace(made, plan_path)
     except ValueError as error:
@@ -81,7 +81,7 @@ def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:
 
 
 def show_report(report: Report, made: Plan, contention: Contention | None = None) -> None:
-    """The table of predicted against measured, and what follows from it."""
+    """Print the table of predicted against measured, and the conclusions."""
     columns = ("policy", "split", "figure", "predicted", "measured", "error")
     rows, shapes = [], []
     for policy in report.policies:
@@ -94,7 +94,7 @@ def show_report(report: Report, made: Plan, contention: Contention | None = None
     console.paragraph()
     console.paragraph(
         f"{report.num_prompts} prompts, {count(len(chosen.repeats), 'repetition')} each, for {made.target}; predicted "
-        f"from {made.trace.path}. ± is what another choice of prompts, traced and measured, changes an error by (95 %)."
+        f"from {made.trace.path}. ± is the error's 95 % confidence interval over the choice of prompts."
     )
     say_drift(report)
     _say_plain_drift(report)
@@ -110,21 +110,21 @@ def show_report(report: Report, made: Plan, contention: Contention | None = None
         console.paragraph(f"Serial tail of a round on a hit: {tail} ms, {percent(share)} of the round")
     different = [policy.policy for policy in report.policies if not policy.identical_output]
     if different:
-        why = "" if made.target.dtype == "float32" else f"; in {made.target.dtype} near-ties of logits can do that"
+        why = "" if made.target.dtype == "float32" else f"; in {made.target.dtype}, near-ties of logits can cause that"
         console.paragraph(f"Greedy output differs for {', '.join(different)}{why}")
     else:
         console.say("Greedy output is the same for all policies, token for token")
 
 
 def _say_plain_drift(report: Report) -> None:
-    """No acceptance enters autoregressive rounds: what they are off by is the machine, or its profile."""
+    """Print the error of autoregressive rounds: without acceptance in them, it is due to the machine or its profile."""
     plain = next((policy for policy in report.policies if policy.policy == "autoregressive"), None)
     if plain is None or abs(plain.error.round_s.median) < _DRIFT:
         return
     change = plain.measured.round_s.median / plain.predicted.round_s.median - 1
     console.paragraph(
-        f"Autoregressive rounds, which no acceptance enters, took {signed_percent(change)} against the prediction: "
-        "the machine is not as it was profiled. Profile it again, and while nothing else runs."
+        f"Autoregressive rounds, which do not depend on acceptance, took {signed_percent(change)} against the "
+        "prediction: the machine is not as it was when profiled. Profile it again while nothing else runs."
     )
 
 

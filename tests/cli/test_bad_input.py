@@ -338,11 +338,11 @@ def test_a_plan_for_this_machine_has_one_draft_or_that_of_its_profile(
     files = ["--profile", folder / "profile.json", "--trace", folder / "trace.npz", "--devices", 2]
     target = ["--target", models[0], *files, "--out", folder / "new.json"]
     twice = fails("plan", *target, "--draft", models[1], "--draft", models[1])
-    assert twice == "--draft is given 2 times; several need --device, as a profile is of one pair"
+    assert twice == "--draft is given 2 times; several need --device, since a profile holds one pair"
     assert fails("plan", *target).startswith("--draft is missing; only --policy autoregressive and --policy ")
     assert fails("plan", *target, "--policy", "serial_chain").startswith("--draft is missing; ")
     given = fails("plan", *target, "--draft", models[1], "--acceptance", "0.7")
-    assert given == "--acceptance is 0.7; it needs --device, without which acceptance is that of --trace"
+    assert given == "--acceptance is 0.7; it needs --device; without that, acceptance comes from --trace"
     assert main(["plan", *map(str, target), "--policy", "autoregressive", "--jobs", "1"]) == 0
     assert Plan.load(folder / "new.json").draft.model == str(models[1])
 

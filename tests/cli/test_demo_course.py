@@ -107,7 +107,7 @@ def test_a_profile_that_takes_long_ends_early_and_leaves_less_for_the_rest(
     shown = " ".join(capsys.readouterr().out.split())
     assert "Ended early:" in shown
     assert f"{passes} of 3 passes of the profile" in shown
-    assert f"4 of {course.choice.validated} prompts validated, when the time was up" in shown
+    assert f"4 of {course.choice.validated} prompts validated when time ran out" in shown
 
 
 def test_a_busy_machine_is_said_to_be_busy(

@@ -65,7 +65,7 @@ def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(slow_plan: Path) -> N
         os.kill(draft, signal.SIGKILL)
         text, errors = first + run.stdout.read(), run.stderr.read()
     assert (run.returncode, text) == (0, undisturbed)
-    assert "the target went on without its draft 1 time" in errors
+    assert "the target continued without its draft 1 time" in errors
 
 
 @two_cores

@@ -241,7 +241,7 @@ def test_comparison_measures_if_asked_to(stage: Stage, tmp_path: Path, capsys: p
     assert -1 <= content["kendall_tau"] <= 1
     assert 0 <= content["decided_pairs"]["as_predicted"] <= content["decided_pairs"]["decided"]
     assert content["regret"] >= 0
-    assert "Kendall's rank correlation" in capsys.readouterr().out
+    assert "Kendall's tau" in capsys.readouterr().out
 
 
 def test_inflated_directory_is_the_inflated_model(stage: Stage, tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--quant", "int3"], "--quant is 'int3'; did you mean int8 or int4?"),
         (["--draft-quant", "int3"], "--draft-quant is 'int3'; did you mean int8 or int4?"),
         (["--engine", "vlm"], "--engine is 'vlm'; did you mean vllm or vllm-int4?"),
-        (["--degrees", "1,two"], "--degrees is '1,two'; expected positive numbers with commas between, as 1,2,4,8"),
-        (["--degrees", "0,1"], "--degrees is '0,1'; expected positive numbers with commas between, as 1,2,4,8"),
+        (["--degrees", "1,two"], "--degrees is '1,two'; expected positive numbers separated by commas, such as 1,2,4,"),
+        (["--degrees", "0,1"], "--degrees is '0,1'; expected positive numbers separated by commas, such as 1,2,4,8"),
         (["--engine", "swiftspec"], "--engine is swiftspec, of which only int4 forwards are known; --quant is bf16"),
         (["--dataset", "humaneval"], "--dataset is 'humaneval'; did you mean HumanEval?"),
         (["--dataset", "GSM8K", "--trace", "t.npz"], "--dataset is GSM8K; with --trace acceptance is that of t.npz"),
@@ -151,13 +151,13 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--context", "8161"], "--context is 8161; with 32 output tokens that is more than the 8192 positions of "),
         (["--context", "0"], "--context is '0'; expected at least 1"),
         (["--objective", "speed"], "--objective is 'speed'; expected one of tokens-per-s, tpot, "),
-        (["--objective", "cost"], "--price-per-hour is missing; --objective cost needs what a device costs an hour"),
-        (["--objective", "devices"], "--min-tokens-per-s is missing; --objective devices needs what the devices "),
+        (["--objective", "cost"], "--price-per-hour is missing; --objective cost needs the price of a device per hour"),
+        (["--objective", "devices"], "--min-tokens-per-s is missing; --objective devices needs a speed to reach"),
         (["--price-per-hour", "0"], "--price-per-hour is 0.0; expected a positive number"),
         (["--min-tokens-per-s", "nan"], "--min-tokens-per-s is nan; expected a positive number"),
         (["--max-tpot-ms", "0"], "--max-tpot-ms is 0.0; expected a positive number"),
         (["--max-ttft-ms", "inf"], "--max-ttft-ms is inf; expected a positive number"),
-        (["--split", "4-4"], "--split is '4-4'; expected devices of the target and of the draft, as 4+4, or 8 where "),
+        (["--split", "4-4"], "--split is '4-4'; expected devices of the target and of the draft, such as 4+4, or 8 "),
         (["--split", "1+1,"], "--split is '1+1,'; expected devices of the target and of the draft"),
         (["--split", "2+1"], "--split is 2+1, which takes 3 devices; --devices is 2"),
         (["--output-tokens", "16385"], "--output-tokens is 16385; expected 1 to 16384"),
@@ -168,8 +168,8 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--acceptance", "0.7", "--dataset", "GSM8K"], "--acceptance is 0.7; with --dataset GSM8K acceptance is "),
         (["--draft", "mixtral-8x7b"], "--draft is 'mixtral-8x7b'; that is a mixture of experts, which is not "),
         (["--draft", "zzz"], "--draft is 'zzz'; `swiftspec models` lists those "),
-        (["--profile", "p.json"], "--profile is p.json; with --device nothing is run or was measured here"),
-        (["--inflate", "layers=9"], "--inflate is layers=9; with --device nothing is run or was measured here"),
+        (["--profile", "p.json"], "--profile is p.json; it cannot be given with --device"),
+        (["--inflate", "layers=9"], "--inflate is layers=9; it cannot be given with --device"),
         (["--op-tables", "none.npz"], "none.npz: cannot be read (No such file or directory)"),
     ],
 )  # fmt: skip
@@ -198,7 +198,7 @@ def test_what_needs_a_device_says_so(fails: Fails, tmp_path: Path, flag: str) ->
 
 def test_without_device_and_profile(fails: Fails, tmp_path: Path) -> None:
     sentence = fails_to_plan(fails, tmp_path, *PAIR, "--devices", 2)
-    assert sentence == "--profile is missing; a plan for this machine needs it, one for another machine needs --device"
+    assert sentence == "--profile is missing; a plan for this machine needs it, one for other hardware needs --device"
 
 
 def test_what_does_not_fit_says_what_is_missing_and_what_would_help(fails: Fails, tmp_path: Path) -> None:
@@ -262,8 +262,8 @@ def test_names_are_taken_as_people_write_them_and_the_rest_as_it_is_asked_for(
     command += ["--price-per-hour", "3", "--json", str(tmp_path / "result.json"), "--out", str(out)]
     assert main(command) == 0
     told = capsys.readouterr()
-    assert "--target meta-llama/Meta-Llama-3-8B-Instruct is taken for llama-3-8b" in told.err
-    assert "--draft Llama-3.2-1B is taken for llama-3.2-1b" in told.err
+    assert "--target meta-llama/Meta-Llama-3-8B-Instruct is taken to mean llama-3-8b" in told.err
+    assert "--draft Llama-3.2-1B is taken to mean llama-3.2-1b" in told.err
     made = Plan.load(out)
     assert (made.device, made.target.model, made.draft.model) == ("h100-sxm", TARGET, DRAFT)
     assert {candidate.split for candidate in made.candidates.values()} == {"1+1"}
@@ -327,7 +327,8 @@ def test_a_policy_without_a_draft_needs_none(fails: Fails, tmp_path: Path, capsy
     command = ["plan", "--target", TARGET, *ON_TWO, "--policy", "autoregressive", "--out", str(tmp_path / "plan.json")]
     assert main(command) == 0
     assert (
-        "--draft is not given; llama-3.2-1b stands in, which autoregressive has no use for" in capsys.readouterr().err
+        "--draft is not given; using llama-3.2-1b as a placeholder, since autoregressive needs no draft"
+        in capsys.readouterr().err
     )
     assert Plan.load(tmp_path / "plan.json").chosen.policy == "autoregressive"
 

@@ -117,7 +117,7 @@ def test_the_fewest_devices_are_said_with_what_one_fewer_does(capsys: pytest.Cap
     goal = Goal(objective=Objective.DEVICES, min_tokens_per_s=80)
     made = plan().model_copy(update={"explored": (cell(1, 60.0), cell(2, 100.0)), "goal": goal})
     told = " ".join(printed(capsys, made))
-    assert "2 devices are the fewest that keep to these limits; the fastest that was found on 1: 60.0 tokens/s" in told
+    assert "2 devices are the fewest that keep to these limits; the fastest found on 1: 60.0 tokens/s" in told
     assert "fewest" not in " ".join(printed(capsys, plan()))
 
 

@@ -45,7 +45,7 @@ def test_other_text_is_named(factor: float, word: str | None, capsys: pytest.Cap
     policies = tuple(policy.model_copy(update={"error": error}) for policy in plain.policies)
     show_report(plain.model_copy(update={"policies": policies}), plan())
     printed = _printed(capsys)
-    assert (f"Rounds brought {factor - 1:+.1%}".replace("%", " %") in printed) == (word is not None)
+    assert (f"Tokens per round were {factor - 1:+.1%}".replace("%", " %") in printed) == (word is not None)
     assert word is None or f"prompts are {word} than those traced" in printed
 
 

@@ -151,7 +151,7 @@ class CommandLine:
             moment=moment,
             wrong=tuple(wrong),
             ending=str(self._launcher.returncode),
-            losses=errors.count("went on without its draft"),
+            losses=errors.count("continued without its draft"),
             gap_s=0.0 if ends else output.longest_gap_s(),
             end_s=end_s if ends else 0.0,
         )

@@ -206,7 +206,7 @@ def test_without_a_secret_a_node_says_how_to_make_one(plan: Path) -> None:
     code, said = ended(on_loopback()[1].start("run", "--plan", plan, *rendezvous), 30)
     assert code == 2
     assert said == (
-        "swiftspec: error: --secret is missing; it keeps strangers out, on one machine, too: make one with "
+        "swiftspec: error: --secret is missing; it is what keeps other users out, even on one machine: make one with "
         "`swiftspec secret --out swiftspec.secret`, and give every node a copy\n"
     )
 
