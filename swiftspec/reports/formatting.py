@@ -21,18 +21,18 @@ __all__ = [
 ]
 
 _ENGINES = {
-    "auto": "auto, which is nobody's serving engine: kernels as the op tables have them, the fastest all-reduce, and "
-    "as little time around them as any engine takes",
+    "auto": "auto, an idealised engine: kernel times from the op tables, the fastest all-reduce, and the lowest host "
+    "overhead of any engine",
     "swiftspec": "swiftspec, SwiftSpec's own kernels as published for int4",
     "vllm-int4": "vllm-int4, vLLM's forwards in int4 as SwiftSpec's authors measured them",
-    "vllm": "vLLM's kernels, and its time around them",
-    "sglang": "SGLang's kernels; of the time around them nothing is known, so TensorRT-LLM's, which is the least known",
-    "trtllm": "TensorRT-LLM's kernels, and its time around them",
+    "vllm": "vLLM's kernels and host overhead",
+    "sglang": "SGLang's kernels; its host overhead is unknown, so TensorRT-LLM's is used, the lowest known",
+    "trtllm": "TensorRT-LLM's kernels and host overhead",
 }
 
 
 def milliseconds(seconds: float) -> str:
-    """Two or three significant figures."""
+    """Milliseconds with two or three significant figures."""
     value = seconds * 1e3
     return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
@@ -50,29 +50,29 @@ def speed(tokens_per_s: float) -> str:
 
 
 def gigabytes(num_bytes: float) -> str:
-    """Decimal gigabytes, as datasheets have them."""
+    """Decimal gigabytes, as in datasheets."""
     return f"{num_bytes / 1e9:.1f}"
 
 
 def count(number: int, singular: str) -> str:
-    """`1 device`, `2 devices`."""
+    """Number with its noun: `1 device`, `2 devices`."""
     return f"{number} {singular}{'' if number == 1 else 's'}"
 
 
 def money(amount: float) -> str:
-    """Two decimals, or three significant figures where that is more."""
+    """Amount with two decimals; below 1, with three significant figures."""
     return f"{amount:.2f}" if amount >= 1 else f"{amount:.3g}"
 
 
 def objective(goal: Goal) -> str:
-    """`cost, at most 4.00 ms per token, 2 per device and hour`."""
+    """Objective and limits of a plan: `cost, at most 4.00 ms per token, 2 per device and hour`."""
     limits = []
     if goal.min_tokens_per_s is not None:
         limits.append(f"at least {goal.min_tokens_per_s:g} tokens/s")
     if goal.max_tpot_s is not None:
         limits.append(f"at most {milliseconds(goal.max_tpot_s)} ms per token")
     if goal.max_ttft_s is not None:
-        limits.append(f"at most {milliseconds(goal.max_ttft_s)} ms to the first")
+        limits.append(f"at most {milliseconds(goal.max_ttft_s)} ms to the first token")
     if goal.max_devices is not None:
         limits.append(f"at most {count(goal.max_devices, 'device')}")
     if goal.splits:
@@ -83,7 +83,7 @@ def objective(goal: Goal) -> str:
 
 
 def engine(plan: Plan) -> str:
-    """Whose forwards the plan assumes."""
+    """Engine whose forwards the plan assumes, in words."""
     if plan.engine is None:
         return "not stated in this plan" if plan.quantisation else "this project's own, as measured on this machine"
     text = _ENGINES.get(plan.engine, plan.engine)
@@ -93,22 +93,22 @@ def engine(plan: Plan) -> str:
 
 
 def known_errors(plan: Plan) -> str:
-    """What the 95 % intervals include beside the prompts' spread, and what they cannot; empty if nothing is known."""
+    """Errors that the 95 % intervals include besides the spread of prompts, and those missing; empty without any."""
     known = [f"{name} ({percent(error)})" for name, error in plan.known_errors.items() if error is not None]
     unknown = [name for name, error in plan.known_errors.items() if error is None]
     if not known and not unknown:
         return ""
     text = f"95 % intervals include the spread of prompts and the known errors of {', '.join(known)}" if known else ""
-    missing = f"the error of {', '.join(unknown)} is not known, and not in them" if unknown else ""
+    missing = f"the error of {', '.join(unknown)} is unknown and not included" if unknown else ""
     return "; ".join(filter(None, [text, missing]))
 
 
 def estimated(text: str, cell: Explored) -> str:
-    """The figure as it is, or with a sign that it is estimated from short simulations."""
+    """The figure, marked with ~ if it is estimated from short simulations."""
     return f"~{text}" if cell.estimated else text
 
 
 def provenance_shares(shares: Mapping[Provenance, float]) -> str:
-    """`measured 93 %, interpolated 7 %`, the largest first."""
+    """Shares of provenances, `measured 93 %, interpolated 7 %`, largest first."""
     ordered = sorted(shares.items(), key=lambda item: -item[1])
     return ", ".join(f"{provenance} {share * 100:.0f} %" for provenance, share in ordered if share >= 0.005)

@@ -35,8 +35,8 @@ def test_a_plan_without_measurements_says_so_first(capsys: pytest.CaptureFixture
     ("engine", "said"),
     [
         (None, "Engine: this project's own, as measured on this machine"),
-        ("auto", "Engine: auto, which is nobody's serving engine: kernels as the op tables have them"),
-        ("vllm", "Engine: vLLM's kernels, and its time around them"),
+        ("auto", "Engine: auto, an idealised engine: kernel times from the op tables"),
+        ("vllm", "Engine: vLLM's kernels and host overhead"),
     ],
 )
 def test_whose_engine_is_assumed_stands_in_the_first_three_lines(
@@ -54,7 +54,7 @@ def test_an_interval_says_what_it_includes_and_what_it_cannot(capsys: pytest.Cap
     lines = printed(capsys, plan().model_copy(update={"known_errors": errors}))
     assert (
         "Predictions: 95 % intervals include the spread of prompts and the known errors of target forwards (3.9 %); "
-        "the error of acceptance is not known, and not in them"
+        "the error of acceptance is unknown and not included"
     ) in " ".join(lines)
     assert not any(line.startswith("Predictions:") for line in printed(capsys, plan()))
 

@@ -1,4 +1,4 @@
-"""Figures that lay predictions beside what was measured or published."""
+"""Figures that compare predictions with measured or published results."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ __all__ = ["backtest_errors", "errors", "predicted_vs_measured", "tournament"]
 
 
 def predicted_vs_measured(report: Report) -> Figure:
-    """tokens/s, round duration and tokens per round of every policy, predicted beside measured."""
+    """tokens/s, round duration and tokens per round of every policy, predicted and measured."""
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     panels: Sequence[Axes] = figure.subplots(1, 3)
     _bars(panels[0], report, "speed (tokens/s)", [_speeds(policy) for policy in report.policies])
@@ -57,7 +57,7 @@ def _tokens_per_round(policy: PolicyReport) -> tuple[float, float]:
 
 
 def tournament(candidates: Sequence[Candidate], report: Report | None) -> Figure:
-    """tokens/s of every policy at its best: predicted, with the interval over prompts, and measured if it was."""
+    """tokens/s of every policy at its best: predicted, with the interval over prompts, and measured if available."""
     figure = Figure(figsize=(8, 0.5 * len(candidates) + 1.5), layout="constrained")
     axes = figure.subplots()
     numbers = np.arange(len(candidates))
@@ -83,7 +83,7 @@ def tournament(candidates: Sequence[Candidate], report: Report | None) -> Figure
 
 
 def errors(report: Report) -> Figure:
-    """Error of tokens/s by policy, with its margin, as planned and re-timed."""
+    """Error of tokens/s by policy with its margin, as planned and re-timed."""
     figure, axes = new_figure(8, 0.4 * len(report.policies) + 1.5)
     for number, policy in enumerate(report.policies):
         error, margin = policy.error.tokens_per_s * 100, (policy.error_margin or 0.0) * 100
@@ -102,14 +102,14 @@ def errors(report: Report) -> Figure:
 
 
 def backtest_errors(groups: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Cumulative share of rows over the size of their error, a line for each group of (published, predicted)."""
+    """Cumulative share of rows over their absolute error, a line for each group of (published, predicted)."""
     figure, axes = new_figure()
     for (title, pairs), colour in zip(groups.items(), (BLUE, VERMILION, GREEN, PURPLE), strict=False):
         errors = np.sort([abs(predicted / published - 1) * 100 for published, predicted in pairs])
         shares = np.arange(1, len(errors) + 1) / len(errors) * 100
         axes.step([0, *errors], [0, *shares], where="post", color=colour, label=f"{title} ({len(errors)} rows)")
     axes.axvline(10, color=GREY, linewidth=0.8, linestyle="--")
-    axes.set(xlabel="error of the prediction (%), without its sign", ylabel="rows with at most that error (%)")
+    axes.set(xlabel="absolute error of the prediction (%)", ylabel="rows with at most that error (%)")
     axes.set_xlim(left=0)
     axes.set_ylim(0, 100)
     axes.legend(loc="lower right")

@@ -1,4 +1,4 @@
-"""Figures of a plan: what was explored, what would change it, what its forwards are made of."""
+"""Figures of a plan: options explored, sensitivities, and the parts of its forwards."""
 
 from collections.abc import Mapping, Sequence
 
@@ -52,7 +52,7 @@ def _heat(axes: Axes, cells: Sequence[Explored], *, chosen: tuple[str, str], fas
 
 
 def speed_against_devices(plan: Plan) -> Figure:
-    """tokens/s of all that was explored over its devices; the line joins the fastest of each number of devices."""
+    """tokens/s of every explored option over its devices; the line joins the fastest for each number of devices."""
     figure, axes = new_figure()
     axes.plot(
         [cell.num_devices for cell in plan.explored],
@@ -76,7 +76,7 @@ def speed_against_devices(plan: Plan) -> Figure:
 
 
 def sensitivity(plan: Plan) -> Figure:
-    """tokens/s of the choice under other assumptions, against those planned."""
+    """tokens/s of the choice under other assumptions, compared with those planned."""
     figure, axes = new_figure(7, 0.45 * len(plan.sensitivities) + 1.3)
     planned = plan.chosen.prediction.metrics.figures.tokens_per_s
     numbers = range(len(plan.sensitivities))
@@ -95,7 +95,7 @@ def sensitivity(plan: Plan) -> Figure:
 
 
 def forward_parts(forwards: Mapping[str, Latency]) -> Figure:
-    """Where the time of composed forwards goes: a bar per forward, a colour per part, which is named with its source.
+    """Time of composed forwards by part: a bar per forward, a colour per part, labelled with its provenance.
 
     ValueError for a forward that is not composed.
     """

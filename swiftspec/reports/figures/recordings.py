@@ -1,4 +1,4 @@
-"""Figures of what is recorded or run: profiles, traces, timelines."""
+"""Figures of recordings: profiles, traces, timelines."""
 
 from itertools import groupby
 
@@ -29,7 +29,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def acceptance_by_rank(trace: AcceptanceTrace, *, num_ranks: int = 16) -> Figure:
-    """How often the target's token is the draft's first, second, ... choice; and how often one of the first so many."""
+    """Shares of the target's tokens that are the draft's first, second, ... choice, single and cumulative."""
     shares = np.array(trace.rank_acceptance(num_ranks)) * 100
     ranks = np.arange(1, num_ranks + 1)
     figure, axes = new_figure()
@@ -65,7 +65,7 @@ def step_latency(profile: Profile) -> Figure:
         xlabel="rows of the forward (tokens)",
         ylabel="latency (ms)",
         yscale="log",
-        title=f"Whole forwards behind a prefix of {context} tokens",
+        title=f"Whole forwards after a prefix of {context} tokens",
     )
     axes.legend(fontsize="small")
     return figure
@@ -78,7 +78,7 @@ def _line(step: StepPoint) -> str:
 
 
 def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10) -> Figure:
-    """What each process did during some rounds, from the `first` one (0 is the first) or the last so many."""
+    """Timeline of each process over `num_rounds` rounds, from number `first` (0 is the first) on, or the last ones."""
     start_s, end_s, spans, processes = timeline.excerpt(first=first, num_rounds=num_rounds)
     figure = Figure(figsize=(12, 3), layout="constrained")
     axes = figure.subplots()

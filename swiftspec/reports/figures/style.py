@@ -1,6 +1,6 @@
-"""Colours, an empty figure, and how one is written.
+"""Colours, empty figures, and saving of figures.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart.
+The colours are Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
 import io
@@ -33,7 +33,7 @@ _DPI = 120
 
 
 def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure, whole or not at all, in the format that the path's suffix names: png, svg or pdf."""
+    """Write a figure, completely or not at all, in the format of the path's suffix: png, svg or pdf."""
     write_output(path, render(figure, path.suffix.removeprefix(".")))
 
 

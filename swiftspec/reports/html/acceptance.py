@@ -1,4 +1,4 @@
-"""Section about acceptance: how much of what the draft proposes the target takes."""
+"""Section about acceptance: how many of the draft's tokens the target accepts."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ __all__ = ["acceptance"]
 
 
 def acceptance(view: View) -> Markup:
-    """What the chosen candidate makes of the trace."""
+    """Acceptance figures of the chosen candidate."""
     known = view.plan.acceptance
     return section(
         "acceptance",

@@ -1,4 +1,4 @@
-"""Sections about what else there is: runner-ups, rejected options."""
+"""Sections about alternatives: runners-up and rejected options."""
 
 from collections.abc import Sequence
 
@@ -31,8 +31,8 @@ def runners_up(view: View) -> Markup:
         "policies",
         "The best of every policy",
         table(
-            f"Outputs of up to {view.plan.max_new_tokens} tokens, on every traced prompt or, for policies that are far "
-            "behind, on a few; the chosen one first",
+            f"Outputs of up to {view.plan.max_new_tokens} tokens, on every traced prompt or, for much slower policies, "
+            "on a few; the chosen one first",
             columns,
             rows,
             chosen=0,
@@ -54,13 +54,13 @@ def _row(candidate: Candidate, *, limit: float, chosen: bool) -> Sequence[str]:
         milliseconds(figures.round_s.median),
         milliseconds(figures.round_s.p95),
         f"{figures.tokens_per_round:.2f}",
-        # Several target groups verify at once, so one group's speed is no bound.
+        # With several target groups that verify at once, the speed of one is no bound.
         percent(metrics.light_fraction) if candidate.build().target_groups == 1 else DASH,
     )
 
 
 def rejected(view: View) -> Markup | None:
-    """Options that were not simulated, by reason; a reason that several policies share is one row."""
+    """Options that were not simulated, one row per reason, even if several policies share it."""
     rejections = view.plan.rejections
     if not rejections:
         return None

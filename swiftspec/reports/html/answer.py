@@ -13,7 +13,7 @@ __all__ = ["answer"]
 
 
 def answer(view: View) -> Markup:
-    """Sentence, warning, key figures."""
+    """Header of the report: sentence, warning, key figures."""
     return element("header", *_pieces(view))
 
 
@@ -33,7 +33,7 @@ def _pieces(view: View) -> Iterator[Markup]:
 
 
 def _model(plan: Plan, role: Role) -> str:
-    """As the user named it; a quantised model's weights are named with the rest of the choice."""
+    """Name of a model as the user gave it; if it is quantised, its weight format is named with the choice."""
     reference = plan.target if role is Role.TARGET else plan.draft
     return reference.model if role in plan.quantisation else str(reference)
 
@@ -58,7 +58,7 @@ def _sentence(view: View) -> Markup:
 
 
 def _details(view: View) -> Iterator[str]:
-    """Shape, collectives, weights: what of it there is."""
+    """Shape, all-reduce and weight formats, as far as the plan has them."""
     plan = view.plan
     if shape := shape_text(plan.chosen):
         yield shape
@@ -70,7 +70,7 @@ def _details(view: View) -> Iterator[str]:
 
 
 def _by_role(names: Mapping[Role, str]) -> str:
-    """`int4 for the target, bf16 for the draft`; `int4` if both are the same."""
+    """Names by role: `int4 for the target, bf16 for the draft`; `int4` if both are the same."""
     if len(set(names.values())) == 1:
         return next(iter(names.values()))
     return ", ".join(f"{name} for the {role}" for role, name in names.items())
@@ -85,8 +85,8 @@ def _warning(view: View) -> Iterator[Markup]:
     plan = view.plan
     if plan.is_weak:
         text = f"{percent(plan.weak_share)} of the predicted time rests on rooflines and assumptions."
-        advice = " No machine was measured for them. "
-        where = element("a", "What rests on what", href="#provenance")
+        advice = " They are not based on measurements. "
+        where = element("a", "What the prediction rests on", href="#provenance")
         yield element("p", element("strong", text), advice, where, class_="warning", role="note")
     known = plan.acceptance
     if known is not None and (known.warning or known.provenance in WEAK):

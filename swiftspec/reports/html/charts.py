@@ -1,7 +1,7 @@
 """Charts as inline SVG: horizontal positions are shares of the width, so that text keeps its size on any screen.
 
 Colours are classes of the style sheet (`paint-verify`), which has a light and a dark value for each. A mark's <title>
-is what a pointer resting on it shows; the chart's aria-label says the same in one sentence.
+is its tooltip; the chart's aria-label says the same in one sentence.
 """
 
 import math
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
 
 
 def stacked_bar(segments: Sequence[Segment], *, label: str, total: float | None = None) -> Markup:
-    """Segments side by side. total: the value at the full width, that of all segments if None."""
+    """Segments side by side. total: the value at full width; the sum of the segments if None."""
     total = total or sum(segment.value for segment in segments)
     rects, start = [], 0.0
     for segment in segments:
@@ -60,7 +60,7 @@ def stacked_bar(segments: Sequence[Segment], *, label: str, total: float | None 
 
 
 def legend(segments: Sequence[Segment]) -> Markup:
-    """Swatch and name of each."""
+    """Swatch and name of each segment."""
     items = (element("li", swatch(segment.paint, shade=segment.shade), segment.name) for segment in segments)
     return element("ul", join(items), class_="legend")
 
@@ -88,7 +88,7 @@ def interval(low: float, value: float, high: float, *, limit: float, chosen: boo
 
 
 def timeline_tracks(excerpt: Excerpt, tracks: Sequence[str], *, label: str) -> Markup:
-    """What each process did: a track per process, in the order of `excerpt.processes`."""
+    """Timeline chart with a track per process, in the order of `excerpt.processes`."""
     length_s = excerpt.end_s - excerpt.start_s
     bottom = len(tracks) * (_TRACK_PX + _TRACK_GAP_PX)
     ticks = list(_time_axis(length_s, bottom))
@@ -131,7 +131,7 @@ def frontier(marks: Sequence[Mark], *, label: str) -> Markup:
     Parameters
     ----------
     marks : sequence of Mark
-        One of each number of devices, ascending.
+        One for each number of devices, ascending.
     """
     counts = range(1, marks[-1].devices + 1)
     ticks = nice_ticks(max(mark.tokens_per_s for mark in marks))
@@ -181,7 +181,7 @@ def _dot(mark: Mark, across: float, down: float) -> Iterator[Markup]:
 
 
 def nice_ticks(limit: float, *, most: int = 5) -> list[float]:
-    """0 and round multiples of 1, 2 or 5 up to `limit`, at most `most` of them beside 0."""
+    """0 and round multiples of 1, 2 or 5 up to `limit`, at most `most` of them not counting 0."""
     scale = 10.0 ** math.floor(math.log10(limit / most))
     step = next(factor * scale for factor in (1, 2, 5, 10) if factor * scale * most >= limit)
     return [step * number for number in range(math.floor(limit / step * (1 + 1e-9)) + 1)]

@@ -18,7 +18,7 @@ _NUM_LEVELS = 6
 
 
 def heat_map(view: View) -> Markup | None:
-    """tokens/s of every policy at its best on every split: single groups apart from target and draft of their own."""
+    """tokens/s of every policy at its best on every split; shared and separate groups in tables of their own."""
     explored = view.plan.explored
     if not explored:
         return None
@@ -30,8 +30,8 @@ def heat_map(view: View) -> Markup | None:
     }
     tables = [_heat_table(view.plan, cells, title, scale=scale) for title, cells in kinds.items() if cells]
     text = (
-        "Tokens/s of the best shape simulated; the chosen one is framed. A figure with ~ is an estimate from short "
-        "simulations. Where there is a dash nothing was simulated: it does not fit, or cannot win."
+        "Tokens/s of the best shape simulated; the chosen one is framed. ~ marks an estimate from short simulations. "
+        "A dash: nothing was simulated, because it does not fit or cannot win."
     )
     return section(
         "splits",
@@ -85,13 +85,13 @@ def _heat_cell(cell: Explored, *, scale: tuple[float, float], chosen: bool) -> M
 
 
 def _headings(names: Sequence[str], upright: bool) -> list[Markup]:
-    """Words stand upright, sizes lie flat."""
+    """Column headings: policy names upright, splits horizontal."""
     class_ = "upright" if upright else "number"
     return [element("th", element("span", name), scope="col", class_=class_) for name in names]
 
 
 def speed_against_devices(view: View) -> Markup | None:
-    """The fastest plan of every number of devices, and what each further one brings."""
+    """The fastest plan for every number of devices, and the gain of each further device."""
     plan = view.plan
     fastest = plan.fastest_by_devices
     if len(fastest) < 2:
@@ -125,12 +125,12 @@ def speed_against_devices(view: View) -> Markup | None:
         "Speed against devices",
         element(
             "p",
-            "Tokens/s of the fastest plan on so many devices; the line joins those no fewer reach. A figure with ~ is "
-            "an estimate from short simulations.",
+            "Tokens/s of the fastest plan by number of devices; the line joins those that no smaller number reaches. "
+            "~ marks an estimate from short simulations.",
             class_="quiet",
         ),
         element("div", frontier(marks, label=label), class_="plot"),
-        table("The fastest of every number of devices", columns, rows, chosen=chosen),
+        table("Fastest plan by number of devices", columns, rows, chosen=chosen),
         sources=_SIMULATED,
     )
 
@@ -148,7 +148,7 @@ def _is_chosen(plan: Plan, cell: Explored) -> bool:
 
 
 def sensitivity(view: View) -> Markup | None:
-    """What other assumptions would do to the choice."""
+    """Sensitivity of the choice to the assumptions."""
     plan = view.plan
     if not plan.sensitivities:
         return None

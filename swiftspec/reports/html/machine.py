@@ -15,7 +15,7 @@ _KV_SHADE = 0.55
 
 
 def memory(view: View) -> Markup | None:
-    """Bytes on each device of every group, against what may be used."""
+    """Bytes on each device of every group, against the usable memory."""
     groups = view.plan.memory
     if not groups:
         return None

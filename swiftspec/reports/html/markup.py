@@ -1,6 +1,6 @@
 """Elements of a page as strings, escaped by construction: a plain `str` is text, only `Markup` is markup.
 
-What comes out is well-formed XML as well as HTML, which lets a test parse it with the standard library.
+The result is well-formed XML as well as HTML, so that a test can parse it with the standard library.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _VOID = frozenset({"br", "col", "hr", "meta"})
 
 
 class Markup(str):
-    """A piece of a page, ready to go into it."""
+    """A piece of a page, already escaped."""
 
     __slots__ = ()
 

@@ -30,7 +30,7 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a report shows."""
+    """Inputs of a report."""
 
     plan: Plan
     profile: Profile
@@ -71,7 +71,7 @@ def table(
     remarks : sequence of str
         A line of small print below each row.
     titled : bool
-        A title above says what the caption does, so that only screen readers need it.
+        Whether a title above says the same as the caption, so that only screen readers need the caption.
     """
     head = element("tr", *(element("th", column.heading, class_=_class(column), scope="col") for column in columns))
     body: list[Markup] = []
@@ -89,21 +89,21 @@ def table(
 
 
 def captioned(content: Markup, caption: str, *, label: str | None = None, titled: bool = False) -> Markup:
-    """A table in a box that scrolls sideways, its caption above the box, so that it is never cut off.
+    """A table in a box that scrolls sideways, with its caption above the box so that it is never cut off.
 
     Parameters
     ----------
     label : str, optional
-        What screen readers call the box; the caption if not given.
+        Name of the box for screen readers; the caption if not given.
     titled : bool
-        A title above says what the caption does, so that only screen readers need it.
+        Whether a title above says the same as the caption, so that only screen readers need the caption.
     """
     named = element("figcaption", caption, class_="unseen" if titled else None)
     return element("figure", named, scrolling(content, label=label or caption))
 
 
 def scrolling(content: Markup, *, label: str) -> Markup:
-    """A box that scrolls sideways, by keyboard too, so that the page never does."""
+    """A box that scrolls sideways, also by keyboard, so that the page itself never does."""
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
@@ -114,27 +114,27 @@ def definitions(pairs: Sequence[tuple[str, str]], *, class_: str) -> Markup:
 
 
 def traced(text: str, candidate: Candidate) -> Markup:
-    """A predicted figure that says what it rests on when pointed at."""
+    """A predicted figure whose tooltip says what it rests on."""
     return element("span", text, title=rests_on(candidate), class_="traced")
 
 
 def rests_on(candidate: Candidate) -> str:
-    """`Simulated; the time rests on measured 93 %, interpolated 7 %`."""
+    """Tooltip: `Simulated; the time rests on measured 93 %, interpolated 7 %`."""
     return f"Simulated; the time rests on {provenance_shares(candidate.prediction.provenance)}"
 
 
 def machine(plan: Plan) -> str:
-    """How many of which device; the device alone if it is one."""
+    """Number and name of the devices; the name alone if there is one."""
     return f"{plan.num_devices} {_TIMES} {plan.device}" if plan.num_devices > 1 else plan.device
 
 
 def as_sentence(phrase: str) -> str:
-    """With a capital and a full stop."""
+    """The phrase with a capital letter and a full stop."""
     return f"{phrase[:1].upper()}{phrase[1:].removesuffix('.')}."
 
 
 def shape_text(candidate: Candidate) -> str:
-    """`verify_rows=8, expand_rows=4`; nothing if the policy has no shape."""
+    """Shape as text, `verify_rows=8, expand_rows=4`; empty if the policy has none."""
     return candidate.describe().partition(" (")[2].removesuffix(")")
 
 

@@ -1,4 +1,4 @@
-"""Time of a round by process: what each did from the first verification on, and its forwards by operation."""
+"""Time of a round by process: its phases from the first verification on, and its forwards by operation."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -16,15 +16,15 @@ __all__ = ["BETWEEN", "Item", "time_per_round"]
 BETWEEN = "between phases"
 
 
-_LEAST_S = 1e-7  # below it is rounding
+_LEAST_S = 1e-7  # anything below is rounding
 _FREE = Latency((0.0,), Provenance.ASSUMED)
 
 
 class Item(NamedTuple):
     """Seconds per round of one phase, or of one operation of a composed forward.
 
-    name: `verify`, `verify: qkv`, or BETWEEN, which is the host's time before a forward. provenance: None where it
-    follows from the rest, as waiting does.
+    name: `verify`, `verify: qkv`, or BETWEEN, the host's time before a forward. provenance: None if the time follows
+    from the other items, as that of waiting does.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Item(NamedTuple):
 
 
 def time_per_round(timeline: Timeline, candidate: Candidate, profile: Profile) -> dict[str, list[Item]]:
-    """Items of every process that add up to its mean round, by the process's name; nothing if there are no rounds."""
+    """Items that add up to the mean round, by the name of the process; empty if there are no rounds."""
     starts_s = timeline.verifications_s
     if not starts_s:
         return {}
@@ -69,7 +69,7 @@ def _items(spans: Sequence[Span], candidate: Candidate, profile: Profile, *, con
 
 
 def _latency(spans: Sequence[Span], candidate: Candidate, profile: Profile, *, context: int) -> Latency | None:
-    """What the profile says of a phase at its typical rows; None for waiting."""
+    """Latency of a phase in the profile at its typical number of rows; None for waiting."""
     phase, rows = spans[0].phase, sorted(span.rows for span in spans)[len(spans) // 2]
     if phase is Phase.WAIT:
         return None

@@ -1,4 +1,4 @@
-"""Sources of a report's numbers: a numbered note per kind of source, cited beside titles and figures."""
+"""Sources of a report's numbers: a numbered note per kind of source, cited after titles and figures."""
 
 from collections import Counter
 from enum import StrEnum
@@ -58,9 +58,9 @@ def notes(plan: Plan, profile: Profile) -> Markup:
 
 def _simulation(plan: Plan) -> Markup:
     text = (
-        f"{count(plan.num_simulated, 'option')} simulated; the last ones on every prompt of the trace, up to "
-        f"{count(plan.max_new_tokens, 'output token')} each. Intervals are 95 % of the mean over prompts: another "
-        "choice of prompts, not the profile's own error."
+        f"{count(plan.num_simulated, 'option')} simulated; the finalists on every prompt of the trace, up to "
+        f"{count(plan.max_new_tokens, 'output token')} each. Intervals are 95 % confidence intervals of the mean over "
+        "prompts; they do not include the profile's own error."
     )
     return join((element("p", text), _origin(plan.origin)))
 
@@ -82,7 +82,7 @@ def _datasheets(plan: Plan) -> Markup:
     found = [f"{name}: {known_model(name).source}" for name in sorted(models)]
     if plan.device in DEVICES:
         found.append(f"{plan.device}: {DEVICES[plan.device].source}")
-    text = "Bytes are computed from the models' shapes, the formats of their weights and the memory of a device"
+    text = "Bytes are computed from the models' shapes, their weight formats and the memory of a device"
     return element("p", f"{text} ({'; '.join(found)})." if found else f"{text}.")
 
 

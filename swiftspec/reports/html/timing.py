@@ -1,4 +1,4 @@
-"""Sections about time: ten rounds, what a round is made of, and what the predicted time rests on."""
+"""Sections about time: ten rounds, the parts of a round, and the provenance of the predicted time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ _LEAST_SHADE = 0.3
 
 
 def ten_rounds(view: View) -> Markup | None:
-    """What draft and target did."""
+    """Timeline of draft and target over ten rounds."""
     timeline = view.timeline
     if timeline is None or not timeline.verifications_s:
         return None
@@ -44,7 +44,7 @@ def _busy(view: View) -> str:
 
 
 def breakdown(view: View) -> Markup | None:
-    """A bar for every process, and the same in numbers."""
+    """Time per round as a bar for every process, and in numbers."""
     if view.timeline is None:
         return None
     items = time_per_round(view.timeline, view.plan.chosen, view.profile)
@@ -62,7 +62,7 @@ def breakdown(view: View) -> Markup | None:
 
 
 def _tail(view: View) -> str:
-    """The serial tail in a sentence, where there is one."""
+    """The serial tail in a sentence, if there is one."""
     metrics = view.plan.chosen.prediction.metrics
     if metrics.tail_s is None:
         return ""
@@ -111,7 +111,7 @@ def _segments(items: Sequence[Item]) -> list[Segment]:
 
 
 def provenance_shares(view: View) -> Markup:
-    """How much of the chosen candidate's predicted time is known how."""
+    """Shares of the chosen candidate's predicted time by provenance."""
     shares = view.plan.chosen.prediction.provenance
     segments = [
         Segment(f"{provenance} {percent(share)}", share, provenance, f"{provenance}: {percent(share)}")

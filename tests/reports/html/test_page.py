@@ -210,7 +210,7 @@ def test_estimates_are_marked_as_such_in_map_and_table() -> None:
     }
     assert marked["splits"] == sum(cell.estimated for cell in rough)
     assert marked["devices"] == 7
-    assert "~" not in "".join(words(composed_page()).split("A figure with ~"))
+    assert "~" not in "".join(words(composed_page()).split("~ marks"))
 
 
 def test_estimates_do_not_beat_the_choice_on_as_many_devices() -> None:
@@ -225,8 +225,8 @@ def test_estimates_do_not_beat_the_choice_on_as_many_devices() -> None:
     ("engine", "said"),
     [
         (None, "Engine: not stated in this plan."),
-        ("auto", "Engine: auto, which is nobody's serving engine: "),
-        ("vllm", "Engine: vLLM's kernels, and its time around them."),
+        ("auto", "Engine: auto, an idealised engine: "),
+        ("vllm", "Engine: vLLM's kernels and host overhead."),
     ],
 )
 def test_whose_engine_is_assumed_stands_at_the_top(engine: str | None, said: str) -> None:
@@ -234,7 +234,7 @@ def test_whose_engine_is_assumed_stands_at_the_top(engine: str | None, said: str
     (header,) = root(render(plan, profile=composed_profile(), timeline=None)).iter("header")
     text = "".join(header.itertext())
     assert said in text
-    assert "The error of acceptance is not known, and not in them." in text
+    assert "The error of acceptance is unknown and not included." in text
 
 
 def test_policies_that_share_a_reason_are_one_row() -> None:
