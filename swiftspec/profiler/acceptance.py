@@ -1,4 +1,4 @@
-"""Records an AcceptanceTrace: the target decodes greedily; at every position the draft says what it would have."""
+"""Recording of an AcceptanceTrace: the target decodes greedily; at every position the draft's candidates are kept."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +18,8 @@ __all__ = ["record_trace"]
 
 _Ask = Callable[[ModelRunner, Sequence[Row]], torch.Tensor]
 _TREE_SLOTS = 64
-_FEW_CANDIDATES = 8  # of whom no policy asks for more
-_FUZZY_ROWS = 4  # tokens since the last exact forward, at most: every depth up to that counts alike
+_FEW_CANDIDATES = 8  # of guessers that no policy asks for more
+_FUZZY_ROWS = 4  # at most this many tokens since the last exact forward; every depth up to it has the same weight
 
 
 @torch.inference_mode()
@@ -36,14 +36,14 @@ def record_trace(
 ) -> AcceptanceTrace:
     """Run both models once over `prompts`, pairs of id and token ids.
 
-    outputs: the target's greedy output after each prompt, where it is known already; it is then not decoded again, and
-    `max_new_tokens` is the most there may be.
+    outputs: the target's greedy output after each prompt, if it is already known; it is then not decoded again, and
+    `max_new_tokens` is an upper bound on its length.
 
     Raises
     ------
     ValueError
-        If a model cannot be loaded or its logits are no numbers, if a prompt with its output does not fit the
-        context, or if the trace would be larger than what is read of one.
+        If a model cannot be loaded or its logits are not finite, if a prompt with its output does not fit the
+        context, or if the trace would be too large to be read again.
     """
     torch.set_num_threads(num_threads)
     spec = ModelSpec.from_directory(model_directory(target.model))
@@ -54,7 +54,7 @@ def record_trace(
         if len(prompt) + max_new_tokens > spec.max_position:
             raise ValueError(
                 f"prompt {prompt_id}: {len(prompt)} tokens with max_new_tokens {max_new_tokens} "
-                f"are over the target's context of {spec.max_position}"
+                f"exceed the target's context of {spec.max_position}"
             )
     models = {
         role: ModelRunner.load(reference, max_context=longest + max_new_tokens, tree_slots=_TREE_SLOTS)
@@ -75,7 +75,7 @@ def record_trace(
 
 
 def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int) -> None:
-    """ValueError if the trace could become larger than what `AcceptanceTrace.load` reads."""
+    """ValueError if the trace could exceed the size that `AcceptanceTrace.load` reads."""
     few = min(_FEW_CANDIDATES, num_candidates)
     token_bytes = 4 + 4 + 8 * (num_candidates + 2 * few)  # token and rank; tokens and log-probs of three guessers
     most = MOST_ARCHIVE_BYTES // token_bytes
@@ -87,7 +87,7 @@ def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int) -> N
 
 
 class _NotANumberError(Exception):
-    """Logits that are NaN, or so large that their log-probs are."""
+    """Logits that are NaN, or so large that their log-probs are NaN."""
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def _blamed(model: ModelRef, prompt_id: str) -> Iterator[None]:
 
 
 def _numbers(logits: torch.Tensor) -> torch.Tensor:
-    # The largest is NaN where any is; where it is infinite, so are log-probs.
+    # The largest is NaN if any logit is; if it is infinite, so are the log-probs.
     if not logits.max().isfinite():
         raise _NotANumberError
     return logits
@@ -145,7 +145,7 @@ def _exactly(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
 
 
 def _fuzzily(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
-    """As a draft that is calibrated before these rows; what follows sees exact KV."""
+    """Fuzzy forward of a draft that is calibrated before these rows; later forwards see exact KV."""
     logits = model.forward(rows, fuzzy=True)
     model.keep((), 0)
     model.forward(rows)
@@ -161,7 +161,7 @@ def _halfway(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
 def _guesses(
     model: ModelRunner, text: tuple[tuple[int, ...], list[int]], ask: _Ask, *, rows: int, num_candidates: int
 ) -> tuple[Guesses, np.ndarray]:
-    """Best tokens and log-probs for every output position, and the rank of the target's token; `rows` at a time."""
+    """Best tokens and log-probs at every output position, and the rank of the target's token; `rows` at a time."""
     prompt, output = text
     model.reset()
     if len(prompt) > 1:

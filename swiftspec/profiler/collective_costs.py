@@ -1,8 +1,8 @@
 """Cost of collectives between the ranks of a TP group on a CPU: sums, gathers and step commands.
 
-A collective in a tight loop finds its ranks awake and in step, and one whose ranks have just computed does not. So a
-forward is imitated, products of a shard's sizes with the TP group's own collectives between them, and timed as a whole:
-with them and without, started in step and by a note. What they add is what they cost.
+In a tight loop, ranks are awake and in step when a collective starts; after computing, they are not. So a forward is
+imitated, with products of a shard's sizes and the TP group's own collectives between them, and timed as a whole: with
+and without collectives, started in step and by a step command. The differences are the costs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from swiftspec.profiler.op_timer import cache_bytes, num_copies
 
 __all__ = ["CollectiveCosts", "Samples", "collective_samples"]
 
-ROWS = (1, 2, 4, 8, 16, 32, 128)  # the last is what a prefill computes at a time
+ROWS = (1, 2, 4, 8, 16, 32, 128)  # the last is the chunk of a prefill
 SAMPLES = 24
 _WARM_UP = 3
 _IN_A_ROW = 50
-_BUSY_S = 2e-4  # what a leader does between two forwards, about
+_BUSY_S = 2e-4  # about the time that a leader needs between two forwards
 _LEAST_S = 1e-9
 _NOTE = bytes(200)
 
@@ -44,7 +44,7 @@ _NOTE = bytes(200)
 class Samples(NamedTuple):
     """Seconds at one number of rows.
 
-    sums: of one all-reduce, the mean over a forward's; in_a_row: likewise, with nothing between them.
+    sums: of one all-reduce, the mean over those of a forward; in_a_row: the same with nothing between them.
     """
 
     sums: list[float]
@@ -72,15 +72,15 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCosts:
-    """What a role's TP group adds to what its shards compute.
+    """Time that a role's TP group adds to the computation of its shards.
 
     Parameters
     ----------
     all_reduce, gather, note : HostGrid
-        Seconds of one, by rows. A note's are what a forward takes longer that starts by one: the followers start later,
-        and their threads of the transport go on beside it.
+        Seconds of one, by rows. A note (step command) costs what it adds to a forward that it starts: followers start
+        later, and their transport threads still run.
     in_a_row_s : mapping
-        Median seconds of an all-reduce right behind another one, by rows: to compare.
+        Median seconds of an all-reduce right after another one, by rows, for comparison.
     """
 
     all_reduce: HostGrid
@@ -90,7 +90,7 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, samples: Sequence[Mapping[int, Samples]]) -> CollectiveCosts:
-        """Of several processes' samples by rows, one after another."""
+        """Costs from the samples by rows of several processes, one process after another."""
         rows = sorted(samples[0])
 
         def together(field: str, count: int) -> list[float]:
@@ -110,7 +110,7 @@ class CollectiveCosts:
 def collective_samples(
     spec: ModelSpec, dtype: str, *, devices: Sequence[int], ranks: int, rows: Sequence[int] = ROWS
 ) -> Mapping[int, Samples]:
-    """Samples by rows, of processes that divide these cores and a model of this shape.
+    """Samples by rows, from processes that divide these cores and a model of this shape.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def _rank(
 
 
 class _Imitation:
-    """Products of a shard's sizes where a forward has them, on weights that are as little cached as a model's."""
+    """Products of a shard's sizes in the order of a forward, on weights as little cached as a model's."""
 
     def __init__(self, spec: ModelSpec, tp_group: TPGroup, *, dtype: torch.dtype) -> None:
         held = sharded(spec, tp_group.size)
@@ -170,7 +170,7 @@ class _Imitation:
         self._head = _Product(held.vocab_size, spec.hidden_size, dtype=dtype)
 
     def samples(self, rows: int) -> Samples:
-        """Every kind of forward in turn, so that a slow spell of the machine is in all of them."""
+        """Time every kind of forward in turn, so that a slow spell of the machine affects all of them."""
         silent, tp_group = NoOpTPGroup(self._tp_group), self._tp_group
         x = torch.zeros(rows, self._spec.hidden_size, dtype=self._dtype)
         alone: list[_Times] = []
@@ -183,7 +183,7 @@ class _Imitation:
             told.append(self._forward(rows, tp_group, self._tell))
             in_a_row.append(self._all_reduce_in_a_row(x))
         told = told[_WARM_UP:]
-        # Medians to compare with, since what is rare is in the shards' own times as well.
+        # Compared with medians, since rare delays are in the shards' own times as well.
         alone_s, in_step_s, told_s = map(_Times.medians, (alone[_WARM_UP:], in_step[_WARM_UP:], told))
         note_s = _above(told_s.layers_s - in_step_s.layers_s)
         num_sums = 2 * self._spec.num_layers
@@ -211,7 +211,7 @@ class _Imitation:
         self._tp_group.all_reduce(torch.zeros(1))
 
     def _tell(self) -> None:
-        """As a forward starts: the leader has been busy with other things, then tells what to keep and what to run."""
+        """Start of a forward: the leader, after other work, sends what to keep and what to run."""
         if not self._tp_group.is_leader:
             self._tp_group.receive_command()
             self._tp_group.receive_command()
@@ -230,7 +230,7 @@ class _Imitation:
 
 
 class _Product:
-    """A linear layer with its input, of any number of rows: what it says does not matter."""
+    """A linear layer with its input, of any number of rows; the values do not matter."""
 
     def __init__(self, width: int, depth: int, *, dtype: torch.dtype) -> None:
         self._linear = Linear(torch.randn(width, depth), None, dtype=dtype)
@@ -241,7 +241,7 @@ class _Product:
 
 
 def _above(seconds: float) -> float:
-    """Noise makes differences below zero of costs that are next to none."""
+    """Clip to a positive value: noise makes the difference of tiny costs negative."""
     return max(seconds, _LEAST_S)
 
 

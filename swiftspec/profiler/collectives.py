@@ -53,7 +53,7 @@ def _rank(rank: int, degree: int, device: str, rendezvous: str, message_bytes: S
 
 
 def _samples(place: torch.device, num_bytes: int) -> list[float]:
-    """Each the mean of a few in a row, on GPUs in one CUDA graph; every rank takes as many."""
+    """Samples, each the mean of a few in a row, on GPUs in one CUDA graph; every rank takes the same number."""
     tensor = torch.zeros(num_bytes // 4, device=place)
 
     def several() -> None:

@@ -1,4 +1,4 @@
-"""Name of the device that is measured."""
+"""Name of the measured device."""
 
 import torch
 
@@ -9,7 +9,7 @@ __all__ = ["origin_on"]
 
 
 def origin_on(device: str) -> Origin:
-    """This command, here, on the processor or on the GPUs, by their own name."""
+    """Origin of this command, with the name that the processor or the GPUs give themselves."""
     origin = Origin.here()
     if device != "cuda":
         return origin

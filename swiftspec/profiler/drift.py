@@ -1,4 +1,4 @@
-"""Latency drift of a machine since it was profiled: brief sweeps on engines that are open for something else."""
+"""Latency drift of a machine since it was profiled: brief sweeps on engines that are in use for something else."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweep,
 
 __all__ = ["DriftProbe"]
 
-_CONTEXTS = (64, 256)  # taken in turn, as far as the engines have room
+_CONTEXTS = (64, 256)  # taken in turn, if the engines have room for them
 
 
 class DriftProbe:
-    """Times the forwards of engines while these do other work.
+    """Times the forwards of engines between their other work.
 
     Parameters
     ----------
     engines : sequence of (Launcher, groups, ranks)
-        With the device numbers of each role, and the processes that divide them. Those without a draft, or with several
-        target groups, are not timed.
+        With the device numbers of each role, and the processes that divide them. Engines without a draft, or with
+        several target groups, are not timed.
     vocab_size : int
-        Of the target.
+        The target's vocabulary size.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class DriftProbe:
         self._timelines: dict[int, list[Timeline]] = defaultdict(list)
 
     def warm_up(self) -> None:
-        """A sweep at every context that does not count: the first of a shape takes longer."""
+        """Discarded sweep at every context: the first forward of a shape takes longer."""
         for _ in self._contexts:
             self.sweep()
         self._timelines.clear()
 
     def sweep(self) -> None:
-        """Every row count of every kind of forward, as often as in a profile, on every engine.
+        """Time every row count of every kind of forward, as often as in a profile, on every engine.
 
-        One forward of each is not the same: it takes up to 7 % longer than the mean of three, where it is short.
+        A single forward of each would not do: a short one takes up to 7 % longer than the mean of three.
         """
         if not self._contexts:
             return
@@ -70,13 +70,13 @@ class DriftProbe:
         for index, (engine, *_) in enumerate(self._engines):
             sweep = new_sweep(engine.layout, repeats=REPEATS, device=engine.device)
             self._timelines[index].append(_timed(engine, sweep, request, context))
-            # On groups of their own, drafts wait for targets, and what they do first then takes longer.
+            # On groups of their own, drafts wait for targets, and their first forward after that takes longer.
             if engine.layout is Layout.DISAGGREGATED:
                 resumptions = new_resumptions(repeats=REPEATS, device=engine.device)
                 self._timelines[index].append(drafting_alone(_timed(engine, resumptions, request, context)))
 
     def factors(self, profile: Profile) -> dict[StepTable, float]:
-        """Time now over time as profiled, for every table that was timed: the median over rows and contexts."""
+        """Ratio of present to profiled time for every timed table: the median over rows and contexts."""
         ratios: dict[StepTable, list[float]] = defaultdict(list)
         for index, (engine, groups, ranks) in enumerate(self._engines):
             for point in step_points(self._timelines[index], groups, engine.layout, ranks=ranks):

@@ -1,4 +1,4 @@
-"""`--dtype auto`: which dtype is faster is a property of the CPU, so it is measured."""
+"""`--dtype auto`: the faster dtype depends on the CPU, so it is measured."""
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.profiler.forward_time import forward_seconds

@@ -1,4 +1,4 @@
-"""Seconds of single forwards of a model, measured in this process: a quick look before a whole profile."""
+"""Seconds of single forwards of a model, measured in this process: a quick estimate before a profile."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _REPEATS = 7
 
 @torch.inference_mode()
 def forward_seconds(reference: ModelRef, row_counts: Sequence[int]) -> Mapping[int, Sequence[float]]:
-    """Seconds of some forwards on one core, by number of rows, after a short prefix; the first ones do not count."""
+    """Seconds of some forwards on one core, by number of rows, after a short prefix; the first ones are discarded."""
     torch.set_num_threads(1)
     model = ModelRunner.load(reference, max_context=_PROMPT_LENGTH, tree_slots=max(row_counts))
     model.prefill((1,) * _PROMPT_LENGTH)

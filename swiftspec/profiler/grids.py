@@ -26,7 +26,7 @@ CONTEXTS = (16, 64, 256, 640)
 PASSES = 3
 REPEATS = 3
 SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
-# As a plan would run them: its trees are ordered at a fitted temperature, which every candidate costs the host.
+# With the draft temperature of a plan: applying it to every candidate costs the host time.
 _FITTED = 0.5
 HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     Layout.DISAGGREGATED: (

@@ -1,4 +1,4 @@
-"""Processes that measure something together, forked off one that has loaded torch: that takes seconds, once."""
+"""Processes that measure something together, forked from one that has loaded torch, which takes seconds once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["answer_of_ranks", "forkserver"]
 
 
 def forkserver() -> ForkServerContext:
-    """Where this process's helpers are started; CUDA, which no fork survives, is theirs to initialise."""
+    """Fork server of this process's helpers; they initialise CUDA themselves, since it does not survive a fork."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed"])
     return context
 
 
 def answer_of_ranks(what: str, function: Callable[..., None], arguments: tuple[Any, ...], *, num_ranks: int) -> Any:
-    """What one of the ranks puts into a queue: each runs `function(rank, *arguments, queue)`.
+    """Answer that one of the ranks puts into a queue: each runs `function(rank, *arguments, queue)`.
 
-    RuntimeError, saying `what`, if one fails.
+    RuntimeError naming `what` if one fails.
     """
     answers = forkserver().SimpleQueue()
     ranks = start_processes(
@@ -35,6 +35,6 @@ def answer_of_ranks(what: str, function: Callable[..., None], arguments: tuple[A
     except ProcessException as error:
         raise RuntimeError(f"{what} failed: {error}") from error
     finally:
-        for path in ranks.error_files:  # torch leaves that of a rank that failed
+        for path in ranks.error_files:  # torch leaves the file of a failed rank
             Path(path).unlink(missing_ok=True)
     return answers.get()

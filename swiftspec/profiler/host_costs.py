@@ -16,9 +16,9 @@ LEAST_SAMPLES = 8
 
 
 def host_points(timelines: Sequence[Timeline]) -> Iterator[HostPoint]:
-    """What passes around an effect: the gap before its span, and the span itself where it is no forward.
+    """Host time around effects: the gap before a span, and the span itself if it is not a forward.
 
-    For `wait` it is the hop: from the peer's send to the message in hand, where the receiver was already waiting.
+    For `wait` it is the hop: from the peer's send to the message's arrival, if the receiver was already waiting.
     """
     samples: dict[tuple[Phase, int], list[float]] = defaultdict(list)
     for timeline in timelines:
@@ -51,10 +51,10 @@ def _hops(timeline: Timeline) -> Iterator[float]:
 
 
 def arrival_point(timelines: Sequence[Timeline]) -> HostPoint | None:
-    """What a message costs a target that computes when it comes, from timelines of `Interruptions`.
+    """Cost of a message that arrives while the target computes, from timelines of `Interruptions`.
 
-    The median over pairs of verifications, one with few messages and one with many, of the difference that a message
-    makes; None where that is nothing. On a CPU messages are taken in by a thread of the same cores.
+    The median difference per message over pairs of verifications, one with few messages and one with many; None if
+    there is none. On a CPU a thread on the same cores receives messages.
     """
     differences = []
     for timeline in timelines:

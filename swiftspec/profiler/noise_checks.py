@@ -1,4 +1,4 @@
-"""Plausibility checks of measurements: times that fall as work grows, that scatter, or that cannot be."""
+"""Plausibility checks of measurements: times that fall as work grows, scatter, or are impossibly short."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["MOST_FALL", "MOST_OVER_PEAK", "MOST_SPREAD", "Complaint", "op_compla
 
 MOST_FALL = 0.05  # of a median, while rows grow
 MOST_SPREAD = 0.25  # of a median, between 20 % and 80 % of the samples
-# Reading alone is a little faster than the copy that the peak is of, which reads and writes by turns.
+# Pure reading is a little faster than the copy that defines the peak, which alternates reads and writes.
 MOST_OVER_PEAK = 0.1
 _WHOLE = (Phase.VERIFY, Phase.EXPAND)  # forwards that read every weight
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Complaint:
-    """How many times as much as is tolerated, and a sentence."""
+    """Excess over the tolerance, as a factor, and a sentence."""
 
     severity: float
     sentence: str
@@ -31,7 +31,7 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Seconds at one number of rows; 0 of what has none."""
+    """Seconds at one number of rows; rows is 0 for operations without rows."""
 
     rows: int
     median_s: float
@@ -43,12 +43,13 @@ class _Point:
 
 
 def step_complaints(profile: Profile, *, least_s: Mapping[Role, float] | None = None) -> list[Complaint]:
-    """About a profile's steps, worst first. Cold ones are few, and scatter by nature: these are not looked at.
+    """Complaints about a profile's steps, worst first. Cold ones are few and scatter anyway, so they are not checked.
 
     Parameters
     ----------
     least_s : mapping, optional
-        Seconds in which one device can read a role's weights from memory. Without it no time is too short.
+        Seconds in which one device can read a role's weights from memory. Without it, times are not checked for being
+        too short.
     """
     curves: dict[str, list[_Point]] = defaultdict(list)
     complaints: list[Complaint] = []
@@ -60,7 +61,7 @@ def step_complaints(profile: Profile, *, least_s: Mapping[Role, float] | None = 
 
 
 def op_complaints(rows: Iterable[OpRow]) -> list[Complaint]:
-    """About operations, worst first; not about launches, which are as steady as the host that launches."""
+    """Complaints about operations, worst first; launches are not checked, since their time depends on the host."""
     rows = [row for row in rows if not row.op.startswith("launch")]
     curves: dict[str, list[_Point]] = defaultdict(list)
     complaints: list[Complaint] = []
@@ -75,7 +76,7 @@ def op_complaints(rows: Iterable[OpRow]) -> list[Complaint]:
             excess = row.bytes_per_s / peak - 1
             sentence = (
                 f"{what}: {point.said}, {row.bytes_per_s / 1e9:.0f} GB/s where a copy or a sum "
-                f"reaches {peak / 1e9:.0f}; what it reads is in a cache, or it was not read"
+                f"reaches {peak / 1e9:.0f}; its data came from a cache, or was not read"
             )
             complaints.append(Complaint(excess / MOST_OVER_PEAK, sentence))
     return sorted([*complaints, *_about(curves)], reverse=True)
@@ -109,7 +110,7 @@ def _table(step: StepPoint) -> str:
 
 
 def _spread(quantiles_s: Sequence[float]) -> float:
-    """Between 20 % and 80 % of a profile's 20 quantiles, relative to the median; each of these lies between two."""
+    """Distance from 20 % to 80 % relative to the median; both lie between two of a profile's 20 quantiles."""
     count = len(quantiles_s)
     low_s, median_s, high_s = (
         (quantiles_s[index - 1] + quantiles_s[index]) / 2 for index in (count // 5, count // 2, count - count // 5)
@@ -123,7 +124,7 @@ def _too_short(step: StepPoint, least_s: float) -> Iterator[Complaint]:
     if step.phase in _WHOLE and median_s < shortest_s:
         yield Complaint(
             (least_s / median_s - 1) / MOST_OVER_PEAK,
-            f"{_table(step)}: {_rows(step.rows)} in {_us(median_s)}, and reading the weights alone takes "
+            f"{_table(step)}: {_rows(step.rows)} in {_us(median_s)}, but reading the weights alone takes "
             f"{_us(least_s)} at the bandwidth of a copy",
         )
 

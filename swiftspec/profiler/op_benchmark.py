@@ -1,4 +1,4 @@
-"""Times the operations that forwards of a model pair consist of, on one device, and what none goes below.
+"""Timing of the operations that a model pair's forwards consist of, on one device, and of the device's own limits.
 
 R rows, N x K a weight, H query heads, G key/value heads, D head dimension, C slots of a cache.
 """
@@ -44,8 +44,8 @@ CONTEXTS = (128, 500, 1000, 2000, 4000)
 MESSAGE_BYTES = tuple(1 << exponent for exponent in range(13, 21))  # 8 KB to 1 MB
 FRAMEWORK = "swiftspec"
 LIMITS = ("copy", "read")  # operations that do nothing but move bytes
-_COPIED_CACHES = 8  # a copy is of so many times what the last cache holds
-_MOST_DEVICES = 8  # of a group
+_COPIED_CACHES = 8  # size of a copy, in multiples of the last-level cache
+_MOST_DEVICES = 8  # in a group
 _TREE_WORDS, _WORD_BITS = 2, 32
 _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -54,8 +54,8 @@ _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 class OpRow:
     """One operation at one size.
 
-    sizes: by name, those of one device's shard. num_bytes: what it moves from and to memory at least; 0 of what is
-    found in the cache, and of what moves nothing. devices: that take part. implementation: where there are several.
+    sizes: of one device's shard, by name. num_bytes: least number of bytes moved from and to memory; 0 if the data is
+    in the cache or none is moved. devices: number that take part. implementation: if there are several.
     """
 
     op: str
@@ -68,7 +68,7 @@ class OpRow:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes per second at the median; None where none are counted."""
+        """Bytes per second at the median; None if no bytes are counted."""
         return self.num_bytes / self.timing.median_s if self.num_bytes else None
 
     @property
@@ -79,7 +79,7 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """At which rows, contexts, group sizes and message sizes to measure."""
+    """Rows, contexts, group sizes and message sizes to measure."""
 
     rows: Sequence[int] = ROWS
     contexts: Sequence[int] = CONTEXTS
@@ -95,14 +95,14 @@ def measure_ops(
     num_devices: int,
     progress: Progress,
 ) -> Iterator[OpRow]:
-    """Time the device's own limits, then every operation of models, which are pairs of shape and dtype.
+    """Time the device's own limits, then every operation of the models, given as pairs of shape and dtype.
 
     Parameters
     ----------
     watch : OpTimer
-        On the device.
+        Timer on the device.
     num_devices : int
-        How many there are: all-reduces are timed in groups of 2 to all of them, but not of more than 8.
+        Number of devices: all-reduces are timed in groups of 2 up to all of them, at most 8.
     """
     jobs: dict[str, Callable[[], list[OpRow]]] = {"copies and launches": partial(_limits, watch)}
     jobs |= dict(_jobs(models, Bench.on(watch), grid))
@@ -116,13 +116,13 @@ def measure_ops(
 
 
 def peak_bytes_per_s(rows: Iterable[OpRow]) -> float:
-    """The larger of two bandwidths, which percentages are of: of a copy, read and written, and of a sum, only read."""
+    """Peak bandwidth that percentages refer to: the larger of a copy's (read and write) and a sum's (read only)."""
     return max(bandwidth for row in rows if row.op in LIMITS and (bandwidth := row.bytes_per_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where cases are timed, and with which operations."""
+    """Timer and operations that cases are timed with."""
 
     watch: OpTimer
     ops: Ops
@@ -130,7 +130,7 @@ class Bench:
 
     @classmethod
     def on(cls, watch: OpTimer) -> Bench:
-        """With what the engine uses there."""
+        """A bench with the operations that the engine uses on that device."""
         generator = torch.Generator(watch.device).manual_seed(0)
         return cls(watch=watch, ops=ops_for(watch.device), generator=generator)
 
@@ -143,7 +143,7 @@ class Bench:
         weight = self.randn(n, k, dtype=weight_format.dtype) / math.sqrt(k)
         num_bytes = _num_bytes(build_weight(weight, weight_format))
         weights = [build_weight(weight.clone(), weight_format) for _ in range(self.watch.copies(num_bytes))]
-        is_quantised = not isinstance(weights[0], Tensor)  # int4 leaves weights as they are that it cannot pack
+        is_quantised = not isinstance(weights[0], Tensor)  # int4 leaves weights unchanged if it cannot pack them
         if is_quantised:
             gated, multiply = False, self.ops.quantised_gemm
         else:
@@ -183,7 +183,7 @@ class Bench:
         return OpRow(op="attention", sizes=sizes, dtype=_NAMES[dtype], timing=timing, num_bytes=num_bytes)
 
     def norm(self, spec: ModelSpec, dtype: torch.dtype, *, rows: int) -> OpRow:
-        """Residual addition and RMSNorm, of what the cache holds."""
+        """Residual addition and RMSNorm of data in the cache."""
         residual, update = self.randn(2, rows, spec.hidden_size)
         arguments = (residual, update.to(dtype), self.randn(spec.hidden_size, dtype=dtype))
         timing = self.watch.graphed(partial(self.ops.rms_norm, eps=spec.rms_norm_eps), [arguments])
@@ -220,7 +220,7 @@ def chain_words(num_rows: int) -> Tensor:
 def _jobs(
     models: Iterable[tuple[ModelSpec, str]], bench: Bench, grid: Grid
 ) -> Iterator[tuple[str, Callable[[], list[OpRow]]]]:
-    """By what they are called, which is once for what both models have in common."""
+    """Jobs by name; those that both models have in common appear once."""
     for spec, dtype in models:
         for degree in grid.degrees:
             shard, weight_format = sharded(spec, degree), FORMATS[dtype]
@@ -258,7 +258,7 @@ def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid:
 
 
 def _limits(watch: OpTimer) -> list[OpRow]:
-    """A copy and a sum of much more than the cache holds; a launch that does next to nothing, alone and in a graph."""
+    """A copy and a sum much larger than the cache; a launch of a trivial kernel, alone and in a graph."""
     num_bytes = _COPIED_CACHES * watch.cached_bytes
     source = torch.ones(num_bytes // 4, device=watch.device)
     target = torch.empty_like(source)
@@ -289,7 +289,7 @@ def _all_reduces(device: str, num_devices: int, message_bytes: Sequence[int]) ->
 
 
 def _num_bytes(weight: Any) -> int:
-    """Of what a kernel reads: the numbers, and the scales of quantised ones."""
+    """Bytes that a kernel reads: the weights, and the scales of quantised ones."""
     held = [weight] if isinstance(weight, Tensor) else [getattr(weight, part.name) for part in fields(weight)]
     return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
@@ -299,10 +299,10 @@ def _name(weight_format: WeightFormat) -> str:
 
 
 def op_tables(rows: Sequence[OpRow], *, device: str, origin: Origin) -> OpTables:
-    """The rows as tables that forwards can be composed of, under the framework `swiftspec`.
+    """Op tables of the rows, from which forwards can be composed, under the framework `swiftspec`.
 
-    A tree of R rows is to attention one query of R times as many heads. `gate_up` is a product of its size, the SiLU
-    included. Rows of kinds that tables do not know stay out: copies, launches, norms, rotations.
+    For attention, a tree of R rows is one query with R times as many heads. `gate_up` is a product of its size, with
+    the SiLU included. Kinds that op tables do not have are left out: copies, launches, norms, rotations.
     """
     tables: dict[str, list[dict[str, object]]] = {name: [] for name in COLUMNS}
     for row in rows:

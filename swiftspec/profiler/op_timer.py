@@ -1,4 +1,4 @@
-"""Timer of calls whose arguments come from memory, as weights do, not from a cache."""
+"""Timer of calls whose arguments come from memory, as weights do, rather than from a cache."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Arguments = Sequence[tuple[Any, ...]]
 
 _LOW, _HIGH = 0.2, 0.8
 _LEAST_SAMPLES = 5
-# A graph holds a call per copy: what is so small that these do not exceed the cache costs a launch, not its bytes.
+# A graph holds a call per copy. For arguments so small that all copies fit the cache, the launch dominates anyway.
 _MOST_COPIES = 128
-_CACHES = 4  # a cache may keep a part of what is read in turn: of what is so many times as large, a quarter at most
-_WAKING_S = 0.5  # a GPU that was idle raises its clocks
+_CACHES = 4  # of data read in turn, a cache may keep a part: at most a quarter if the data is four times as large
+_WAKING_S = 0.5  # an idle GPU takes this long to raise its clocks
 _CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _CPU_CACHE_BYTES = 32 << 20  # where the system does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds of one call: the median, and what 20 % and 80 % of the samples stay below."""
+    """Seconds of one call: the median, and the 20 % and 80 % quantiles of the samples."""
 
     median_s: float
     low_s: float
@@ -47,20 +47,20 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Distance between both, as a share of the median."""
+        """Distance between the quantiles, as a share of the median."""
         return (self.high_s - self.low_s) / self.median_s
 
 
 def num_copies(num_bytes: int, cached_bytes: int) -> int:
-    """Copies of so many bytes that are more than four times what a cache holds; at most 128.
+    """Number of copies of `num_bytes` that together exceed a cache four times; at most 128.
 
-    One of what has no bytes to speak of: what the kernel before has just written is in the cache in a forward, too.
+    One copy if the bytes are negligible: in a forward, too, data that the previous kernel wrote is in the cache.
     """
     return min(_MOST_COPIES, _CACHES * cached_bytes // num_bytes + 1) if num_bytes > 0 else 1
 
 
 def cache_bytes(device: torch.device) -> int:
-    """Of a device's last cache, shared by all that computes there."""
+    """Bytes of a device's last-level cache, shared by everything that computes there."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
     try:
@@ -79,13 +79,13 @@ class OpTimer:
     repeats : int
         Samples of a timing; fewer where they take longer than `budget_s`, but never below 5.
     warm_up_s : float
-        How long a call is repeated before the first sample; its first time on a GPU, for half a second at least.
+        Seconds for which a call is repeated before the first sample; at least half a second at first on a GPU.
     budget_s : float
         Seconds after which a timing ends.
     in_a_row : int
-        Calls of a graph, at least.
+        Calls in a graph, at least.
     cached_bytes : int, optional
-        What arguments have to exceed not to be cached; the device's own if not given.
+        Cache size that arguments must exceed; the device's own if not given.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class OpTimer:
         self._asleep = device.type == "cuda"
 
     def copies(self, num_bytes: int) -> int:
-        """How many arguments of so many bytes to take turns with."""
+        """Number of arguments of `num_bytes` to take in turn, so that none is cached."""
         return num_copies(num_bytes, self.cached_bytes)
 
     def eager(self, call: Callable[..., object], arguments: Arguments = ((),)) -> Timing:
-        """Seconds of one call, launched on its own: on a GPU whatever the host takes longer than the kernel counts."""
+        """Seconds of one call, launched on its own; on a GPU this includes host time beyond the kernel's."""
         turn = 0
 
         def once() -> None:
@@ -124,10 +124,10 @@ class OpTimer:
     def graphed(
         self, call: Callable[..., object], arguments: Arguments = ((),), *, in_a_row: int | None = None
     ) -> Timing:
-        """Seconds of one call among many that follow each other, on a GPU in one CUDA graph: as in a forward.
+        """Seconds of one call in a sequence of many, on a GPU in one CUDA graph, as in a forward.
 
-        Every argument has its turn equally often, and there are `in_a_row` calls at least. A sample is the mean of one
-        replay, which is launched while another one runs: what the host takes for that is not in it.
+        Every argument is used equally often, in at least `in_a_row` calls. A sample is the mean of one replay, launched
+        while another one runs, so that the host's time is not included.
         """
         calls = -(-(in_a_row or self._in_a_row) // len(arguments)) * len(arguments)
 
@@ -139,7 +139,7 @@ class OpTimer:
         return self._measure(replay, calls=calls, before=replay if self.device.type == "cuda" else None)
 
     def once(self, function: Callable[[], object], *, before: Callable[[], object] | None = None) -> float:
-        """Seconds of one call, now and cold: no warm-up. before: what keeps a GPU busy until the call is launched."""
+        """Seconds of a single cold call, without warm-up. before: keeps a GPU busy until the call is launched."""
         if self.device.type != "cuda":
             start_s = time.perf_counter()
             function()
@@ -167,7 +167,7 @@ class OpTimer:
         return Timing.of(samples_s)
 
     def _warm_up(self, function: Callable[[], object]) -> None:
-        """At least once, for what a first call compiles and records."""
+        """Call at least once, since a first call compiles and records."""
         function()
         end_s = time.perf_counter() + max(self._warm_up_s, _WAKING_S * self._asleep)
         self._asleep = False

@@ -1,4 +1,4 @@
-"""A pair measured whole on this machine: its forwards, the operations they consist of, and whether to believe them."""
+"""Complete measurement of a pair on this machine: its forwards, their operations, and checks for noise."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _log = logging.getLogger("swiftspec")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPair:
-    """What was measured of a pair.
+    """Measurements of a pair.
 
     Parameters
     ----------
     profile : Profile
     op_rows : sequence of OpRow
-        A row for every operation and size; none unless they were asked for.
+        A row for every operation and size; empty unless asked for.
     """
 
     profile: Profile
@@ -41,7 +41,7 @@ class MeasuredPair:
 
 
 def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
-    """Both models, found readable and made for each other; `auto` is the faster dtype, which on a CPU is measured.
+    """Both models, checked to be readable and to fit each other; `auto` is the faster dtype, measured on a CPU.
 
     Raises
     ------
@@ -76,9 +76,9 @@ def measure_pair(
     passes: int | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> MeasuredPair:
-    """As `swiftspec.profile`, and, `with_ops`, the operations that the forwards consist of.
+    """Measure as `swiftspec.profile` does and, if `with_ops`, also the operations that forwards consist of.
 
-    `passes` and `stop` are those of `measure_profile`.
+    `passes` and `stop` are passed to `measure_profile`.
     """
     num_devices = _checked_devices(device, num_devices, ranks)
     pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
@@ -105,13 +105,13 @@ def measure_pair(
 
 
 def registered_name(device: str) -> str:
-    """The name that DEVICES has for a GPU that calls itself `NVIDIA H200`; other devices keep theirs."""
+    """Name in DEVICES of a GPU that calls itself e.g. `NVIDIA H200`; other devices keep their own name."""
     words = device.lower().replace(",", " ").split()
     return next((name for name in DEVICES if name.partition("-")[0] in words), device)
 
 
 def _checked_devices(device: str, num_devices: int | None, ranks: int) -> int:
-    """How many devices to measure on: all if not given. ValueError for some that are not there."""
+    """Number of devices to measure on; all if not given. ValueError if there are fewer."""
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; expected cpu or cuda")
     available = num_devices_here(device)
@@ -121,7 +121,7 @@ def _checked_devices(device: str, num_devices: int | None, ranks: int) -> int:
     if not 1 <= chosen <= available:
         raise ValueError(f"num_devices is {chosen}; this machine offers {available}")
     if ranks > 1 and device != "cpu":
-        raise ValueError(f"ranks is {ranks}; it is for device cpu, since every GPU is a rank of its own")
+        raise ValueError(f"ranks is {ranks}; it is only for device cpu, since every GPU is a rank of its own")
     if ranks > chosen:
         raise ValueError(f"ranks is {ranks}; expected at most {chosen}, the number of devices")
     return chosen
@@ -138,7 +138,7 @@ def _measure_ops(pair: Pair, device: str, num_devices: int, stages: Stages) -> S
     from swiftspec.profiler.op_benchmark import Grid, measure_ops
     from swiftspec.profiler.op_timer import OpTimer
 
-    # On a CPU a group is threads of one process, which hold no shards and send nothing.
+    # On a CPU a group is the threads of one process: there are no shards and no all-reduces.
     num_devices = num_devices if device == "cuda" else 1
     grid = Grid(degrees=[degree for degree in _OP_DEGREES if degree <= num_devices])
     with stages("operations") as progress:
@@ -147,7 +147,7 @@ def _measure_ops(pair: Pair, device: str, num_devices: int, stages: Stages) -> S
 
 
 def _complaints(profile: Profile, pair: Pair, device: str, op_rows: Sequence[OpRow]) -> list[Complaint]:
-    """What the measurements say against themselves, worst first."""
+    """Contradictions within the measurements, worst first."""
     from swiftspec.profiler.noise_checks import op_complaints, step_complaints
 
     complaints = step_complaints(profile, least_s=_least_s(pair, device, op_rows))
@@ -155,7 +155,7 @@ def _complaints(profile: Profile, pair: Pair, device: str, op_rows: Sequence[OpR
 
 
 def _least_s(pair: Pair, device: str, op_rows: Sequence[OpRow]) -> dict[Role, float]:
-    """Seconds that reading a role's matrices takes, as far as they are known in bytes and no cache holds them."""
+    """Seconds to read a role's matrices, if their bytes are known and they do not fit in a cache."""
     if not op_rows:
         return {}
     from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes

@@ -1,4 +1,4 @@
-"""Measuring programs: role programs like any policy's, so that steps are timed by the driver that will run the plan."""
+"""Measuring programs: role programs like a policy's, so that steps are timed by the driver that will run the plan."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ from swiftspec.policies.request import Request
 
 __all__ = ["NUM_CANDIDATES", "AlternatingSweep", "Interruptions", "OverlappedSweep", "Resumptions"]
 
-# Draft forwards of one size, as policies run them: after one of another size a forward takes up to 15 % longer.
+# Policies run several draft forwards of one size: after one of another size a forward takes up to 15 % longer.
 _IN_A_ROW = 3
-_FEW_ROWS = 6  # of a verification beside which something else is measured
+_FEW_ROWS = 6  # of a verification during which something else is measured
 _SIGNAL = Verdict(())
-NUM_CANDIDATES = 8  # what the policies' default shapes keep per node
+NUM_CANDIDATES = 8  # kept per node by the policies' default shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sweep(Shape):
-    """Forwards of every row count in turn, `repeats` times over, behind the request's prompt as prefix."""
+    """Forwards of every row count in turn, `repeats` times over, with the request's prompt as prefix."""
 
     target_rows_grid: tuple[int, ...]
     draft_rows_grid: tuple[int, ...]
@@ -76,7 +76,7 @@ class AlternatingSweep(_Sweep):
         yield Prefill(Role.DRAFT, request.prompt)
         for number, rows in enumerate(self.target_rows_grid * self.repeats):
             yield from _verify(request, rows)
-            if number < len(self.target_rows_grid):  # once of `repeats`: warm, as where no draft runs in between
+            if number < len(self.target_rows_grid):  # once per `repeats`: warm, as if no draft ran in between
                 yield from _verify(request, rows)
             draft_rows = self.draft_rows_grid[number // 2 % len(self.draft_rows_grid)]
             # The first one finds the draft's weights evicted.
@@ -152,7 +152,7 @@ class Resumptions(_Sweep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruptions(_Sweep):
-    """The draft is busy throughout: beside one verification it sends nothing, beside the next a message a forward."""
+    """The draft is always busy: it sends nothing during one verification, and a message per forward during the next."""
 
     name: ClassVar[str] = "interruptions"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
@@ -168,7 +168,7 @@ class Interruptions(_Sweep):
         yield Prefill(Role.TARGET, request.prompt)
         for _ in range(2 * self.repeats * len(self.target_rows_grid)):
             yield from _verify(request, _FEW_ROWS)
-            yield Send(_SIGNAL)  # the other way round from here
+            yield Send(_SIGNAL)  # the draft switches between sending and not
             while (yield Poll()) is not None:
                 pass
         yield Send(Stop())
@@ -189,7 +189,7 @@ class Interruptions(_Sweep):
 
 
 def _chain(request: Request, num_rows: int) -> tuple[Row, ...]:
-    """Rows that cost what a tree's do: time depends on their number, not on which of them see each other."""
+    """Rows of a chain, which cost as much as a tree's: time depends on their number, not on the mask."""
     length = len(request.prompt)
     return tuple(Row(request.prompt[i % length], length + i, (1 << i) - 1) for i in range(num_rows))
 

@@ -1,6 +1,6 @@
-"""Measures a Profile: steps on every device group a plan may name, alone and beside a busy peer, and host costs.
+"""Measurement of a Profile: steps on every device group of possible plans, with idle and busy peer, and host costs.
 
-Groups that several ranks divide are measured as shards, and composed (see `divided`).
+Groups that several ranks divide are measured as shards, and composed (see `tensor_parallel`).
 """
 
 from collections import defaultdict
@@ -49,19 +49,19 @@ from swiftspec.progress import Progress
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweep", "step_points"]
 
-# A GPU's forwards are captured for these numbers of rows; the smallest that holds them runs those between.
+# A GPU's forwards are captured for these numbers of rows; others run with the next larger one.
 GPU_TARGET_ROWS = CAPTURE_SIZES
 GPU_DRAFT_ROWS = tuple(rows for rows in CAPTURE_SIZES if rows <= 32)
 GPU_HALVES_ROWS = tuple(rows for rows in CAPTURE_SIZES if 2 <= rows <= 16)
 GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
-GPU_PASSES = 1  # a GPU is nobody else's, and recording its forwards takes longer than measuring them
-_SLACK = 512  # slots of the cache beyond the longest context: rows, and the tokens of a request
-LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards makes one look cold, too
+GPU_PASSES = 1  # a GPU is not shared, and capturing its forwards takes longer than measuring them
+_SLACK = 512  # slots of the cache beyond the longest context, for rows and the tokens of a request
+LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards also makes one look cold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
-    """An engine to measure on, and the group sizes its spans speak for. silent: its ranks wait for nobody."""
+    """An engine to measure on, and the group sizes that its spans are recorded for. silent: without collectives."""
 
     device: Device
     layout: Layout
@@ -92,25 +92,25 @@ class _Bench:
             yield engine
 
     def points(self, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
-        """What its timelines say of forwards: where ranks divide a group, of those forwards alone."""
+        """Steps of its timelines; if ranks divide a group, only the steps of that group."""
         for step in step_points(timelines, self.groups, self.layout, ranks=self.ranks):
             if step.ranks > 1 or not self.ranks:
                 yield step
 
     def host_shapes(self) -> list[Policy]:
-        """Those whose trees the engine's caches hold."""
+        """Shapes whose trees fit into the engine's caches."""
         most = TREE_SLOTS[self.device]
         return [shape for shape in HOST_SHAPES[self.layout] if max(shape.draft_rows, shape.target_rows) <= most]
 
 
 class _NoOpExecutor(LocalExecutor):
-    """This machine, with TP groups that compute and say nothing."""
+    """This machine, with TP groups that compute without sending anything."""
 
     def start(self, setup: Setup) -> Worker:
         return super().start(replace(setup, silent=True))
 
 
-@shared_fork_server()  # every pass has new processes; what they are forked off is loaded once
+@shared_fork_server()  # every pass has new processes; the one they are forked from is loaded once
 def measure_profile(
     *,
     target: ModelRef,
@@ -124,13 +124,13 @@ def measure_profile(
 ) -> Profile:
     """Measure every group size and split of `num_devices` cores or GPUs.
 
-    ranks: on a CPU, compose the forwards of groups that so many processes divide, too. passes: as many as the device
-    needs if not given. stop: asked between passes, whether time has run out; one pass is always measured.
+    ranks: on a CPU, also compose the forwards of groups divided by this many processes. passes: the device's default if
+    not given. stop: asked between passes whether time has run out; one pass is always measured.
 
     Raises
     ------
     ValueError
-        If the device is unknown, a model cannot be loaded, or there are fewer devices than asked for, or than ranks.
+        If the device is unknown, a model cannot be loaded, or there are fewer devices than asked for or than ranks.
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; this version measures 'cpu' and 'cuda'")
@@ -192,7 +192,7 @@ def measure_profile(
 
 
 class _CollectiveSamples:
-    """What the ranks of divided groups cost each other, by role and degree."""
+    """Collective costs of divided groups, by role and degree."""
 
     def __init__(self, models: Mapping[Role, ModelRef]) -> None:
         self._models = models
@@ -200,7 +200,7 @@ class _CollectiveSamples:
         self._samples: dict[tuple[Role, int, int], list[Mapping[int, Samples]]] = defaultdict(list)
 
     def measure(self, bench: _Bench) -> None:
-        """Every group of a bench that is divided, for every model that runs there."""
+        """Measure every divided group of a bench, for every model that runs there."""
         for holder, ranks in bench.ranks.items():
             devices = bench.groups[holder]
             for role in [holder] if bench.layout is Layout.DISAGGREGATED else Role:
@@ -209,13 +209,13 @@ class _CollectiveSamples:
                 self._samples[role, len(devices), ranks].append(samples)
 
     def composed(self, shards: Sequence[StepPoint]) -> Iterator[StepPoint]:
-        """Whole forwards of shards."""
+        """Whole forwards composed from shards."""
         for (role, degree, ranks), costs in self._costs.items():
             of_tp_group = (step for step in shards if (step.role, step.degree, step.ranks) == (role, degree, ranks))
             yield from composed_steps(of_tp_group, costs, self._specs[role])
 
     def collectives(self) -> tuple[Collective, ...]:
-        """For the profile."""
+        """All-reduce costs, for the profile."""
         return tuple(collective_of(*key, costs) for key, costs in self._costs.items())
 
     @property
@@ -224,13 +224,13 @@ class _CollectiveSamples:
 
 
 def computed_spec(reference: ModelRef) -> ModelSpec:
-    """The shape that is computed: inflated, if it is to be."""
+    """Shape of the model as it runs: inflated if the reference says so."""
     spec = ModelSpec.from_directory(model_directory(reference.model))
     return Inflation.parse(reference.inflate).inflated(spec) if reference.inflate else spec
 
 
 def _benches(device: Device, num_devices: int, ranks: int = 1) -> Iterator[_Bench]:
-    """Groups of every size, and splits; then, of cores, those that can be divided by ranks, as shards and whole."""
+    """Groups of every size, and splits; then groups of cores that ranks can divide, as shards and whole."""
     if not 1 <= ranks <= num_devices:
         raise ValueError(f"ranks is {ranks}; expected 1 to {num_devices}, the number of devices")
     undivided = list(_undivided(device, num_devices))
@@ -243,7 +243,7 @@ def _benches(device: Device, num_devices: int, ranks: int = 1) -> Iterator[_Benc
 
 
 def _undivided(device: Device, num_devices: int) -> Iterator[_Bench]:
-    """A group of cores is one process, a group of GPUs one for each."""
+    """Benches without ranks: a group of cores is one process, a group of GPUs one process each."""
     for count in range(1, num_devices + 1):
         yield _Bench(device=device, layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
     for count in range(1, num_devices):
@@ -252,7 +252,7 @@ def _undivided(device: Device, num_devices: int) -> Iterator[_Bench]:
 
 
 class _Measurement:
-    """Requests of random tokens on one engine: latency does not depend on what they say."""
+    """Requests of random tokens on one engine: latency does not depend on the text."""
 
     def __init__(self, engine: Launcher, bench: _Bench, spec: ModelSpec) -> None:
         self._engine = engine
@@ -276,7 +276,7 @@ class _Measurement:
         return self._run(sweep, context, max_new_tokens=1)
 
     def policies(self) -> list[Timeline]:
-        """Real rounds, for what they cost beside the forwards."""
+        """Real rounds, for their costs other than forwards."""
         shapes = self._bench.host_shapes()
         return [self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS) for shape in shapes]
 
@@ -304,7 +304,7 @@ def new_resumptions(*, repeats: int, device: Device) -> Policy:
 
 
 def drafting_alone(timeline: Timeline) -> Timeline:
-    """Only what resumptions are there for: the draft's forwards, not what the target did meanwhile."""
+    """The timeline with the draft's forwards only, as `Resumptions` are made for; the target's are dropped."""
     return replace(timeline, spans=tuple(span for span in timeline.spans if span.phase in DRAFTING))
 
 
@@ -318,7 +318,7 @@ def step_points(
     """Forwards of the timelines, by kind, rows and context (the request's id), warm and cold.
 
     A target on its own group always counts as warm: nothing runs between its forwards.
-    groups, ranks: as the engine had them that they are of.
+    groups, ranks: those of the engine that recorded the timelines.
     """
     samples: dict[tuple[Role, Phase, bool, int, int], list[float]] = defaultdict(list)
     colocated = layout is not Layout.DISAGGREGATED
@@ -348,7 +348,7 @@ def step_points(
 
 
 def _forwards(timeline: Timeline) -> Iterator[tuple[Span, bool]]:
-    """Every forward, and whether its model's last one in that process ended too long ago for it to be warm."""
+    """Every forward, and whether it is cold: its model's last one in that process ended too long ago."""
     ended_s: dict[tuple[Role, int, Role], float] = {}
     for span in timeline.spans:
         if span.phase in COMPUTING:

@@ -1,4 +1,4 @@
-"""Forwards that several ranks divide, composed: what a shard computes, and what its ranks cost each other."""
+"""Forwards of several ranks, composed of a shard's computation and the collectives between ranks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from swiftspec.profiler.collective_costs import CollectiveCosts
 
 __all__ = ["GLOO", "IN_A_ROW", "collective_of", "composed_steps"]
 
-USUAL_ROWS = 8  # those of a verification or expansion that all-reduces are compared at
+USUAL_ROWS = 8  # of a verification or expansion, at which all-reduces are compared
 GLOO, IN_A_ROW = "gloo", "gloo, in a row"
 
 
 def composed_steps(shards: Iterable[StepPoint], costs: CollectiveCosts, spec: ModelSpec) -> Iterator[StepPoint]:
-    """Whole forwards of a role's model, from those of shards that waited for nobody.
+    """Whole forwards of a role's model, from those of shards that ran without collectives.
 
-    A sum of independent parts: its distribution has all their combinations. Only the shard's part is `measured`; a
-    forward's collectives are so many times one that was measured between other products.
+    A forward is a sum of independent parts: its distribution has all their combinations. Only the shard's part is
+    `measured`; the collectives are a multiple of one that was measured between other products.
     """
     for shard in shards:
         yield _whole(shard, costs, spec)
@@ -40,7 +40,7 @@ def _whole(shard: StepPoint, costs: CollectiveCosts, spec: ModelSpec) -> StepPoi
     for latency in added.values():
         total = _sum(total, latency)
     means_s = {"shard": shard.latency.mean_s} | {name: latency.mean_s for name, latency in added.items()}
-    # Twenty quantiles of a sum have not quite the mean of the sum.
+    # The mean of twenty quantiles of a sum differs slightly from the mean of the sum.
     scale = total.mean_s / sum(means_s.values())
     parts = tuple(
         Part(
@@ -55,7 +55,7 @@ def _whole(shard: StepPoint, costs: CollectiveCosts, spec: ModelSpec) -> StepPoi
 
 
 def _all_reduces(shard: StepPoint, costs: CollectiveCosts, spec: ModelSpec) -> Latency:
-    """All of a forward's: two a layer, for every chunk of a prompt."""
+    """All all-reduces of a forward: two per layer, for every chunk of a prompt."""
     everything = range(spec.num_layers)
     layers = len(dict(zip((Phase.EXIT, Phase.FINISH), halves(everything), strict=True)).get(shard.phase, everything))
     is_prompt = shard.phase is Phase.PREFILL
@@ -65,20 +65,20 @@ def _all_reduces(shard: StepPoint, costs: CollectiveCosts, spec: ModelSpec) -> L
     for rows, count in ((chunk, whole_chunks), (rest, 1)):
         if rows and count:
             one = costs.all_reduce.at(rows)
-            # A sample is the mean over a forward, so a forward's sum spreads as it does.
+            # A sample is the mean over a forward, so the sum over a forward has the same relative spread.
             several = tuple(2 * layers * count * seconds for seconds in one.quantiles_s)
             total = _sum(total, Latency(several, Provenance.COMPOSED))
     return total
 
 
 def _sum(one: Latency, other: Latency) -> Latency:
-    """Of independent latencies."""
+    """Sum of independent latencies."""
     sums = (left + right for left, right in product(one.quantiles_s, other.quantiles_s))
     return Latency.of_samples(sums, Provenance.COMPOSED)
 
 
 def collective_of(role: Role, degree: int, ranks: int, costs: CollectiveCosts) -> Collective:
-    """An all-reduce between computing ranks, and one of many in a row."""
+    """Cost of an all-reduce between computing ranks, and of one of many in a row."""
     rows = min(costs.in_a_row_s, key=lambda count: abs(count - USUAL_ROWS))
     seconds = {GLOO: costs.all_reduce.at(rows).mean_s, IN_A_ROW: costs.in_a_row_s[rows]}
     return Collective(role=role, degree=degree, ranks=ranks, implementation=GLOO, seconds=seconds)

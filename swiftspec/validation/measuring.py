@@ -40,14 +40,14 @@ def measure_plan(
     stages: Stages = silent,
     stop: Callable[[], bool] | None = None,
 ) -> tuple[Report, bool]:
-    """Run some of a plan's candidates, the chosen one among them; the report, and whether Ctrl-C cut it short.
+    """Run some of a plan's candidates, including the chosen one; return the report, and whether Ctrl-C cut it short.
 
-    `source` names the plan, for errors. With `basis`, what the plan was computed
-    from, forwards are timed between the requests, and predictions made again: for the machine as it was, and, of CPUs,
-    for the texts that were measured, too. KeyboardInterrupt if no repetition was whole.
+    `source` names the plan in errors. With `basis`, the plan's profile and trace, forwards are timed between requests,
+    and predictions are repeated with these latencies and, on CPUs, also with the measured texts. KeyboardInterrupt if
+    no repetition was complete.
 
-    `stop` is asked between prompts whether time has run out. The first repetition then ends with the prompts that it
-    has got to, which are at least one for each policy; a later one that is not whole does not count.
+    `stop` is asked between prompts whether time has run out. The first repetition then ends with the prompts done so
+    far, at least one for each policy; a later, incomplete one does not count.
     """
     check_devices(made, candidates, source=source)
     tasks = make_tasks(made, candidates, prompts, max_new_tokens=max_new_tokens or made.max_new_tokens)
@@ -61,7 +61,7 @@ def measure_plan(
         profile, trace = basis
         if factors:
             retimed = retimed_figures(made, candidates, profile=profile, trace=trace, factors=factors, stages=stages)
-        # A trace is recorded on cores, which is no matter of seconds for what needs a GPU.
+        # A trace is recorded on CPU cores, which would take too long for models that need a GPU.
         if trace.source == "recorded" and made.device == "cpu":
             done = tasks[: len(measurements[0].outputs)]
             texts_run = [(task.prompt_id, task.request.prompt) for task in done]
@@ -90,7 +90,7 @@ def _measure(
     stages: Stages,
     stop: Callable[[], bool],
 ) -> tuple[Runs, bool, "DriftProbe | None"]:
-    """Whole repetitions by policy, whether Ctrl-C cut them short, and how long forwards took meanwhile."""
+    """Complete repetitions by policy, whether Ctrl-C cut them short, and the drift of forwards meanwhile."""
     runs: dict[str, list[list[Generation]]] = defaultdict(list)
     drift = None
     with ExitStack() as stack, stages("validate") as progress:
@@ -129,10 +129,10 @@ def _repetition(
     sweep: Callable[[], None],
     stop: Callable[[], bool],
 ) -> Mapping[str, list["Generation"]]:
-    """Every prompt, or those until time runs out, by every policy.
+    """Every prompt by every policy, until time runs out.
 
-    A prompt goes through all policies before the next one, each prompt starting with another policy, so that a machine
-    that speeds up or slows down does so for all of them.
+    A prompt runs through all policies before the next one, and each prompt starts with another policy, so that a
+    machine that speeds up or slows down affects all of them alike.
     """
     done: dict[str, list[Generation]] = defaultdict(list)
     for number, task in enumerate(tasks):

@@ -19,7 +19,7 @@ __all__ = ["drift_probe", "list_drift", "measured_text", "retimed_figures"]
 
 
 def drift_probe(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Launcher"]) -> "DriftProbe":
-    """Of the engines that the candidates run on, each once."""
+    """Drift probe of the engines that the candidates run on, each once."""
     from swiftspec.profiler.drift import DriftProbe
 
     spec = ModelSpec.from_directory(model_directory(made.target.model))
@@ -36,7 +36,7 @@ def retimed_figures(
     factors: Mapping[StepTable, float],
     stages: Stages = silent,
 ) -> dict[str, Figures]:
-    """By policy: the plan's prediction again, with the profile's steps as long as they had become."""
+    """The plan's prediction by policy, repeated with the latencies during the measurement."""
     from swiftspec.planner.evaluation import Budget, Evaluator
     from swiftspec.planner.space import Option
 
@@ -58,7 +58,7 @@ def measured_text(
     *,
     stages: Stages = silent,
 ) -> AcceptanceTrace:
-    """A trace, by the models of another one, of texts that were measured: prompts (id, token ids) and their outputs."""
+    """A trace of the measured texts, prompts (id, token ids) with their outputs, by the models of another trace."""
     from swiftspec.devices.local import num_devices_here
     from swiftspec.profiler.acceptance import record_trace
 
@@ -76,5 +76,5 @@ def measured_text(
 
 
 def list_drift(factors: Mapping[StepTable, float]) -> list[Drift]:
-    """For the report."""
+    """Drift entries for the report."""
     return [Drift(**table._asdict(), factor=factor) for table, factor in factors.items()]

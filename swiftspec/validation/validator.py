@@ -1,4 +1,4 @@
-"""Report from a plan and measured timelines per policy. A pure function: no engine, no file, no clock."""
+"""Report from a plan and the measured timelines of each policy. A pure function: no engine, no file, no clock."""
 
 import math
 import statistics
@@ -34,9 +34,9 @@ class Measurement:
 
     def __post_init__(self) -> None:
         if not self.repeats:
-            raise ValueError(f"repeats of {self.policy} is empty; at least one repetition is needed")
+            raise ValueError(f"repeats of {self.policy} is empty; expected at least one repetition")
         if any(len(repeat) != len(self.outputs) for repeat in self.repeats):
-            raise ValueError(f"repeats of {self.policy} do not all hold the {len(self.outputs)} prompts of outputs")
+            raise ValueError(f"repeats of {self.policy} do not all have the {len(self.outputs)} prompts of outputs")
 
 
 def make_report(
@@ -49,12 +49,12 @@ def make_report(
     retraced: Mapping[str, Figures] | None = None,
     drift: Sequence[Drift] = (),
 ) -> Report:
-    """Predicted beside measured, in the plan's order.
+    """Report of predicted and measured figures, in the plan's order.
 
     tokens_per_s is the median over repetitions; round_s and tokens_per_round are of all repetitions together. Outputs
-    are compared with those of autoregressive decoding, or of the first policy where that was not measured. `retimed`:
-    by policy, what would have been predicted from the machine as it was meanwhile; `retraced`, from that and from the
-    texts that were measured; `drift` says how the machine was.
+    are compared with those of autoregressive decoding, or of the first policy if that was not measured. `retimed`: the
+    prediction by policy with the latencies during the measurement; `retraced`: with these and with a trace of the
+    measured texts; `drift`: these latencies relative to the profile.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def make_report(
 
 
 def plain_outputs(measurements: Sequence[Measurement]) -> tuple[tuple[int, ...], ...]:
-    """The output of every prompt that others are compared with: of autoregressive decoding, else the first policy's."""
+    """Reference output of every prompt: that of autoregressive decoding, otherwise of the first policy."""
     by_policy = {measurement.policy: measurement for measurement in measurements}
     return by_policy.get("autoregressive", measurements[0]).outputs
 
@@ -127,7 +127,7 @@ def _policy_report(
 def _error_margin(prediction: Prediction, repeats: Sequence[Sequence[Timeline]]) -> float | None:
     """95 % margin of the relative error over the choice of prompts; predicted and measured speed vary independently.
 
-    The measured speed is a ratio of sums over prompts, whose standard error is that of its residuals (Cochran, Sampling
+    The measured speed is a ratio of sums over prompts; its standard error follows from its residuals (Cochran, Sampling
     Techniques, 6.4).
     """
     num_prompts = len(repeats[0])

@@ -88,7 +88,7 @@ def test_a_forward_faster_than_its_weights_can_be_read_is_named() -> None:
     fast = profile(verify(1, 0.9e-3), verify(2, 0.99e-3))
     assert step_complaints(fast) == []
     (first, second) = step_complaints(fast, least_s={Role.TARGET: 2.4e-3})  # 1.2 ms on each of two devices
-    assert "1 row in 900 us, and reading the weights alone takes 1.2 ms" in first.sentence
+    assert "1 row in 900 us, but reading the weights alone takes 1.2 ms" in first.sentence
     assert (first.severity, second.severity) == pytest.approx(((1.2 / 0.9 - 1) / 0.1, (1.2 / 0.99 - 1) / 0.1))
     assert step_complaints(fast, least_s={Role.DRAFT: 1.0, Role.TARGET: 1.9e-3}) == []
 

@@ -111,7 +111,7 @@ def test_policy_outside_the_plan_is_refused() -> None:
 def test_measurement_needs_whole_repetitions() -> None:
     with pytest.raises(ValueError, match="repeats of swiftspec is empty"):
         Measurement(policy="swiftspec", repeats=(), outputs=OUTPUT)
-    with pytest.raises(ValueError, match="repeats of swiftspec do not all hold the 1 prompts"):
+    with pytest.raises(ValueError, match="repeats of swiftspec do not all have the 1 prompts"):
         Measurement(policy="swiftspec", repeats=((serial_timeline(),), ()), outputs=OUTPUT)
 
 

@@ -20,7 +20,7 @@ def memory(view: View) -> Markup | None:
     if not groups:
         return None
     pieces = [_group(group) for group in groups]
-    text = "Gigabytes (10⁹ bytes) on each device; the full width is what may be used of it."
+    text = "Gigabytes (10⁹ bytes) on each device; the full width is the usable memory."
     return section(
         "memory",
         "Memory per device",
