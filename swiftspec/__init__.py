@@ -1,13 +1,13 @@
 """Plan, run and validate low-latency LLM decoding with speculative decoding.
 
 The stages are functions: `profile` and `trace` measure a model pair on this machine, `plan` chooses how to decode,
-`simulate` replays a plan, `validate` holds it to measurements, and `compare` does so for every policy. `Engine` and
-`AsyncEngine` run a plan, and `figures` (`swiftspec.reports.figures`) draws all of these. Times are in seconds, sizes in
-bytes. Importing this loads neither torch nor transformers.
+`simulate` replays a plan, `validate` compares it with measurements, and `compare` does so for every policy. `Engine`
+and `AsyncEngine` run a plan, and `figures` (`swiftspec.reports.figures`) draws all of these. Times are in seconds,
+sizes in bytes. Importing this package loads neither torch nor transformers.
 
 Examples
 --------
-Plan for eight GPUs that are not here:
+Plan for eight GPUs without having them:
 
 >>> import swiftspec
 >>> h800 = swiftspec.Deployment(device="h800", num_devices=8, quant="int4")
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from swiftspec.reports import figures
     from swiftspec.stages import compare, plan, profile, simulate, trace, validate
 
-# Where each name lies; it is loaded when it is first asked for.
+# Module of each public name, which is imported on first use.
 _HOMES = {
     "AcceptanceTrace": "artifacts.trace",
     "AsyncEngine": "engine.async_api",
@@ -89,7 +89,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from where it lies."""
+    """Import a public name from its module."""
     if name == "figures":  # a module
         return import_module("swiftspec.reports.figures")
     if name in _HOMES:

@@ -8,7 +8,7 @@ __all__ = ["program"]
 
 
 def program() -> int:
-    """Run the command line; the exit code."""
+    """Run the command line and return its exit code."""
     return run_program(_main)
 
 

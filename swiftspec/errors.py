@@ -4,12 +4,12 @@ __all__ = ["EngineError"]
 
 
 class EngineError(RuntimeError):
-    """A process that a request cannot do without has gone.
+    """A process that a request needs has died.
 
     Attributes
     ----------
     tokens : tuple of int
-        What had been committed of the request.
+        Tokens of the request that had been committed.
     """
 
     tokens: tuple[int, ...] = ()

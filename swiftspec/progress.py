@@ -1,4 +1,4 @@
-"""Progress reports: functions that take seconds accept `Stages`; `silent` says nothing."""
+"""Progress reports: functions that take seconds accept `Stages`; `silent` ignores them."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,14 +8,14 @@ __all__ = ["Progress", "Stages", "silent"]
 
 
 class Progress(Protocol):
-    """Hears how much of one stage is done."""
+    """Receives the progress of one stage."""
 
     def __call__(self, done: int, total: int, what: str, /) -> None:
-        """`done` of `total` parts, and which one comes next."""
+        """Report that `done` of `total` parts are done, and name the next one."""
 
 
 class Stages(Protocol):
-    """Opens a stage by its name, as `plan` or `validate`."""
+    """Opens a stage by its name, such as `plan` or `validate`."""
 
     def __call__(self, stage: str, /) -> AbstractContextManager[Progress]:
         """The stage lasts as long as the context."""
@@ -23,5 +23,5 @@ class Stages(Protocol):
 
 @contextmanager
 def silent(_: str, /) -> Iterator[Progress]:
-    """Stages that nobody watches."""
+    """Stages without progress reports."""
     yield lambda *_: None

@@ -1,1 +1,1 @@
-"""Predictions of what others published, from what they published as input."""
+"""Predictions of published results from published inputs."""

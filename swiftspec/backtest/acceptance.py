@@ -1,13 +1,13 @@
-"""Acceptance: every published figure that another one of the same pair predicts.
+"""Acceptance: published figures, each predicted from another one of the same pair.
 
 - The asynchronous tree of SwiftSpec's Table 7 from its serial tree (see table7).
 - vLLM's chains from the chain of 3 tokens of the same pair and data set.
-- SpecInfer's trees from how often the token is among the draft's first candidates. Its chains (width 1) are shorter on
-  four data sets than chains of that acceptance are, by more than anything here explains.
+- SpecInfer's trees from its rank acceptance: how often the token is among the draft's first candidates. On four data
+  sets its chains (width 1) are shorter than this acceptance implies, and nothing here explains the difference.
 - Sequoia's trees from SpecInfer's for the same pair.
 
-No model is fitted to a row that it predicts, so that errors are as if that row were left out. Of the prior, spread and
-correlation length are the bundled pair's; the other two are means over several pairs, the row's own among them.
+No model is fitted to a row that it predicts, so every error counts as leave-one-out. The prior's spread and correlation
+length are the bundled pair's; its other two parameters are means over several pairs, including the row's own.
 """
 
 from collections.abc import Iterator
@@ -30,11 +30,11 @@ __all__ = ["acceptance_rows"]
 
 _row = Row.unfitted
 _QUANTITY = "tokens per round"
-_KNOWN_CHAIN = 3  # tokens: the shortest one of every pair there that shows whether acceptance rises with depth
+_KNOWN_CHAIN = 3  # tokens: the shortest chain that shows, for every pair, whether acceptance rises with depth
 
 
 def acceptance_rows() -> tuple[list[Row], list[Constant]]:
-    """Rows, and the constants behind them; a few seconds."""
+    """Rows and the constants they use; takes a few seconds."""
     rows = [*_asynchronous_trees(), *_chains(), *_trees_of_candidates(), *_static_trees()]
     return rows, _constants()
 
@@ -51,7 +51,7 @@ def _chains() -> Iterator[Row]:
     for target, draft, dataset in dict.fromkeys((record.target, record.draft, record.dataset) for record in vectors):
         chains = chains_of(target, draft, dataset)
         known = next(chain for chain in chains if len(chain.values) == _KNOWN_CHAIN)
-        # A head that drafts from its own features loses them with depth; for it, that is what the chain tells.
+        # A head that drafts from its own features gets worse with depth; for it, the chain determines that loss.
         fields = ("mean_logit", "depth_loss") if "/" in draft else None
         acceptance_model = fit_acceptance_model([known], fields=fields).acceptance_model
         for chain in chains:

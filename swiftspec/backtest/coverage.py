@@ -1,9 +1,9 @@
 """Coverage of published figures by the predicted intervals: 90 % of them should lie inside.
 
-A row's interval is its prediction, made without the row where anything was fitted to it, times what known errors allow.
-These are root mean squares over sources of each source's own, so that one source with many rows does not speak for all;
-a prediction of a new pair on a new machine is a source of its own. A source's rows are judged by the errors of the
-other sources alone.
+A row's interval is its prediction (made without the row if anything was fitted to it) times a factor from the known
+errors. A known error is the root mean square over sources of each source's own error, so that a source with many rows
+does not dominate; a new pair on a new machine is like another source. A source's rows are judged by the errors of the
+other sources only.
 """
 
 import math
@@ -22,11 +22,11 @@ _DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 class Kind(StrEnum):
-    """What a row is about."""
+    """Kind of quantity in a row."""
 
     FORWARD = "forwards"
     ACCEPTANCE = "tokens per round"
-    SPEED = "speeds"  # which both of the others decide
+    SPEED = "speeds"  # these depend on both of the others
 
 
 _KINDS = {
@@ -37,7 +37,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How many rows of a kind, or of all, lie in their intervals."""
+    """Number of rows of a kind, or of all kinds, that lie in their intervals."""
 
     name: str
     num_inside: int
@@ -49,7 +49,7 @@ class Coverage:
 
 
 def coverage(rows: Sequence[Row]) -> list[Coverage]:
-    """Of all rows, then of each kind that there is."""
+    """Coverage of all rows, then of each kind that occurs."""
     inside = {id(row): _is_inside(row, rows) for row in rows}
     groups: list[tuple[str, list[Row]]] = [("all", list(rows))]
     groups += [(kind, [row for row in rows if _kind(row) is kind]) for kind in Kind]
@@ -61,7 +61,7 @@ def coverage(rows: Sequence[Row]) -> list[Coverage]:
 
 
 def known_error(kind: Kind, rows: Iterable[Row], *, but: str | None = None) -> float | None:
-    """Relative error of forwards or of tokens per round over sources, one of them left out; None without any row."""
+    """Relative error of forwards or of tokens per round over all sources but one; None without any row."""
     squares: dict[str, list[float]] = {}
     for row in rows:
         if _kind(row) is kind and (source := source_of(row)) != but:
@@ -70,7 +70,7 @@ def known_error(kind: Kind, rows: Iterable[Row], *, but: str | None = None) -> f
 
 
 def source_of(row: Row) -> str:
-    """Who published a row; of serving points, whose models are fitted separately, which model's, too."""
+    """Publisher of a row; for serving points also the model, since models are fitted separately."""
     publisher = row.source.partition(",")[0]
     return f"{publisher}, {row.name.split()[0]}" if row.quantity.startswith("TPOT") else publisher
 

@@ -1,4 +1,4 @@
-"""Fits every published pair of models again. A test compares what is stored with what this finds.
+"""Repetition of the fits of every published pair of models; a test compares the stored ones with these.
 
 `python -m swiftspec.backtest.fitting` writes swiftspec/acceptance/fitted.json.
 """
@@ -35,7 +35,7 @@ def chains_of(target: str, draft: str, dataset: str) -> list[Chain]:
 
 
 def fitted_again() -> Iterator[FittedPair]:
-    """Every pair whose models the registry has, on every data set with figures."""
+    """Fits of every pair whose models are known by name, on every data set with figures."""
     for (target, draft), datasets in _CHAINS.items():
         for dataset in datasets:
             chains = chains_of(target, draft, dataset)

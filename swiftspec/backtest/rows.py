@@ -1,4 +1,4 @@
-"""Rows of a backtest: predicted beside published, and the constants that were fitted on the way."""
+"""Rows of a backtest: published and predicted figures, and the fitted constants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Row:
 
     @classmethod
     def unfitted(cls, name: str, quantity: str, published: float, predicted: float, source: str) -> "Row":
-        """Of a prediction that nothing was fitted to, so that its error is the one with the row left out."""
+        """Row of a prediction that was not fitted to it, so that its error is also the leave-one-out error."""
         return cls(
             name=name,
             quantity=quantity,
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """A fitted constant: `value` in `unit`, and what it was fitted on."""
+    """A fitted constant: `value` in `unit`, and the data it was fitted on."""
 
     name: str
     value: float
@@ -47,7 +47,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Rows of one kind, and the constants behind them."""
+    """Rows of one kind, and the constants they use."""
 
     title: str
     rows: tuple[Row, ...]
@@ -56,7 +56,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
-    """Every section. `skipped`: serving points that cannot be predicted, by reason."""
+    """All sections. `skipped`: number of serving points that cannot be predicted, by reason."""
 
     sections: tuple[Section, ...]
     skipped: Mapping[str, int]
@@ -71,12 +71,12 @@ class Backtest:
 
 
 def median_error(rows: Sequence[Row], *, left_out: bool) -> float:
-    """Without its sign; `left_out`: of predictions that were made without the row."""
+    """Median absolute error; `left_out`: of predictions made without the row."""
     return median(_errors(rows, left_out))
 
 
 def mean_error(rows: Sequence[Row], *, left_out: bool) -> float:
-    """Without its sign: MAPE."""
+    """Mean absolute error (MAPE)."""
     return mean(_errors(rows, left_out))
 
 

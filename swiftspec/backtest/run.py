@@ -1,4 +1,4 @@
-"""All of the backtest, over cores."""
+"""The whole backtest, parallel over cores."""
 
 import signal
 from multiprocessing import resource_tracker
@@ -17,24 +17,24 @@ __all__ = ["run"]
 
 
 def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
-    """The shipped sections; or, of a CSV file with the columns of the serving points, its points alone.
+    """Run the shipped sections or, given a CSV file with the columns of the serving points, only that file's points.
 
     Parameters
     ----------
     num_jobs : int
         Processes; -1 for one per core.
     done : Progress
-        Hears the title of the section that was the last to end.
+        Receives the title of the section that ended last.
     """
     if e2e is not None:
         rows, constants = serving_rows(e2e)
         section = Section(title=f"Serving points of {e2e}", rows=tuple(rows), constants=tuple(constants))
         return Backtest(sections=(section,), skipped=read_points(e2e).skipped)
-    # The longest first, so that cores end together.
+    # The longest first, so that cores finish together.
     makers = (_paper, _acceptance, _systems, _serving)
     sections = []
-    # Its processes never hear of Ctrl-C, which a terminal sends to them, too: they would print a traceback each.
-    resource_tracker.ensure_running()  # its own start would let the signals through again
+    # Its processes ignore Ctrl-C, which a terminal sends to them, too: each would print a traceback.
+    resource_tracker.ensure_running()  # starting it later would unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     made = joblib.Parallel(n_jobs=num_jobs, return_as="generator")(joblib.delayed(maker)() for maker in makers)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,12 +1,12 @@
-"""Serving points measured by others: what a token took while a few requests shared a server.
+"""Serving points measured by others: time per output token while a few requests share a server.
 
-A step decodes every request once. Requests come one after another, so that while one of C decodes, each of the others
-is replaced once: their C - 1 prefills share the devices with its decoding steps. Not all of that is waiting: a prompt's
-rows ride along with decoding ones, and requests that start together wait for no one.
+A step decodes every request once. Requests come one after another, so while one of C requests decodes, each of the
+others is replaced once: their C - 1 prefills share the devices with its decoding steps. Only a share of that is
+waiting, since a prompt's rows run together with decoding ones, and requests that start together do not wait.
 
     TPOT = step + host + (C - 1) / (output tokens) * share * prefill
 
-Steps and prefills are composed of op tables; host times and the share are fitted to the points that are shipped, four
+Steps and prefills are composed from op tables; host times and the share are fitted to the shipped points, with four
 constants for all of them.
 """
 
@@ -37,7 +37,7 @@ POINTS = Path(__file__).with_name("data") / "serving.csv"
 FITTED = ("host_vllm_s", "host_trtllm_s", "host_group_s", "prefill_share")
 _SOURCE = "NVIDIA, in aiconfigurator-core 0.12.0"
 _COLLECTIVES = {"vllm": "vllm_custom", "sglang": "sglang_custom", "trtllm": "trtllm"}
-_ROBUST = 0.04  # relative residuals beyond this count less than by their square
+_ROBUST = 0.04  # relative residuals beyond this have less than quadratic weight
 _COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("system", "model", "framework", "quant", "gemm_quant", "id"), str),
     **dict.fromkeys(("batch", "tp", "concurrency", "isl", "osl"), int),
@@ -65,7 +65,7 @@ class ServingPoint:
 
     @property
     def system(self) -> tuple[str, str, str, int]:
-        """What points must share to be left out together: all that a deployment fixes."""
+        """Key by which points are left out together: everything that a deployment fixes."""
         return self.device, self.model, self.framework, self.degree
 
     @property
@@ -81,22 +81,22 @@ class ServingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Points of a file, and how many of its rows are not predicted, by reason."""
+    """Points of a file, and the number of its rows that are not predicted, by reason."""
 
     points: tuple[ServingPoint, ...]
     skipped: Mapping[str, int]
 
 
 def serving_rows(path: Path | None = None) -> tuple[list[Row], list[Constant]]:
-    """Predicted beside measured TPOT, and the constants behind it.
+    """Rows of predicted and measured TPOT, and the constants they use.
 
-    Without a path the shipped points, which the constants were fitted to. `error_leave_one_out` is that of constants
-    fitted without any point of the same device, model, engine and TP degree.
+    Without a path, the shipped points, to which the constants were fitted. `error_leave_one_out` is the error with
+    constants fitted without any point of the same device, model, engine and TP degree.
 
     Raises
     ------
     ValueError
-        One sentence naming file and line for a row that cannot be read, or if no row can be predicted.
+        One sentence naming file and line of a row that cannot be read, or if no row can be predicted.
     """
     found = read_points(path or POINTS)
     if not found.points:
@@ -136,7 +136,7 @@ class _Terms:
 
     @classmethod
     def of(cls, point: ServingPoint) -> "_Terms":
-        vllm = {"vllm": 1.0, "trtllm": 0.0}.get(point.framework, 0.5)  # an engine without points: between both
+        vllm = {"vllm": 1.0, "trtllm": 0.0}.get(point.framework, 0.5)  # the mean of both for an engine without points
         factors = (vllm, 1.0 - vllm, log2(point.degree), point.other_prefills * _prefill_s(point))
         return cls(point, _step_s(point), factors)
 
@@ -145,7 +145,7 @@ class _Terms:
 
 
 def _step_s(point: ServingPoint) -> float:
-    """Every request's next token, at the context of the middle of an output; devices only."""
+    """Seconds of every request's next token, at the context in the middle of an output; devices only."""
     parts = forward_parts(
         point.spec,
         kernels=kernels_of(point.device, framework=point.framework),
@@ -161,7 +161,7 @@ def _step_s(point: ServingPoint) -> float:
 
 
 def _prefill_s(point: ServingPoint) -> float:
-    """One request's prompt; devices only."""
+    """Seconds of one request's prefill; devices only."""
     parts = forward_parts(
         point.spec,
         kernels=kernels_of(point.device, framework=point.framework),
@@ -176,7 +176,7 @@ def _prefill_s(point: ServingPoint) -> float:
 
 
 def _collective(point: ServingPoint) -> str | None:
-    """The engine's own all-reduce where it was measured; else the fastest there is."""
+    """The engine's own all-reduce if it was measured, otherwise the fastest one."""
     kernels: Kernels = kernels_of(point.device, framework=point.framework)
     own = _COLLECTIVES[point.framework]
     return own if own in kernels.collectives(point.degree) else None
@@ -202,7 +202,7 @@ def _fit(terms: Sequence[_Terms]) -> _Array:
         f_scale=_ROBUST,
     )
     values: _Array = found.x * start
-    # What no remaining point says anything about stays as it was fitted to all.
+    # A constant that no remaining point depends on keeps its fit to all points.
     return np.where(factors.any(axis=0), values, start)
 
 
@@ -214,8 +214,8 @@ def _left_out(system: tuple[str, str, str, int], terms: tuple[_Terms, ...]) -> _
 def read_points(path: Path) -> Points:
     """Points of a CSV file with the columns of the shipped one; further columns are ignored.
 
-    A row without a quantisation is in bf16, one without concurrency has as many requests as its batch. Rows of models
-    that are not in the registry (mixtures of experts are not) and of devices or engines without a price are counted.
+    A row without a quantisation is in bf16; one without a concurrency has as many requests as its batch. Rows of
+    unknown models (such as mixtures of experts), devices or engines are only counted.
 
     Raises
     ------
@@ -266,7 +266,7 @@ def _point(row: Record) -> ServingPoint:
 
 
 def _quant(row: Record) -> str | None:
-    """The registry's name of the matrices' format; scales of blocks or rows are no other price."""
+    """Name of the matrices' format; scales per block or row make no difference in latency."""
     stated = str(row.get("gemm_quant") or row.get("quant") or "bf16")
     if stated.startswith("fp8"):
         return "fp8"
@@ -277,7 +277,7 @@ def _quant(row: Record) -> str | None:
 
 
 def _model_name(repository: str) -> str | None:
-    """The registry's name of a repository: its own, or that of the base model of an instructed or quantised one."""
+    """Known name of a repository's model, or of the base model of an instruction-tuned or quantised one."""
     return next((name for name in _spellings(repository) if name in model_names()), None)
 
 

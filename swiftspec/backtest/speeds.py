@@ -1,4 +1,4 @@
-"""Predicted speed of a policy for a pair and devices that are not here."""
+"""Predicted speed of a policy for a pair and devices that are not in this machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,20 +23,20 @@ _PROMPT_LENGTH = 500  # the papers' contexts are at most 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A pair on a kind of device, as plans have it where no engine is named, but for what a system's figures say.
+    """A pair on a kind of device, as in plans without a named engine, except for what a system's figures fix.
 
     Parameters
     ----------
     device, target, draft : str
-        By their names in the registry.
+        Known names.
     quant : str
     num_devices : int
     collective : str, optional
         The all-reduce; the fastest if not given.
     int4_forwards : callable, optional
-        From a device to whole forwards with int4 weights; SwiftSpec's if not given.
+        Maps a device to whole forwards with int4 weights; SwiftSpec's if not given.
     target_host_s : float
-        What the engine spends around a target forward beyond the host times composed.
+        The engine's time around a target forward, in addition to the composed host times.
     """
 
     device: str
@@ -50,7 +50,7 @@ class Deployment:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Deployment":
-        """From figures of a system that name these fields among others."""
+        """Deployment from a system's figures, which include these fields."""
         names = ("device", "target", "draft", "quant", "num_devices", "collective")
         return cls(**{name: facts[name] for name in names if name in facts})
 
@@ -59,7 +59,7 @@ class Deployment:
         return _composed(self)
 
     def with_host(self, seconds: float) -> "Deployment":
-        """The same, a target forward taking so much longer."""
+        """The same deployment with `seconds` more host time per target forward."""
         return replace(self, target_host_s=seconds)
 
 
@@ -79,7 +79,7 @@ def _composed(deployment: Deployment) -> Profile:
 
 
 def _with_host(profile: Profile, seconds: float) -> Profile:
-    """The same forwards with so much more of the program's time in front of each verification."""
+    """The same profile with `seconds` more host time before each verification."""
 
     def later(point: HostPoint) -> HostPoint:
         if point.phase is not Phase.VERIFY:

@@ -1,4 +1,4 @@
-"""Trees whose shape is the same every round: SpecInfer's from rank acceptance, Sequoia's from SpecInfer's.
+"""Trees of the same shape in every round: SpecInfer's from rank acceptance, Sequoia's from SpecInfer's.
 
 SpecInfer (arXiv 2305.09781) prints how often the token is among the draft's first 1 to 5, and the lengths of trees 1 to
 5 wide. Sequoia (arXiv 2402.12374) prints lengths of its own trees and of SpecInfer's for three pairs, two with a 70B
@@ -39,9 +39,9 @@ _SPECINFER_DEPTH, _WIDEST = 8, 5
 # with any data set left out the choice is the same (tests/backtest/test_static_trees.py).
 SPECINFER_WIDE_LEVEL = 0
 
-_NUM_RANKS = 32  # those that Sequoia's trees are made of
+_NUM_RANKS = 32  # ranks that Sequoia's trees are made of
 _NUM_PROMPTS, _NUM_TOKENS, _SEED = 64, 256, 0
-_MODEL = ModelRef(model="synthetic", dtype="bf16")  # shapes know no model
+_MODEL = ModelRef(model="synthetic", dtype="bf16")  # a placeholder: tree shapes do not depend on the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ForkedTree:
     depth: int
 
     def published(self) -> tuple[float, float]:
-        """Tokens per round of both."""
+        """Published tokens per round of both trees."""
         forked, static = acceptance_of(self.target, self.draft, self.dataset)
         return forked.values[0], static.values[0]
 
@@ -94,7 +94,7 @@ def specinfer_lengths(ranks: PublishedAcceptance, wide_level: int) -> list[float
 
 
 def forked_fit(tree: ForkedTree) -> Fit:
-    """The acceptance model that gives the chains from the root their published length."""
+    """Fit of the acceptance model to the published length of the chains from the root."""
     widths = (tree.width, *[1] * (tree.length - 1))
     return fit_acceptance_model(
         [

@@ -1,8 +1,8 @@
-"""SwiftSpec's own results: forwards over devices, speeds, what trees and kernels gain, and which splits it chose.
+"""SwiftSpec's own results: forwards by number of devices, speeds, gains by trees and kernels, and chosen splits.
 
 Forwards with 4-bit weights are fits to the paper's tables; each is predicted by the fit to the others. Speeds follow by
-simulation from forwards and acceptance lengths: no speed is fitted to. Both arms of the paper draft alike, so they are
-read alike here (see table7).
+simulation from forwards and acceptance lengths, without a fit to any speed. Both arms of the paper draft in the same
+way, so the same assumptions hold for both (see table7).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +23,14 @@ from swiftspec.policies.effects import Role
 __all__ = ["paper_constants", "paper_rows", "split_speeds"]
 
 _row = Row.unfitted
-_SPLITS = ((2, 6), (4, 4), (6, 2))  # those that the authors tried
+_SPLITS = ((2, 6), (4, 4), (6, 2))  # the ones that the authors tried
 _SERIAL_EXPANSIONS = (3, 7)
 _DEVICE = named_device("h800-sxm")
 _OWN = SwiftSpecKernels(_DEVICE)
 
 
 def _standard_but_for_attention(device: DeviceSpec) -> StandardInt4Kernels:
-    """All arms of the paper's ablation have SwiftSpec's attention kernel."""
+    """Standard int4 kernels with SwiftSpec's attention, which all arms of the paper's ablation have."""
     return StandardInt4Kernels(device, SwiftSpecKernels(device))
 
 
@@ -41,7 +41,7 @@ _ARMS: tuple[tuple[Int4Forwards, str, str], ...] = (
 
 
 def paper_rows() -> list[Row]:
-    """All of them; half a minute."""
+    """All rows; takes half a minute."""
     return [*_forwards(), *_speeds(), *_arms(), *_ablation(), *_splits()]
 
 
@@ -53,7 +53,7 @@ def _forwards() -> Iterator[Row]:
     )
     for source, stack, observations, fit in tables:
         for observation, error in zip(observations, leave_one_out(observations), strict=True):
-            if error is not None:  # what a second tile of rows costs is known from one figure alone
+            if error is not None:  # None for the only figure that determines the cost of a second tile of rows
                 yield _forward(observation, fit, error, stack=stack, source=source)
 
 
@@ -106,7 +106,7 @@ def _ablation() -> Iterator[Row]:
 
 
 def _splits() -> Iterator[Row]:
-    """How much of the best predicted split's speed the published one has."""
+    """Speed of the published split as a share of the best predicted split's."""
     facts = published_systems()["swiftspec"]
     for family in facts["families"]:
         speeds = split_speeds(family)
@@ -128,7 +128,7 @@ def _parallel(family: Mapping[str, Any], forwards: Int4Forwards, split: Sequence
 
 
 def _serial(family: Mapping[str, Any], forwards: Int4Forwards, expansions: Sequence[int]) -> float:
-    """Of the best of some numbers of expansions."""
+    """Speed of the serial tree at the best of some numbers of expansions."""
     acceptance_model = acceptance_for(family["target"], family["draft"]).acceptance_model
     deployment = _deployment(family, forwards)
     policies = [Reading(expansions=count).serial for count in expansions]
@@ -157,7 +157,7 @@ def _split(split: Sequence[int]) -> str:
 
 
 def paper_constants() -> list[Constant]:
-    """What the forwards rest on."""
+    """Constants of the fitted forwards."""
     fits = (
         ("vllm_int4", StandardInt4Kernels(_DEVICE).fit, "16 forwards of vLLM (SwiftSpec, Table 1)"),
         ("swiftspec_kernel", _OWN.kernels, "25 kernels of SwiftSpec (Table 8)"),

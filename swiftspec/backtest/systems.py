@@ -1,8 +1,8 @@
-"""Published speeds of whole systems, from shapes, devices and acceptance that were published, too.
+"""Published speeds of whole systems, predicted from published shapes, devices and acceptance.
 
-SSD's and NVIDIA's systems, and vLLM's steps with a draft. Forwards are composed of op tables under the leanest engine's
-host times. Where a system's own autoregressive speed is published and its engine or device is not in the tables, that
-speed is an input, and no row: it says how much longer a target forward takes there than composed.
+SSD's and NVIDIA's systems, and vLLM's steps with a draft. Forwards are composed from op tables with the lowest host
+times of any engine. If a system's autoregressive speed is published but its engine or device is not in the tables, that
+speed is an input, not a row: it gives the slowdown of its target forwards against the composed ones.
 """
 
 import json
@@ -23,7 +23,7 @@ __all__ = ["published_systems", "ssd_rows", "system_rows"]
 _FILE = Path(__file__).with_name("data") / "systems.json"
 _SPEED, _STEP = "tokens/s", "step, ms"
 _row = Row.unfitted
-_CONTEXT = 500  # tokens: steps are timed at it
+_CONTEXT = 500  # tokens of context at which steps are timed
 
 
 @cache
@@ -34,12 +34,12 @@ def published_systems() -> Mapping[str, Any]:
 
 
 def system_rows() -> list[Row]:
-    """All of them. Nothing is fitted here, so that a row's error is the one with it left out."""
+    """All rows. Nothing is fitted here, so a row's error is also its leave-one-out error."""
     return [*ssd_rows(), *_nvidia_rows(), *_vllm_steps(), *_vllm_speeds()]
 
 
 def ssd_rows() -> Iterator[Row]:
-    """Autoregressive decoding as composed; with it as an input, the serial chain and SSD."""
+    """Autoregressive decoding as composed; then, with its speed as an input, the serial chain and SSD."""
     facts = published_systems()["ssd"]
     deployment = Deployment.of(facts)
     target, name = facts["target_devices"], f"{facts['target']} + {facts['draft']}, 4+1 H100"
@@ -60,7 +60,7 @@ def ssd_rows() -> Iterator[Row]:
 
 
 def _nvidia_rows() -> Iterator[Row]:
-    """The length of the chain is not printed with the result, so the best one is taken."""
+    """Rows of NVIDIA's draft-target speeds; the chain's length is not published, so the best one is taken."""
     facts = published_systems()["nvidia"]
     deployment = Deployment.of(facts)
     acceptance_model = acceptance_for(facts["target"], facts["draft"]).acceptance_model
@@ -76,7 +76,7 @@ def _nvidia_rows() -> Iterator[Row]:
 
 
 def _vllm_steps() -> Iterator[Row]:
-    """A step with a chain of k: its verification and k draft forwards."""
+    """Rows of vLLM's steps with a chain of k: its verification and k draft forwards."""
     facts = published_systems()["vllm"]
     for machine in facts["machines"]:
         where = f"{machine['target']}, {machine['name']}"
@@ -97,7 +97,7 @@ def _vllm_steps() -> Iterator[Row]:
 
 
 def _vllm_speeds() -> Iterator[Row]:
-    """Tokens per round from the published vectors over the predicted step."""
+    """Rows of vLLM's speeds: tokens per round from the published vectors, divided by the predicted step."""
     facts = published_systems()["vllm"]
     for speed in facts["speeds"]:
         machine, draft, length = facts["machines"][speed["machine"]], speed["draft"], speed["num_draft_tokens"]
@@ -125,7 +125,7 @@ def _on(machine: Mapping[str, Any], draft: str) -> Deployment:
 
 
 def _slowdown(machine: Mapping[str, Any], draft: str) -> float:
-    """How many times as long forwards take on this machine, by its own autoregressive step, where that is an input."""
+    """Slowdown of forwards on this machine, from its own autoregressive step, if that is an input."""
     if not machine["as_input"]:
         return 1.0
     return float(machine["autoregressive_ms"]) * 1e-3 / _step_s(_on(machine, draft), Phase.VERIFY, 1)

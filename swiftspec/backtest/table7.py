@@ -1,19 +1,19 @@
 """SwiftSpec's Table 7: fit on the serial tree's acceptance lengths, predict the asynchronous tree's.
 
-Qwen2-72B with Qwen2-1.5B, six data sets, 8 rows verified and 8 leaves per expansion in both arms. Not printed: how many
-expansions a round has, whether a length counts the bonus token, how many forwards follow a miss. They are read from
-the paper's rules and the serial arm's time, never from the asynchronous lengths:
+Qwen2-72B with Qwen2-1.5B, six data sets, 8 rows verified and 8 leaves per expansion in both arms. The paper does not
+print the number of expansions per round, whether a length counts the bonus token, or the number of forwards after a
+miss. They are inferred from the paper's rules and the serial arm's time, never from the asynchronous lengths:
 
 - An expansion lengthens the tree along the true path by one token at most, so on average a round accepts no more draft
   tokens than it has expansions. GSM8K's 4.2 (3.2 without a bonus token) rules out 3. Four cannot last the printed
-  3.73 ms each: behind a verification of 10.34 ms that is a round of 25.3 ms, in which 200 tokens/s are 5.05 tokens; the
+  3.73 ms each: after a verification of 10.34 ms that is a round of 25.3 ms, in which 200 tokens/s are 5.05 tokens; the
   mean length is 3.63, at most 4.63 with the bonus token.
 - If lengths count the bonus token, 200 tokens/s are rounds of 18.2 ms, of which drafting has 7.8; otherwise 23.2 and
   12.8. A draft of 28 layers takes about 1.1 ms with the paper's kernels (Table 8: 34 us a layer, then the head). It is
   7 expansions, the tree levels per round that readers of the released code report; or 12, too many for a verification.
 - The tree grows until it has 8 nodes. After a miss that is two forwards: of the root, then of its candidates.
 
-How much hangs on each reading: tests/backtest/test_table7.py.
+tests/backtest/test_table7.py shows how much each assumption matters.
 """
 
 from collections.abc import Callable
@@ -41,17 +41,17 @@ _TARGET_MODEL, _DRAFT_MODEL = (ModelRef(model=name, dtype="int4") for name in (T
 _VERIFY_S = 10.48e-3
 _ROWS = 8
 _NUM_PROMPTS, _NUM_TOKENS, _SEED = 16, 192, 0
-_MEAN_LOGITS = (0.0, 1.5, 3.0, 4.5, 6.0)  # between them the serial length is interpolated
+_MEAN_LOGITS = (0.0, 1.5, 3.0, 4.5, 6.0)  # the serial length is interpolated between these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the paper leaves open, with the values argued for above.
+    """Details that the paper leaves open, with the values argued for above.
 
     Parameters
     ----------
     expansions : int
-        Per round, in both arms.
+        Expansions per round, in both arms.
     bonus : bool
         Whether a printed length counts the bonus token.
     miss_expansions : int
@@ -73,7 +73,7 @@ class Reading:
         )
 
     def length(self, policy: SerialTree | SwiftSpec, acceptance_model: AcceptanceModel) -> float:
-        """As the paper would print it, of a simulated run in which a verification lasts `expansions` expansions."""
+        """Length as the paper would print it, from a simulation whose verifications last `expansions` expansions."""
         return _tokens_per_round(policy, acceptance_model, self.expansions) - (not self.bonus)
 
 
@@ -83,7 +83,7 @@ def published_lengths(arm: str) -> dict[str, float]:
 
 
 def serial_fits(reading: Reading, *, prior: AcceptanceModel = PRIOR) -> dict[str, Fit]:
-    """Difficulties by data set that give the serial arm its printed lengths; only the mean logit is fitted."""
+    """Acceptance models by data set, fitted to the serial arm's printed lengths; only the mean logit varies."""
     of = _serial_curve(reading, prior)
     return {
         dataset: fit_acceptance_model([Length(value=length, of=of)], prior=prior)
@@ -98,7 +98,7 @@ def predicted_lengths(reading: Reading, *, prior: AcceptanceModel = PRIOR) -> di
 
 
 def _serial_curve(reading: Reading, prior: AcceptanceModel) -> Callable[[AcceptanceModel], float]:
-    """The serial arm's length against the mean logit: a few simulations instead of some for every data set."""
+    """The serial arm's length against the mean logit; this takes fewer simulations than one fit per data set."""
     lengths = [
         reading.length(reading.serial, prior.model_copy(update={"mean_logit": mean_logit}))
         for mean_logit in _MEAN_LOGITS
@@ -107,7 +107,7 @@ def _serial_curve(reading: Reading, prior: AcceptanceModel) -> Callable[[Accepta
     return lambda acceptance_model: float(curve(acceptance_model.mean_logit))
 
 
-@cache  # readings that differ in the bonus token alone, or after a miss alone, share their serial arm
+@cache  # readings that differ only in the bonus token or after a miss share their serial arm
 def _tokens_per_round(policy: SerialTree | SwiftSpec, acceptance_model: AcceptanceModel, expansions: int) -> float:
     trace = synthesise(
         acceptance_model,
@@ -124,7 +124,7 @@ def _tokens_per_round(policy: SerialTree | SwiftSpec, acceptance_model: Acceptan
 
 
 def _profile(expansions: int) -> Profile:
-    # The last expansion is under way when the verdict arrives, so that exactly that many are made.
+    # The last expansion is still running when the verdict arrives, so exactly that many are made.
     seconds = {Phase.VERIFY: _VERIFY_S, Phase.EXPAND: _VERIFY_S / (expansions - 0.5), Phase.PREFILL: _VERIFY_S}
     steps = ((Role.TARGET, Phase.VERIFY), (Role.DRAFT, Phase.EXPAND), *((role, Phase.PREFILL) for role in Role))
     return Profile(

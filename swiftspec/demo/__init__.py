@@ -2,6 +2,6 @@
 
 __all__ = ["DEMO_INFLATION"]
 
-# Deep and narrow: a forward's time is spent per layer more than per weight, so that, as on accelerators, a second
-# device hardly speeds a single row up, and eight rows cost little more than one.
+# Deep and narrow: a forward's time depends on layers more than on weights. So, as on accelerators, a second device
+# hardly speeds up a single row, and eight rows cost little more than one.
 DEMO_INFLATION = "layers=48"

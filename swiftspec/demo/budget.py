@@ -1,4 +1,4 @@
-"""The demo's budget of time: from a gauge of the machine to how much of the demo fits. Pure: measures nothing."""
+"""Time budget of the demo: how much of it fits, given a gauge of the machine. Pure: measures nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,30 +30,31 @@ __all__ = [
 ]
 
 STAGES = ("profile", "trace", "plan", "run", "validate")
-_MARGIN = 1.15  # estimates come out this much too low now and then
-# Tokens that speculation commits in a round: of the bundled pair's text, and of random tokens as they are profiled.
+_MARGIN = 1.15  # estimates are sometimes too low by this factor
+# Tokens committed per round: on the bundled pair's text, and on the random tokens of a profile.
 _TOKENS_PER_ROUND, _RANDOM_TOKENS_PER_ROUND = 4.0, 2.0
-_TREE_ROWS, _DRAFTS_PER_ROUND = 8, 4  # what a round costs: a verification and some forwards of the draft
-_DRAFTS_PER_VERIFICATION = 4  # in a profile, beside each forward of the target
+_TREE_ROWS, _DRAFTS_PER_ROUND = 8, 4  # a round costs a verification and some draft forwards
+_DRAFTS_PER_VERIFICATION = 4  # in a profile, during each forward of the target
 _RESUMED_ROWS = 6
-# Beside forwards: importing torch and forking, in simulations of a prompt, which grow with a machine's slowness alike.
+# Time other than forwards, for importing torch and forking, in units of one prompt's simulation: both scale alike with
+# the machine's speed.
 _START_SIMULATIONS = 600
-# A search simulates so many prompts, of which some on every prompt traced.
+# Prompts that a search simulates: a fixed number, and some for every traced prompt.
 _SEARCH_SIMULATIONS, _FINAL_SIMULATIONS_PER_PROMPT = 4600, 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How much the demo does.
+    """Size of the demo.
 
     Parameters
     ----------
     layers : int
-        Of the inflated target.
+        Layers of the inflated target.
     passes : int
-        Times that everything is profiled, each on new processes.
+        Number of times that everything is profiled, each on new processes.
     traced, validated : int
-        Prompts.
+        Number of prompts.
     repeats : int
         Repetitions of the validation.
     """
@@ -67,14 +68,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What does not depend on the machine: output tokens per prompt, and how many policies are validated."""
+    """Settings that do not depend on the machine: output tokens per prompt, and number of validated policies."""
 
     new_tokens: int
     num_policies: int
 
 
-# From all that there is to the least that still says something. Repetitions go first, which say least about other
-# prompts; then layers, as long as the target stays much slower than its draft; then prompts.
+# From the full demo to the smallest useful one. Repetitions go first, since they say least about other prompts; then
+# layers, as long as the target stays much slower than its draft; then prompts.
 LADDER = (
     Choice(layers=48, passes=PASSES, traced=119, validated=18, repeats=3),
     Choice(layers=48, passes=PASSES, traced=119, validated=18, repeats=2),
@@ -99,16 +100,16 @@ def choose(
     spent_s: Mapping[str, float] | None = None,
     pace: float = 1.0,
 ) -> Choice:
-    """The first choice of a ladder that fits; the last one where none does.
+    """The first choice of a ladder that fits; the last one if none does.
 
     Parameters
     ----------
     budget_s : float
         Seconds for all stages.
     spent_s : mapping, optional
-        Seconds of the stages that are over; the others are estimated.
+        Seconds of the finished stages; the others are estimated.
     pace : float
-        How many times as long as estimated stages have taken so far.
+        Ratio of actual to estimated time so far.
     """
     spent_s = spent_s or {}
     for choice in ladder:
@@ -120,7 +121,7 @@ def choose(
 
 
 def stage_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> dict[str, float]:
-    """Seconds that each stage should take: its forwards, of which the numbers are known, and its simulations."""
+    """Estimated seconds of each stage: its forwards, whose number is known, and its simulations."""
     start_s = _START_SIMULATIONS * gauge.simulation_s
     load_s = gauge.load_s * choice.layers / gauge.deep_layers
     request_s = _request_seconds(gauge, scope, choice)
@@ -143,13 +144,13 @@ def stage_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> dict[str, float
 
 
 def closing_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> float:
-    """Of what a validation does after its last prompt: predictions again, from its texts and its forwards."""
+    """Seconds of a validation after its last prompt, for the re-timed and re-traced predictions."""
     simulated_s = gauge.simulation_s * scope.num_policies * (choice.traced + choice.validated) / gauge.num_devices
     return simulated_s + choice.validated * _guessing_seconds(gauge, scope)
 
 
 def _bench_seconds(gauge: Gauge, choice: Choice) -> Iterator[float]:
-    """Of every group of cores that is profiled: one of each size, and split into two."""
+    """Seconds for every profiled group of cores: one of each size, and every split into two."""
     sweeps = (1 + REPEATS * SWEEPS) * _sweep_seconds(gauge, choice)
     for _ in range(gauge.num_devices):
         yield len(CONTEXTS) * sweeps + _host_seconds(gauge, choice)
@@ -165,7 +166,7 @@ def _sweep_seconds(gauge: Gauge, choice: Choice) -> float:
 
 
 def _host_seconds(gauge: Gauge, choice: Choice) -> float:
-    """Of the policies that a profile runs for what a round costs beside its forwards."""
+    """Seconds of the policies that a profile runs to measure a round's costs other than forwards."""
     num_shapes = max(map(len, HOST_SHAPES.values()))
     return num_shapes * HOST_TOKENS / _RANDOM_TOKENS_PER_ROUND * _round_seconds(gauge, choice)
 
@@ -175,28 +176,28 @@ def _round_seconds(gauge: Gauge, choice: Choice) -> float:
 
 
 def _request_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> list[float]:
-    """Of one prompt: autoregressive decoding first, then policies that speculate."""
+    """Seconds of one prompt: autoregressive decoding first, then speculative policies."""
     speculative_s = scope.new_tokens / _TOKENS_PER_ROUND * _round_seconds(gauge, choice)
     plain_s = scope.new_tokens * gauge.target_s(choice.layers, 1)
     return [plain_s, *[speculative_s] * (scope.num_policies - 1)]
 
 
 def _traced_seconds(gauge: Gauge, scope: Scope) -> float:
-    """Of one prompt: the target as bundled decodes it, then the draft guesses."""
+    """Seconds to trace one prompt: the target as bundled decodes it, then the draft guesses."""
     return scope.new_tokens * gauge.base.at(1) + _guessing_seconds(gauge, scope)
 
 
 def _guessing_seconds(gauge: Gauge, scope: Scope) -> float:
-    """Of the draft's guesses at one output: four rows at a time, twice."""
+    """Seconds of the draft's guesses at one output: four rows at a time, twice."""
     return scope.new_tokens / 4 * 2 * gauge.draft.at(4)
 
 
 def left_out(choice: Choice, wanted: Choice = LADDER[0]) -> list[str]:
-    """What a choice does without, against all there is, and what that costs; empty if nothing."""
+    """What a choice leaves out of the full demo, and the consequences, in sentences; empty if nothing."""
     differences = (
-        (choice.layers, wanted.layers, "layers of the target", "it is nearer to its draft in cost"),
-        (choice.passes, wanted.passes, "passes of the profile", "slow spells of the machine show more"),
-        (choice.traced, wanted.traced, "prompts traced", "acceptance is known less well"),
+        (choice.layers, wanted.layers, "layers of the target", "its cost is closer to the draft's"),
+        (choice.passes, wanted.passes, "passes of the profile", "slow spells of the machine have more effect"),
+        (choice.traced, wanted.traced, "prompts traced", "acceptance is less certain"),
         (choice.validated, wanted.validated, "prompts validated", "errors have wider margins"),
         (choice.repeats, wanted.repeats, "repetitions of the validation", "noise averages out less"),
     )
@@ -212,7 +213,7 @@ def restricted(
     most_traced: int | None = None,
     most_validated: int | None = None,
 ) -> list[Choice]:
-    """A ladder with something settled, by the user or because it is done, and with no more prompts than there are."""
+    """A ladder with some values fixed, by the user or by finished stages, and no more prompts than there are."""
     settled = {"layers": layers, "passes": passes, "repeats": repeats}
     given = {name: value for name, value in settled.items() if value is not None}
     changed = [

@@ -49,7 +49,7 @@ How the draft ranks the target's own greedy output ({num_tokens} tokens after {n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the card reports; losses in nats per token."""
+    """Figures of the card; losses in nats per token."""
 
     target_loss: float
     draft_loss: float
@@ -94,7 +94,7 @@ def measure(directory: Path) -> Measured:
 
 
 def write_card(directory: Path) -> None:
-    """Measure and write MODEL_CARD.md beside the models."""
+    """Measure, and write MODEL_CARD.md next to the models."""
     measured = measure(directory)
     sizes = [LlamaForCausalLM.from_pretrained(directory / name).num_parameters() / 1e6 for name in ("target", "draft")]
     shares = measured.trace.rank_acceptance(_RANKS)
@@ -121,7 +121,7 @@ def write_card(directory: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", type=Path, default=Path(__file__).parent, help="holds target/ and draft/")
+    parser.add_argument("--dir", type=Path, default=Path(__file__).parent, help="folder with target/ and draft/")
     write_card(parser.parse_args().dir)
 
 

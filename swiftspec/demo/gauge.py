@@ -1,6 +1,6 @@
-"""A first look at the machine: forwards of the bundled pair and a short simulation, timed in seconds.
+"""Quick timing of the machine: forwards of the bundled pair and a short simulation, in seconds.
 
-Torch is imported when it is called.
+Torch is imported only when it is needed.
 """
 
 import time
@@ -29,11 +29,11 @@ class Curve:
 
     @classmethod
     def of(cls, samples: Mapping[int, Sequence[float]]) -> Self:
-        """Their means: on a busy machine those are longer than on a quiet one, and so will be the stages."""
+        """Curve of the samples' means, not medians: they grow on a busy machine, as the stages will."""
         return cls({rows: mean(seconds) for rows, seconds in samples.items()})
 
     def at(self, rows: float) -> float:
-        """Seconds of a forward of so many rows."""
+        """Seconds of a forward of `rows` rows."""
         (fewer, fewer_s), *others = sorted(self.seconds.items())
         if not others:
             return fewer_s
@@ -45,20 +45,20 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """What the first look found.
+    """Result of the first look at the machine.
 
     Parameters
     ----------
     base, deep : Curve
-        Forwards of the bundled target as it is, and of the deepest that the demo may choose, on one core.
+        Forwards on one core of the bundled target as it is, and of the deepest one that the demo may choose.
     base_layers, deep_layers : int
-        How many layers these have.
+        Their numbers of layers.
     draft : Curve
         Forwards of the draft, on one core.
     load_s : float
-        Seconds in which the deepest target is loaded.
+        Seconds to load the deepest target.
     simulation_s : float
-        Seconds of one core that simulating a recorded prompt takes.
+        Seconds to simulate a recorded prompt on one core.
     num_devices : int
         Cores.
     """
@@ -73,7 +73,7 @@ class Gauge:
     num_devices: int
 
     def target_s(self, layers: int, rows: float) -> float:
-        """Seconds of a forward of the target with so many layers: a line through the two depths measured."""
+        """Seconds of a forward of a target of `layers` layers, on a line through the two measured depths."""
         if self.deep_layers == self.base_layers:
             return self.deep.at(rows)
         share = (layers - self.base_layers) / (self.deep_layers - self.base_layers)
@@ -109,7 +109,7 @@ def instructions() -> str:
 
 
 def _simulation_seconds() -> float:
-    """Of one recorded prompt, in this process; the mean of a few after a first."""
+    """Seconds to simulate one recorded prompt in this process; the mean of a few after a first one."""
     from swiftspec.artifacts.planned import Planned
     from swiftspec.simulator.driver import simulate
 

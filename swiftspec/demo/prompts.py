@@ -1,6 +1,6 @@
 """The bundled prompts: beginnings of functions and classes of the held-out modules. `python -m swiftspec.demo.prompts`
 
-Two files from different modules: what is traced is not what is validated.
+There are two files, from different modules, so that no prompt is both traced and validated.
 """
 
 import argparse
@@ -36,12 +36,12 @@ def module_prompts(modules: Sequence[str], *, most: int) -> Iterator[dict[str, s
 
 
 def traced_prompts() -> list[dict[str, str]]:
-    """What the demo's trace is recorded on."""
+    """Prompts that the demo's trace is recorded on."""
     return list(module_prompts(TRACED_MODULES, most=TRACED_PER_MODULE))
 
 
 def validated_prompts() -> list[dict[str, str]]:
-    """What the demo's plan is validated on."""
+    """Prompts that the demo's plan is validated on."""
     return list(module_prompts(VALIDATED_MODULES, most=VALIDATED_PER_MODULE))
 
 

@@ -36,7 +36,7 @@ DECAY_FRACTION = 0.6  # of all steps, at the end: linear to zero; the rest runs 
 
 
 def train_tokenizer(path: Path, texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Byte-level BPE in which a newline and the indent behind it are one piece, as Python's layout suggests."""
+    """Byte-level BPE in which a newline and the indent after it are one piece, as suits Python."""
     tokenizer = Tokenizer(models.BPE())
     pieces = r"\n+[ ]*| ?[A-Za-z_]+| ?[0-9]| ?[^\sA-Za-z_0-9]+|\s"
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -178,7 +178,7 @@ def distillation_loss(target: PreTrainedModel) -> Callable[[Tensor, Tensor], Ten
 
 @torch.no_grad()
 def continuations(target: PreTrainedModel, stream: Tensor, *, num_batches: int, path: Path) -> Tensor:
-    """What the target writes after training text: half greedy, half sampled at temperature 1; (n, CONTEXT + 1) ids."""
+    """The target's continuations of training text, half greedy, half sampled at temperature 1; (n, CONTEXT + 1) ids."""
     if path.exists():
         loaded: Tensor = torch.load(path, weights_only=True)
         return loaded
@@ -242,8 +242,10 @@ def train_pair(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="checkpoints live here; give the same to resume")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="where target/ and draft/ go")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder of the checkpoints; give the same one to resume"
+    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder for target/ and draft/")
     parser.add_argument("--target-steps", type=int, default=TARGET_STEPS)
     parser.add_argument("--draft-steps", type=int, default=DRAFT_STEPS)
     parser.add_argument("--continuation-batches", type=int, default=24)

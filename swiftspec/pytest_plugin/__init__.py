@@ -1,1 +1,1 @@
-"""pytest plugin: a plan's predictions, checked on this machine by a user's own tests."""
+"""pytest plugin: users' own tests of a plan's predictions on this machine."""

@@ -2,8 +2,8 @@
 
     pytest --swiftspec-plan plan.json --swiftspec-prompts prompts.jsonl
 
-pytest loads this module in every run of everyone who has installed the package. So it imports nothing but pytest until
-one of its options is given, and without them it changes nothing.
+pytest loads this module in every run of everyone who has installed the package, so it imports nothing but pytest until
+one of its options is given, and changes nothing without them.
 """
 
 from collections.abc import Iterator
@@ -30,31 +30,31 @@ _CLOCK = pytest.StashKey[Clock]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--swiftspec-plan and the others."""
+    """Add --swiftspec-plan and the other options."""
     add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Mistakes in the options end pytest here."""
+    """Check the options; a mistake ends pytest here."""
     if (suite := read_suite(config)) is not None:
         config.stash[_SUITE] = suite
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """The plan's choice, where there is a plan."""
+    """Line with the plan's choice, if there is a plan."""
     suite = config.stash.get(_SUITE, None)
     return None if suite is None else f"swiftspec: {suite.planned}; to be measured: {', '.join(suite.policies)}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per policy for every function that asks for `swiftspec_policy`."""
+    """Make one test per policy of every function that asks for `swiftspec_policy`."""
     suite = metafunc.config.stash.get(_SUITE, None)
     if suite is not None and "swiftspec_policy" in metafunc.fixturenames:
         metafunc.parametrize("swiftspec_policy", suite.policies, indirect=True)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let rows of pytest-benchmark be timed by what was measured; a test's own marker may name another group."""
+    """Time pytest-benchmark's rows with the measured durations; a test's own marker may name another group."""
     if _has_row(item) and item.config.pluginmanager.hasplugin("benchmark"):
         own = item.get_closest_marker("benchmark")
         clock = item.config.stash.setdefault(_CLOCK, Clock())
@@ -64,7 +64,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A row needs pytest-benchmark."""
+    """Fail a test that asks for a row if pytest-benchmark is missing."""
     if _has_row(item) and not item.config.pluginmanager.hasplugin("benchmark"):
         pytest.fail("the benchmark fixture is missing; it comes with pytest-benchmark", pytrace=False)
 
@@ -77,7 +77,7 @@ def swiftspec_plan(pytestconfig: pytest.Config) -> "Planned":
 
 @pytest.fixture(scope="session")
 def swiftspec_report(pytestconfig: pytest.Config) -> "Report":
-    """Predicted beside measured, for every policy: a swiftspec.Report. Measured once, when first asked for."""
+    """Predicted and measured figures of every policy: a swiftspec.Report. Measured once, when first asked for."""
     suite = _suite(pytestconfig)
     from swiftspec.errors import EngineError
     from swiftspec.stages import validate
@@ -102,10 +102,10 @@ def swiftspec_report(pytestconfig: pytest.Config) -> "Report":
 
 @pytest.fixture
 def swiftspec_policy(request: pytest.FixtureRequest) -> "PolicyReport":
-    """Predicted beside measured, for one policy: the test runs once for each of the plan's.
+    """Predicted and measured figures of one policy: the test runs once for each of the plan's.
 
-    A test that asks for pytest-benchmark's `benchmark`, too, gets a row and need not call it. The row's rounds are the
-    measured requests, in seconds per token, so that OPS are tokens/s; extra_info holds what was predicted.
+    A test that also asks for pytest-benchmark's `benchmark` gets a row and need not call it. The row's rounds are the
+    measured requests, in seconds per token, so that OPS are tokens/s; extra_info holds the prediction.
     """
     report: Report = request.getfixturevalue("swiftspec_report")
     (policy,) = (policy for policy in report.policies if policy.policy == request.param)
@@ -118,7 +118,7 @@ def swiftspec_policy(request: pytest.FixtureRequest) -> "PolicyReport":
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
-    """Predicted beside measured, where something was measured."""
+    """Print predicted and measured speeds, if anything was measured."""
     if (report := config.stash.get(_REPORT, None)) is not None:
         terminalreporter.section("swiftspec: predicted and measured tokens/s")
         for line in table(report):
@@ -137,7 +137,7 @@ def _has_row(item: pytest.Item) -> bool:
 
 
 def _announcing(config: pytest.Config) -> "Stages":
-    """A line per stage, past pytest's capture: measuring takes minutes, in which nothing else would be seen."""
+    """Stages that print a line each, past pytest's capture: otherwise nothing is shown for minutes."""
     terminal: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
 

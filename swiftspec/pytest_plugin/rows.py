@@ -13,17 +13,17 @@ __all__ = ["Clock", "extra_info", "table"]
 
 
 class Clock:
-    """A clock that a benchmark's rounds set themselves, so that each lasts exactly as long as was measured."""
+    """A clock that a benchmark's rounds set themselves, so that each round lasts exactly the measured time."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
 
     def validation_clock(self) -> float:
-        """Seconds. pytest-benchmark stores this function's name as the row's timer."""
+        """Current time in seconds. pytest-benchmark stores this function's name as the row's timer."""
         return self._now_s
 
     def record(self, benchmark: "BenchmarkFixture", durations_s: Sequence[float]) -> None:
-        """Make one round of every duration."""
+        """Record one round for every duration."""
         left_s = iter(durations_s)
 
         def start_at_zero() -> None:
@@ -36,7 +36,7 @@ class Clock:
 
 
 def extra_info(policy: "PolicyReport", report: "Report", plan: "Plan") -> dict[str, Any]:
-    """What a stored row says beside its times. Errors are predicted / measured - 1 of tokens/s."""
+    """Contents of a stored row besides its times. Errors are predicted / measured - 1 of tokens/s."""
     retraced = policy.retraced_error
     provenance = plan.candidates[policy.policy].prediction.provenance
     return {

@@ -1,4 +1,4 @@
-"""The plugin's options, and what they name: read and checked before any test runs."""
+"""The plugin's options and the files they name, read and checked before any test runs."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """What is to be measured, and how.
+    """Settings of a measurement.
 
     Parameters
     ----------
     policies : tuple of str
-        Those to measure, in the plan's order; the chosen one is always among them.
+        Policies to measure, in the plan's order, always including the chosen one.
     json : Path, optional
-        Where the report is to be written.
+        Where to write the report.
     """
 
     plan_path: Path
@@ -41,7 +41,7 @@ class Suite:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """One group in pytest's --help."""
+    """Add the options, as one group in pytest's --help."""
     group = parser.getgroup("swiftspec", "swiftspec: check the predictions of a plan on this machine")
 
     def add(name: str, metavar: str, text: str, kind: Callable[[str], object]) -> None:
@@ -59,7 +59,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read_suite(config: pytest.Config) -> Suite | None:
-    """What the options name; None if none is given. UsageError, one sentence, for what cannot be read or measured."""
+    """Suite that the options describe; None if none is given. UsageError for files that cannot be read or measured."""
     given = [name for name in _OPTIONS if config.getoption(f"swiftspec_{name}") is not None]
     if not given:
         return None
@@ -68,7 +68,7 @@ def read_suite(config: pytest.Config) -> Suite | None:
             raise pytest.UsageError(f"{_flag(given[0])} is given without {_flag(name)}; expected {what} as well")
     if getattr(config.option, "dist", "no") != "no":
         raise pytest.UsageError(
-            "--swiftspec-plan measures latencies, which tests running at the same time would spoil; "
+            "--swiftspec-plan measures latencies, which other tests running at the same time would distort; "
             "expected pytest without -n"
         )
     return _read(config)
@@ -100,7 +100,7 @@ def _read(config: pytest.Config) -> Suite:
 
 
 def _read_planned(config: pytest.Config, path: Path) -> "Planned":
-    """The plan with what it was computed from, which may have been moved, but not changed."""
+    """The plan with its profile and trace, which may have been moved but not changed."""
     from swiftspec.artifacts.basis import path_of, read_profile, read_trace
     from swiftspec.artifacts.plan import Plan
     from swiftspec.artifacts.planned import Planned

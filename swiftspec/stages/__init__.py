@@ -1,7 +1,7 @@
 """The stages as functions: profile, trace, plan, simulate, validate, compare. The command line calls the same code.
 
-Each takes and returns objects; `save` and `load` make files of them. What they need is imported when they are called.
-Every mistake in an argument is a ValueError of one sentence that names the field and its value.
+Each takes and returns objects, which `save` and `load` convert to and from files. Imports happen when a stage is
+called. A wrong argument raises a ValueError of one sentence that names the field and its value.
 """
 
 from swiftspec.stages.planning import plan, simulate

@@ -12,12 +12,12 @@ Prompts = Sequence[str] | Path | str
 
 
 def read_plan(planned: Planned | Path | str) -> Planned:
-    """A plan, from its file where that is given."""
+    """A plan, loaded if it is given as a file."""
     return planned if isinstance(planned, Planned) else Planned.load(planned)
 
 
 def read_texts(prompts: Prompts, limit: int | None) -> Sequence[Prompt]:
-    """Prompts of a file, or texts named by their number; at most `limit`, spread evenly."""
+    """Prompts from a file, or texts identified by their number; at most `limit`, spread evenly."""
     if isinstance(prompts, Path | str):
         return spread(read_prompts(Path(prompts)), limit)
     return spread([Prompt(prompt_id=str(number), text=text) for number, text in enumerate(prompts)], limit)

@@ -34,32 +34,32 @@ def plan(
 ) -> Planned:
     """Choose the decoding policy, its tree shape and the split of devices, and predict the speed.
 
-    There are two ways to call it. For devices that are not here, name both models and give a `deployment`: latencies
-    are then composed from published figures. For this machine, give a `profile` and a `trace` that were measured here.
+    There are two ways to call it. For devices that are not in this machine, name both models and give a `deployment`:
+    latencies are then composed from published figures. For this machine, give a `profile` and a `trace` measured here.
 
     Parameters
     ----------
     target, draft : str, optional
         With `deployment`: names, such as `llama-3-70b`, or directories with a config.json.
     deployment : Deployment, optional
-        The devices to plan for, which need not be here.
+        The devices to plan for; they need not be in this machine.
     profile : Profile, optional
-        Without `deployment`: what `profile` measured.
+        Without `deployment`: result of `swiftspec.profile`.
     trace : AcceptanceTrace or Path, optional
-        Without `deployment`: what `trace` recorded. With it: a trace's file, from which acceptance is taken.
+        Without `deployment`: result of `swiftspec.trace`. With it: file of a trace that acceptance is taken from.
     dataset : str, optional
         With `deployment`: take the published acceptance of this data set.
     acceptance : str, optional
         With `deployment`: acceptance rates, one as `0.75`, or by position as `0.8,0.7,0.6`.
     options : SearchOptions
-        The goal, what to choose from, and where simulations run.
+        The goal, the options to choose from, and where simulations run.
     stages : Stages
-        Hears of the progress.
+        Receives progress reports.
 
     Returns
     -------
     Planned
-        The plan with the profile and the trace that it rests on.
+        The plan with its profile and trace.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def plan(
     if target is None or draft is None:
         raise ValueError("target and draft are missing; a deployment needs the names of both")
     if isinstance(trace, AcceptanceTrace):
-        raise ValueError("trace is an object; with a deployment expected the file of a trace")
+        raise ValueError("trace is an object; with a deployment, expected the file of a trace")
     from swiftspec.acceptance import GivenAcceptance
     from swiftspec.planner.for_device import plan_for
 
@@ -114,22 +114,22 @@ def simulate(
     Parameters
     ----------
     planned : Planned, or path
-        A plan, or the file of one.
+        A plan or its file.
     policy : str, optional
         One of the plan's alternatives; its choice if not given.
     split : tuple of int, optional
-        Devices of the target and of the draft, such as `(5, 3)`; one number for a policy that has a single group. As
-        the plan has them if not given.
+        Devices of the target and of the draft, such as `(5, 3)`; one number for a policy that has a single group. The
+        plan's if not given.
     max_new_tokens : int, optional
-        Output tokens of each prompt; as planned if not given.
+        Output tokens per prompt; the plan's if not given.
     seed : int
         The same seed gives the same timelines.
 
     Returns
     -------
     list of Timeline
-        One for every traced prompt; two where forwards are not known exactly, as on devices that are not here. Times
-        are in seconds. `measure` makes figures of them.
+        One for every traced prompt; two if forwards are not known exactly, as on devices that are not in this machine.
+        Times are in seconds. `measure` computes figures from them.
 
     Raises
     ------

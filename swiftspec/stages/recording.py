@@ -8,7 +8,7 @@ from swiftspec.stages.inputs import Prompts, read_texts
 
 __all__ = ["NUM_CANDIDATES", "profile", "trace"]
 
-NUM_CANDIDATES = 32  # recorded per position; more than any policy keeps per node
+NUM_CANDIDATES = 32  # recorded per position, more than any policy keeps per node
 
 
 def profile(
@@ -40,14 +40,14 @@ def profile(
     device : str
         `cpu` or `cuda`.
     num_devices : int, optional
-        How many cores or GPUs to measure on; all of this machine's if not given.
+        Number of cores or GPUs to measure on; all of this machine's if not given.
     ranks : int
-        On a CPU, measure tensor parallelism over up to so many processes, too.
+        On a CPU, also measure tensor parallelism over this many processes.
     accept_noise : bool
-        Return a profile of GPUs even if its measurements contradict each other. On a CPU that is a warning of the
+        Return a profile of GPUs even if its measurements contradict each other. On a CPU that is only a warning of the
         logger `swiftspec`.
     stages : Stages
-        Hears of the progress.
+        Receives progress reports.
 
     Returns
     -------
@@ -99,15 +99,15 @@ def trace(
     Parameters
     ----------
     target, draft, inflate, dtype
-        As of `profile`.
+        As for `profile`.
     prompts : sequence of str, or path
         Texts, or a file of JSON lines with a field `prompt`.
     max_new_tokens : int
-        Output tokens of each prompt, at most.
+        Output tokens per prompt, at most.
     limit : int, optional
-        Use at most so many prompts, spread evenly over those given.
+        Use at most this many prompts, spread evenly over those given.
     stages : Stages
-        Hears of the progress.
+        Receives progress reports.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The stages that hold predictions to measurements: validate and compare."""
+"""The stages that compare predictions with measurements: validate and compare."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,24 +29,24 @@ def validate(
     max_new_tokens: int | None = None,
     stages: Stages = silent,
 ) -> Report:
-    """Run a plan's policies on this machine, and set what was measured against what was predicted.
+    """Run a plan's policies on this machine, and compare measured with predicted speeds.
 
     Parameters
     ----------
     planned : Planned, or path
-        A plan, or the file of one.
+        A plan or its file.
     prompts : sequence of str, or path
-        Texts, or a file of JSON lines with a field `prompt`. They should not be those that were traced.
+        Texts, or a file of JSON lines with a field `prompt`. They should not be the traced ones.
     policies : sequence of str, optional
-        Policies to run; the chosen one always is. All of the plan's if not given.
+        Policies to run; the chosen one is always included. All of the plan's if not given.
     repeats : int
         How often each prompt is run with each policy; speeds are medians over the repetitions.
     limit : int, optional
-        Use at most so many prompts, spread evenly over those given.
+        Use at most this many prompts, spread evenly over those given.
     max_new_tokens : int, optional
-        Output tokens of each prompt; as planned if not given.
+        Output tokens per prompt; the plan's if not given.
     stages : Stages
-        Hears of the progress.
+        Receives progress reports.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def validate(
     ValueError
         If the plan is for another machine, a policy is not in it, or a prompt does not fit the context.
     KeyboardInterrupt
-        If Ctrl-C cut it short.
+        If Ctrl-C ended it early.
     swiftspec.errors.EngineError
         If a process of a target died.
 
@@ -96,21 +96,21 @@ def compare(
     limit: int | None = None,
     stages: Stages = silent,
 ) -> tuple[Planned, Report | None]:
-    """Tune every policy for this machine, predict its speed and, where there are prompts, measure it.
+    """Tune every policy for this machine, predict its speed and, if prompts are given, measure it.
 
     Parameters
     ----------
     profile, trace
-        What `profile` measured and `trace` recorded here.
+        Results of `swiftspec.profile` and `swiftspec.trace` on this machine.
     prompts, repeats, limit, stages
-        As of `validate`; without prompts nothing is run.
+        As for `validate`; without prompts nothing is run.
     options : SearchOptions
-        As of `plan`; all policies are searched, whatever its `policy` says.
+        As for `plan`; its `policy` is ignored, since all policies are searched.
 
     Returns
     -------
     planned : Planned
-        Its plan holds the best shape of every policy.
+        Includes the best shape of every policy.
     report : Report or None
         None without prompts.
 
