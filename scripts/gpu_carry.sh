@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the folder that scripts/gpu_runs.sh takes to a machine without a network: packages, compiled kernels, the commit.
+# Makes a folder for scripts/gpu_runs.sh on a machine without a network: packages, compiled kernels, the commit.
 #
 #   scripts/gpu_carry.sh [--python-version 3.12] [--platform manylinux_2_28_x86_64] [--only wheels,kernels,commit]
 #                        [--kernels decoding,tests,tuning]
@@ -8,7 +8,7 @@
 #                 constraints.txt
 # kernels.tar.gz  Triton's cache. $PYTHON's Triton compiles it, which takes minutes; a machine with another version of
 #                 Triton finds nothing in it
-# commit          what the records of a run name as its commit: written anew with `--only commit` after each commit
+# commit          the commit that a run's records name; rewrite it with `--only commit` after each commit
 #
 # The folder is $CARRIED, by default gpu-carried, at most 30 MB.
 
@@ -39,8 +39,8 @@ if [[ $only == *,wheels,* ]]; then
     rm -rf "$carried/wheels"
     pins=()
     for name in pydantic pyzmq simpy typer; do pins+=("$(grep "^$name==" constraints.txt)"); done
-    # What pydantic depends on, in the versions that are installed here. All else that these four depend on comes with
-    # torch, transformers or pytest.
+    # Pydantic's dependencies, in the versions installed here. All other dependencies of these four come with torch,
+    # transformers or pytest.
     for name in pydantic-core annotated-types typing-inspection typing-extensions; do
         pins+=("$name==$("$python" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$name")")
     done

@@ -4,12 +4,12 @@
 #   scripts/gpu_runs.sh 1|2|3 [--dry-run] [--only STEP[,STEP...]]
 #
 #   1  is it right?          tests on the GPU, forwards and greedy outputs against the CPU's, one forward's kernels
-#   2  how fast is it?       tilings, attention, forwards and products beside torch's
+#   2  how fast is it?       tilings, attention, forwards and products against torch's
 #   3  does a plan hold?     profile, trace, plan, validate; ways to share a GPU
 #
 # Every step has a time limit; one that fails is recorded, and the next one runs. After each step summary.txt and
 # all.tar.gz (everything) are rewritten in $OUT, by default gpu-runs/N; log.txt and records.jsonl grow while steps run.
-# No run needs what another one left. What scripts/gpu_carry.sh made is used if it is there: packages, compiled kernels,
+# Runs do not depend on each other. The folder of scripts/gpu_carry.sh is used if it exists: packages, compiled kernels,
 # the commit. --dry-run does the same on a CPU, at tiny shapes. PYTHON chooses the interpreter. Exit code 0 if no step
 # failed.
 
@@ -37,21 +37,21 @@ out=$(realpath -m "${OUT:-gpu-runs/$run}")
 carried=$(realpath -m "${CARRIED:-gpu-carried}")
 python=${PYTHON:-python3}
 
-# The bundled target, inflated to the size of an 8B model; it says what the small one says. Contexts of 4000 tokens fit.
+# The bundled target, inflated to the size of an 8B model, with the same output. Contexts of 4000 tokens fit.
 shape=layers=32,hidden=4096,heads=64,intermediate=14336,positions=5120
 device=cuda inflate=(--inflate "$shape") quick=() deadline_s=480 workers=12
 verbs=("$python" -m swiftspec)
 if [[ $dry_run ]]; then
     device=cpu inflate=() quick=(--quick) deadline_s=3600 workers=0
     export TRITON_INTERPRET=1 OMP_NUM_THREADS=1
-    # A profile of so few samples is made in seconds. It is enough to make a plan, not to make a good one.
+    # A profile of few samples takes seconds. It is enough to make a plan, but not a good one.
     brief="import sys; from swiftspec.profiler import steps; from swiftspec.cli.app import main"
     brief+="; steps.PASSES = steps.SWEEPS = steps.REPEATS = 1; steps.HOST_TOKENS = 16; steps.CONTEXTS = (16, 64)"
     verbs=("$python" -c "$brief; sys.exit(main(sys.argv[1:]))")
 fi
 failures=0
 
-# Write summary.txt and all.tar.gz anew, from what is known so far: the machine may be taken away during the next step.
+# Rewrite summary.txt and all.tar.gz from the results so far: the machine may be taken away during the next step.
 gather() {
     if "$python" -m tools.gpu_report "$work" --run "$run" $dry_run >>"$out/log.txt" 2>&1; then
         cp "$work/summary.txt" "$out"
@@ -74,7 +74,7 @@ step() {
     echo "== $name: $*" | tee -a "$out/log.txt"
     log_bytes=$(stat -c %s "$out/log.txt") cached=$(num_cached)
     if ((limit_s >= 2)); then
-        # Not through a pipe: a process that outlived its step would keep it open, and the run would wait for that.
+        # Not through a pipe: a process that outlives its step would keep it open, and the run would wait for it.
         timeout --kill-after=5 "$limit_s" "$@" >>"$out/log.txt" 2>&1
         code=$?
     fi
@@ -137,8 +137,8 @@ how_fast() {
     measure forward 120 forward --models 32B,8B --dtypes bfloat16,fp8,int4 --products tuned,default,torch
     measure attention 60 attention
     measure kernels 50 kernels
-    # Only our own kernels, whose names begin with an underscore. ncu slows down what it looks at, so that the times of
-    # this step stay out of the records.
+    # Only our own kernels, whose names begin with an underscore. ncu slows them down, so the times of
+    # this step are not recorded.
     step counters 60 bash -c 'with ncu --clock-control none -k "regex:^_" -c 40 --csv --log-file "$0" "$@"' \
         "$work/counters.csv" "$python" -m tools.gpu_steps forward --models 8B --out "$work/counted.jsonl"
 }
@@ -172,7 +172,7 @@ for name in ${only//,/ }; do
         || { echo "gpu_runs.sh: run $run has no step $name; $usage" >&2; exit 2; }
 done
 mkdir -p "$out" || exit 2
-bare=$(mktemp -d) # packages and Triton's cache, which stay behind
+bare=$(mktemp -d) # packages and Triton's cache, which are not carried back
 work=$(mktemp -d) # everything that all.tar.gz holds
 trap 'rm -rf "$work" "$bare"' EXIT
 ln -s "$out/records.jsonl" "$work/records.jsonl"
@@ -194,7 +194,7 @@ if compgen -G "$carried/wheels/*.whl" >/dev/null; then
 fi
 if ! measure packages 90 packages; then
     tail -n 5 "$out/log.txt" >&2
-    echo "gpu_runs.sh: something that every step needs is not there; nothing else was run" >&2
+    echo "gpu_runs.sh: something that every step needs is missing; nothing else was run" >&2
     exit 1
 fi
 "$steps"

@@ -40,8 +40,8 @@ def decoder_records(
     model : str
         A bundled model, or a directory.
     dtypes, rows : sequences
-        One record for each dtype and number of rows: the error |logits - CPU's| / |CPU's|, and in how many rows the
-        likeliest token is the same.
+        One record for each dtype and number of rows: the error |logits - CPU's| / |CPU's|, and the number of rows whose
+        most likely token is the same.
     ops : Ops, optional
         The device's own if not given.
     """
@@ -110,7 +110,7 @@ def _policies_of_one_process() -> Iterator[Policy]:
 
 
 def _cached(decoder: Decoder) -> ModelRunner:
-    """With the one cache for all requests: a GPU records its graphs anew for each cache."""
+    """Runner with one cache for all requests, since a GPU captures its graphs anew for each cache."""
     return ModelRunner(decoder, decoder.new_cache(_CAPACITY))
 
 

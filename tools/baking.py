@@ -1,9 +1,9 @@
-"""Compiling kernels ahead of their first launch: into Triton's cache, in several processes, without a GPU.
+"""Compilation of kernels ahead of their first launch: into Triton's cache, in several processes, without a GPU.
 
     TRITON_CACHE_DIR=cache python -m tools.baking --processes 2 --inflate layers=32,hidden=4096
 
 Triton's cache is keyed by contents: Triton's own files, the kernel's source, its signature and its constants. So a
-cache that is filled on one machine serves a GPU in another, if both have the same version of Triton and of the kernels.
+cache filled on one machine works on another with a GPU, if both have the same versions of Triton and of the kernels.
 `kernel_cache` moves it there.
 """
 
@@ -103,8 +103,8 @@ def tuning_launches(products: Iterable[Product], rows: Sequence[int] = ROWS) -> 
     for m in rows:
         for product in products:
             for config in candidates(m, product):
-                # Rows are padded to 16 or more. Triton makes kernels of their own for numbers that are 1 or a multiple
-                # of 16: of rows, and of blocks of int4. For other weights it matters whether K fills all tiles.
+                # Rows are padded to 16 or more. Triton specialises kernels for sizes that are 1 or a multiple of 16:
+                # rows, and blocks of int4. For other weights it matters whether K fills all tiles.
                 rows_key = m if m == 1 or m >= 16 else 0
                 unit = 16 * BLOCK if product.weights == "int4" else config.block_k * config.split_k
                 key = (rows_key, product.weights, product.gated, config, product.k % unit == 0)
@@ -115,7 +115,7 @@ def tuning_launches(products: Iterable[Product], rows: Sequence[int] = ROWS) -> 
 def decodings(inflate: str) -> Iterator[Decoding]:
     """Forwards that a run launches: of the bundled pair, its target inflated, a 32B and an 8B model.
 
-    The pair as it is decodes in fp32, too, where its tokens are compared with the CPU's.
+    The pair that is not inflated also decodes in fp32, to compare its tokens with the CPU's.
     """
     target, draft = (ModelRef(model=f"demo/{name}", dtype="bfloat16") for name in ("target", "draft"))
     pair = [computed_spec(target), computed_spec(draft)]
@@ -135,7 +135,7 @@ def compile_all(jobs: Iterable[Job], *, num_processes: int, deadline_s: float | 
     Raises
     ------
     TimeoutError
-        After `deadline_s` seconds, once the jobs that have begun are done. What is compiled by then stays in the cache.
+        After `deadline_s` seconds, once the running jobs are done. Kernels compiled by then stay in the cache.
     """
     with ProcessPoolExecutor(num_processes, mp_context=forkserver(), initializer=_begin) as pool:
         return sum(pool.map(_compile, jobs, timeout=deadline_s))

@@ -1,4 +1,4 @@
-"""The engine's operations beside torch's and beside fp64, at the shapes of well-known models.
+"""The engine's operations compared with torch's and with fp64, at the shapes of well-known models.
 
 Records are plain values, one per measurement: seconds are medians, `error` is |out - exact| / |exact|.
 R rows, N x K a weight, H query heads, G key/value heads, J = H / G, D head dimension.
@@ -47,7 +47,7 @@ _LAUNCHES = 200
 
 
 def kernel_records(watch: OpTimer, *, quick: bool) -> Iterator[Record]:
-    """The copy that percentages are of, then products, gated products and tree attention of 8 rows, in bf16."""
+    """The copy that percentages refer to, then products, gated products and tree attention of 8 rows, in bf16."""
     copy = copy_record(watch)
     yield copy
     for model, shapes in (QUICK_PRODUCTS if quick else PRODUCTS).items():
@@ -58,7 +58,7 @@ def kernel_records(watch: OpTimer, *, quick: bool) -> Iterator[Record]:
 
 
 def limit_records(watch: OpTimer) -> Iterator[Record]:
-    """What nothing here can be faster than: a copy, a sum that only reads, a large product, a launch in a graph."""
+    """The device's limits: a copy, a sum that only reads, a large product, a launch in a graph."""
     copy = copy_record(watch)
     yield copy
     source = torch.ones(2 * watch.cached_bytes, device=watch.device)
@@ -77,7 +77,7 @@ def limit_records(watch: OpTimer) -> Iterator[Record]:
 
 
 def attention_records(watch: OpTimer, *, quick: bool) -> Iterator[Record]:
-    """Tree attention by context, rows, splits and the least blocks of a split; the first of each is the engine's."""
+    """Tree attention by context, rows, splits and least blocks per split; the first of each is the engine's choice."""
     contexts, row_counts = ((32,), (1,)) if quick else ((500, 1000, 4000), (1, 8, 32))
     heads = (4, 2, 16) if quick else _HEADS
     for context in contexts:
@@ -91,7 +91,7 @@ def attention_records(watch: OpTimer, *, quick: bool) -> Iterator[Record]:
 
 
 def copy_record(watch: OpTimer) -> Record:
-    """A copy of eight times what the cache holds."""
+    """A copy of eight times the cache size."""
     source = torch.ones(2 * watch.cached_bytes, device=watch.device)  # fp32: eight times the cache
     target = torch.empty_like(source)
     timing = watch.graphed(target.copy_, [(source,)], in_a_row=1)
@@ -100,7 +100,7 @@ def copy_record(watch: OpTimer) -> Record:
 
 
 def _product(watch: OpTimer, shape: str, n: int, k: int, *, gated: bool, peak: float) -> Record:
-    """Beside torch's product, and a SiLU and a multiplication of its own where gated."""
+    """A product, compared with torch's (if gated, with a separate SiLU and multiplication)."""
     weight = _randn(watch, n, k) / math.sqrt(k)
     x = _randn(watch, _ROWS, k)
     arguments = [(x, weight.clone()) for _ in range(watch.copies(n * k * 2))]
@@ -121,7 +121,7 @@ def _gate_then_silu(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _attention(watch: OpTimer, context: int, heads: tuple[int, int, int], *, peak: float) -> Record:
-    """A chain of 8 rows behind a prefix, beside torch's with a mask: heads that share keys stacked as rows."""
+    """A chain of 8 rows after a prefix, compared with torch's with a mask; heads that share keys stacked as rows."""
     num_heads, num_groups, size = heads
     num_slots = context + _ROWS
     q_RHD = _randn(watch, _ROWS, num_heads, size)
@@ -153,7 +153,7 @@ def _time_attention(
     min_blocks: int,
 ) -> Timing:
     num_heads, num_groups, size = heads
-    # Interpreted where there is no GPU: plain torch knows no splits.
+    # Without a GPU the kernel is interpreted: plain torch has no splits.
     from swiftspec.kernels.tree_attention import tree_attention, tree_attention_workspace
 
     q_RHD = _randn(watch, num_rows, num_heads, size)
@@ -190,7 +190,7 @@ def _error(out: Tensor, exact: Tensor) -> float:
 
 
 def bandwidth_record(kind: str, shape: str, timing: Timing, num_bytes: int, peak: float) -> Record:
-    """A time, and what it moves per second: as it is, and as a share of `peak`."""
+    """A time with its bandwidth, absolute and as a share of `peak`."""
     bytes_per_s = num_bytes / timing.median_s
     return _times(kind, shape, timing) | {"bytes_per_s": bytes_per_s, "of_copy": bytes_per_s / peak}
 

@@ -1,18 +1,18 @@
 """Check predictions on two pairs: `python -m tools.check_predictions --work DIR`, on a quiet machine.
 
-Takes up to an hour. For the bundled pair and for that of `tools/second_pair.py`: profile, trace, plan, and
-measure 13 policies on 12 prompts that were not traced, twice. The files stay in DIR, and a stage whose file is there is
-not repeated; `--only-table` prints the tables of an earlier run. Exit code 1 if a criterion is missed:
+Takes up to an hour. For the bundled pair and for that of `tools/second_pair.py`: profile, trace, plan, and measure 13
+policies on 12 untraced prompts, twice. The files stay in DIR, and a stage whose file exists is not repeated;
+`--only-table` prints the tables of an earlier run. Exit code 1 if a criterion is missed:
 
 - re-traced: every policy's tokens/s within 8 %, their median within 4 %;
 - asynchronous policies' error of tokens per round, re-traced, at most 6 points from that of the serial ones.
 
-"As planned" is the prediction that was made beforehand; "re-timed" the same with forwards as long as they were
-meanwhile; "re-traced" that, and the texts that were measured instead of those that were traced.
+"As planned" is the prediction made beforehand; "re-timed" repeats it with the forward latencies during the measurement;
+"re-traced" also replaces the traced texts by the measured ones.
 
-By default the traced and the measured prompts are from different sources, and a re-timed prediction is off by what
-the sources differ in. With `--mixed` the prompts of both are shuffled: `--prompts` of them are measured and the rest
-traced. Then the two differ by chance alone, and the first criterion is judged re-timed as well.
+By default the traced and the measured prompts are from different sources, whose difference shows in the error of a
+re-timed prediction. With `--mixed` the prompts of both are shuffled: `--prompts` of them are measured and the rest
+traced. Then they differ only by chance, and the first criterion is applied to re-timed predictions as well.
 """
 
 import argparse
@@ -41,15 +41,15 @@ INFLATIONS = {"bundled": "layers=48", "second": "layers=24"}
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="where the files are, or will be")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the files, kept between runs")
     parser.add_argument(
         "--second", type=Path, help="the second pair's folder, by default DIR/second-pair; trained there"
     )
-    parser.add_argument("--pairs", default="bundled,second", help="which (default: %(default)s)")
-    parser.add_argument("--prompts", type=int, default=12, help="how many are measured (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=2, help="how often each is (default: %(default)s)")
+    parser.add_argument("--pairs", default="bundled,second", help="which pairs (default: %(default)s)")
+    parser.add_argument("--prompts", type=int, default=12, help="number of measured prompts (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=2, help="repetitions of each (default: %(default)s)")
     parser.add_argument("--mixed", action="store_true", help="measure and trace prompts of the same sources")
-    parser.add_argument("--only-table", action="store_true", help="run nothing")
+    parser.add_argument("--only-table", action="store_true", help="print the tables of an earlier run, run nothing")
     args = parser.parse_args()
     work: Path = args.work
     second: Path = args.second or work / "second-pair"
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def measure(name: str, folder: Path, second: Path, args: argparse.Namespace) -> None:
-    """Profile, trace and compare; what is there already is kept."""
+    """Profile, trace and compare; existing files are kept."""
     if name == "second" and not (second / "draft" / "config.json").exists():
         run([sys.executable, "-m", "tools.second_pair", "--work", str(second)])
     home = model_directory("demo/prompts").parent if name == "bundled" else second
@@ -90,7 +90,7 @@ def measure(name: str, folder: Path, second: Path, args: argparse.Namespace) -> 
 
 
 def mixed(traced: Path, measured: Path, folder: Path, *, num_measured: int) -> tuple[Path, Path]:
-    """The prompts of both files shuffled, always alike, and divided anew: those to trace, and those to measure."""
+    """The prompts of both files, shuffled with a fixed seed and divided anew: those to trace, and those to measure."""
     lines = [line for file in (traced, measured) for line in file.read_text().splitlines() if line.strip()]
     random.Random(0).shuffle(lines)
     for file, part in ((traced, lines[num_measured:]), (measured, lines[:num_measured])):
@@ -108,7 +108,7 @@ def run(command: list[str]) -> None:
 
 
 def show(name: str, report: Mapping[str, Any], plan: Mapping[str, Any], *, bases: Sequence[str]) -> bool:
-    """Print a pair's table; whether the criteria hold."""
+    """Print a pair's table, and return whether the criteria hold."""
     planned = {candidate["policy"]: candidate["prediction"] for candidate in (plan["chosen"], *plan["alternatives"])}
     rows = [_row(policy, planned[policy["policy"]]["metrics"]) for policy in report["policies"]]
     title = f"{name}: {report['num_prompts']} prompts, {len(report['policies'][0]['repeats'])} repetitions"
@@ -133,7 +133,7 @@ def _row(policy: Mapping[str, Any], planned: Mapping[str, Any]) -> tuple[str, ..
 
 
 def criteria(policies: Sequence[Mapping[str, Any]], bases: Sequence[str]) -> Iterator[tuple[bool, str]]:
-    """Whether each holds, in words; `bases` are the predictions whose tokens/s are judged."""
+    """Each criterion: whether it holds, and its text; `bases` are the predictions whose tokens/s are judged."""
     for basis in bases:
         errors = {p["policy"]: abs(error(p[basis], p["measured"], "tokens_per_s")) for p in policies}
         worst = max(errors, key=lambda policy: errors[policy])

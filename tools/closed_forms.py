@@ -1,4 +1,4 @@
-"""Speed-ups of published policies in closed form, which the simulator is tested against.
+"""Closed-form speed-ups of published policies, against which the simulator is tested.
 
 Acceptance is independent and identical at every position, and a verification's time does not depend on its rows.
 """
@@ -51,11 +51,11 @@ def pearl_speedup(acceptance: float, num_draft_tokens: int, *, cost_ratio: float
 def amusd_speedup(acceptance: float, lookahead: int, *, cost_ratio: float) -> float:
     """AMUSD (arXiv 2410.17375) over autoregressive decoding, for messages that take no time.
 
-    After a rejection the target waits for `lookahead` tokens; from then on it verifies, as soon as it is free, all that
-    was drafted meanwhile, and waits only for `lookahead` tokens behind its bonus token. What is there after n draft
-    steps passes if n + 1 tokens are right; a verdict is noticed when the draft step in progress ends. A token is there
-    for a verification that begins just as its step ends: for a whole c above m = `lookahead`, what was drafted during
-    the verification before is c - 1 tokens, and this is 1 / ((1 - a)(1 + m/c + a^(m+1) / (1 - a^c))).
+    After a rejection the target waits for `lookahead` tokens; from then on it verifies, as soon as it is free, all
+    tokens drafted meanwhile, and waits only for `lookahead` tokens after its bonus token. The tokens of n draft steps
+    pass if n + 1 tokens are right; the draft notices a verdict when its current step ends. A token counts for a
+    verification that begins just as the token's step ends: for an integer c above m = `lookahead`, c - 1 tokens are
+    drafted during the previous verification, and the speed-up is 1 / ((1 - a)(1 + m/c + a^(m+1) / (1 - a^c))).
     """
     start, steps, passes, noticed = float(lookahead), 0.0, 1.0, 0
     while passes > _NEGLIGIBLE:
@@ -71,8 +71,8 @@ def dsi_speedup(acceptance: float, num_draft_tokens: int, *, cost_ratio: float, 
     """DSI (arXiv 2405.14105) over autoregressive decoding: unlimited groups, a whole `cost_ratio` of a block or more.
 
     An error costs a verification, and the drafting of every block since the last error that had to be verified to find
-    it. With `last_row` the row of a block's last token says what comes next, as in any verification: a/(1 - a^k) blocks
-    of k tokens. Without, a block answers for its own tokens alone, and only the very first one is known without its
+    it. With `last_row` the row of a block's last token yields the next token, as in any verification: a/(1 - a^k)
+    blocks of k tokens. Without it, a block yields only its own tokens, and only the very first one is known without its
     block: a^k/(1 - a^k) + a blocks.
     """
     passes = acceptance**num_draft_tokens
@@ -83,8 +83,8 @@ def dsi_speedup(acceptance: float, num_draft_tokens: int, *, cost_ratio: float, 
 def mirror_round_s(*, expansions: int, expand_s: float, exit_s: float, finish_s: float, hit_fraction: float) -> float:
     """A round of Mirror-SD (arXiv 2510.13161), with messages that take no time.
 
-    The draft's `expansions` for the next chain overlap the target's other half; where the outcome was not prepared they
-    are done again while the target waits. What the draft does during the first half must fit into it.
+    The draft's `expansions` for the next chain overlap the target's other half; if the outcome was not prepared, they
+    are repeated while the target waits. The draft's work during the first half must fit into it.
     """
     rolled_out_s = expansions * expand_s
     return exit_s + max(finish_s, rolled_out_s) + (1 - hit_fraction) * rolled_out_s

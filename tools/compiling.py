@@ -1,6 +1,6 @@
-"""Compiles kernels for a GPU that is not there: inside `compiling()` a wrapper's launches are compiled, not run.
+"""Compilation of kernels without a GPU: inside `compiling()` a wrapper's launches are compiled, not run.
 
-What is checked is therefore exactly what the wrapper would launch, alignment and constants included. Needs a process
+So exactly those kernels are checked that the wrapper would launch, including alignment and constants. Needs a process
 without TRITON_INTERPRET; ptxas and cuobjdump come with triton.
 """
 
@@ -31,7 +31,7 @@ MAX_SHARED_BYTES = 227 * 1024  # per block, sm_90 (CUDA C++ Programming Guide, c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A kernel as the GPU would get it."""
+    """A compiled kernel, as a GPU would receive it."""
 
     name: str
     ptx: str
@@ -40,12 +40,12 @@ class Compiled:
     shared_bytes: int
 
     def count(self, instruction: str) -> int:
-        """How often an instruction (a regular expression) stands in the PTX."""
+        """Number of matches of an instruction (a regular expression) in the PTX."""
         return len(re.findall(instruction, self.ptx))
 
 
 class _NoDriver:
-    """Says which GPU to compile for; everything else needs one."""
+    """Driver that names the GPU to compile for; everything else would need a GPU."""
 
     def get_current_target(self) -> GPUTarget:
         return HOPPER
@@ -59,7 +59,7 @@ class _NoDriver:
 
 @contextmanager
 def compiling(*, inspect: bool = True) -> Iterator[list[Compiled]]:
-    """Collect what is launched inside, compiled for sm_90, which fills Triton's cache. not inspect: only fill it."""
+    """Collect the kernels launched inside, compiled for sm_90 into Triton's cache. not inspect: only fill the cache."""
     if INTERPRETED:
         raise RuntimeError("kernels were imported under TRITON_INTERPRET=1; nothing can be compiled")
     collected: list[Compiled] = []
@@ -71,7 +71,7 @@ def compiling(*, inspect: bool = True) -> Iterator[list[Compiled]]:
             collected.append(_inspect(self.fn.__name__, kernel))
         return kernel
 
-    # What Triton would find here, a GPU's driver or none, is looked for when it is asked: it stays unasked.
+    # Triton looks for a driver only when asked for one, which is avoided here.
     with patch.object(driver, "_active", _NoDriver()), patch.object(JITFunction, "run", compile_only):
         yield collected
 

@@ -16,7 +16,7 @@ _GPU_FIELDS = (
     *("name", "driver_version", "memory.total", "pstate", "temperature.gpu", "power.draw", "power.limit"),
     *("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "ecc.mode.current", "mig.mode.current"),
 )
-_TOOL_LIMIT_S = 20.0  # nvidia-smi takes seconds without its daemon, and may hang on a driver that is in trouble
+_TOOL_LIMIT_S = 20.0  # nvidia-smi takes seconds without its daemon, and may hang if the driver has failed
 
 
 def environment_record(device: str, *, commit: str, triton_cache: Path | None) -> dict[str, Any]:
@@ -27,9 +27,9 @@ def environment_record(device: str, *, commit: str, triton_cache: Path | None) -
     device : str
         "cuda" or "cpu".
     commit : str
-        Of the code that runs.
+        Commit of the code that runs.
     triton_cache : Path, optional
-        Folder whose entries are counted: how many kernels were compiled ahead.
+        Folder whose entries are counted: the kernels compiled ahead.
     """
     gpu = dict(zip(_GPU_FIELDS, _nvidia_smi(), strict=False)) if device == "cuda" else {}
     return {
@@ -47,7 +47,7 @@ def environment_record(device: str, *, commit: str, triton_cache: Path | None) -
 
 
 def _packages() -> dict[str, str]:
-    """Version of every package, by name; of one that is installed twice, the version that is imported."""
+    """Version of every package by name; if it is installed twice, the version that is imported."""
     found: dict[str, str] = {}
     for each in distributions():  # in the order of sys.path
         if each.read_text("METADATA") or each.read_text("PKG-INFO"):  # an interrupted installation leaves neither
@@ -61,7 +61,7 @@ def _nvidia_smi() -> list[str]:
 
 
 def _first_line(*command: str) -> str:
-    """Of what a program prints; nothing if it is missing, fails or hangs."""
+    """First line that a program prints; empty if it is missing, fails or hangs."""
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TOOL_LIMIT_S)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Times of whole forwards of well-known models, on random weights, and of the kernels that they consist of."""
+"""Times of whole forwards of well-known models with random weights, and of their kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tools.baselines import Record, bandwidth_record, copy_record
 __all__ = ["MODELS", "WAYS", "forward_record", "shape_of"]
 
 MODELS = {"32B": "qwen3-32b", "8B": "llama-3.1-8b"}
-WAYS = ("torch", "default", "tuned")  # to multiply: torch, kernels with `default_config`, kernels with this GPU's table
+WAYS = ("torch", "default", "tuned")  # products by torch, by kernels with `default_config`, or with this GPU's table
 _ROWS = 8
 _TREE_SLOTS = 64
 _POSITIONS = 4096
@@ -48,9 +48,9 @@ def forward_record(
     Parameters
     ----------
     model : str
-        What the record calls it.
+        Name in the record.
     spec : ModelSpec
-        Its shape.
+        Shape of the model.
     dtype : str
         One of `FORMATS`.
     context : int
@@ -60,11 +60,11 @@ def forward_record(
     pdl : bool
         Whether kernels start while their predecessors end.
     trace : Path, optional
-        File for the kernels of one forward, as browsers' trace viewers read it. The record then sums them up.
+        File for the kernels of one forward, in the format of browsers' trace viewers. The record then sums them up.
     """
     if products not in WAYS:
         raise ValueError(f"products is {products!r}; expected one of {', '.join(WAYS)}")
-    # A decoder and its cache refer to each other, so the model before this one may still be in memory: two do not fit.
+    # A decoder and its cache refer to each other, so the previous model may still be in memory, and two do not fit.
     gc.collect()
     weight_format = FORMATS[dtype]
     weights = _RandomWeights(spec, device=watch.device, dtype=weight_format.dtype)
@@ -76,7 +76,7 @@ def forward_record(
 
     def forward() -> None:
         decoder.forward([1] * _ROWS, range(context, context + _ROWS), ancestors, cache)
-        cache.tree_length = 0  # as cache.keep would do, but without its kernel, which is no part of a forward
+        cache.tree_length = 0  # as cache.keep does, but without its kernel, which does not belong to a forward
 
     peak = copy_record(watch)["bytes_per_s"]
     timing = watch.eager(forward)

@@ -1,8 +1,8 @@
-"""A shard's GEMM whose tiles go straight to all ranks, and the all-reduce, residual and RMSNorm that await them.
+"""A shard's GEMM that pushes its tiles to all ranks, and the all-reduce, residual and RMSNorm that wait for them.
 
-R rows, K columns of this rank's shard, N = H hidden size. The GEMM's programs push and are gone: none of them waits for
-another rank, so that its grid may be larger than what runs at once. Waiting is left to the few programs of the second
-kernel, which is `all_reduce` without its first half.
+R rows, K columns of this rank's shard, N = H hidden size. The GEMM's programs push and end; none waits for another
+rank, so its grid may be larger than the number of programs that run at once. Only the few programs of the second
+kernel wait, which is `all_reduce` without its first half.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def gemm_all_reduce_reference(
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where the programs that share a tile leave their parts, and count. One may serve all calls of a stream."""
+    """Buffers for the parts and counters of programs that share a tile. One suffices for all calls of a stream."""
 
     parts: Tensor  # fp32
     counters: Tensor  # int32 per tile; 0 between kernels
 
     @classmethod
     def make(cls, *, hidden: int, device: torch.device) -> Workspace:
-        """For every x and weight of a hidden size."""
+        """Workspace for every x and weight of a hidden size."""
         num_tiles = triton.cdiv(hidden, BLOCK_N)
         parts = torch.empty(num_tiles * _max_splits(hidden) * MAX_ROWS * BLOCK_N, device=device)
         return cls(parts, torch.zeros(num_tiles, dtype=torch.int32, device=device))
@@ -178,7 +178,7 @@ def gemm_all_reduce(
     check_together(peers=exchange.peers.table, **tensors, parts=workspace.parts, counters=workspace.counters)
     if workspace.counters.numel() < triton.cdiv(exchange.hidden, BLOCK_N):
         raise ValueError(f"workspace is for {workspace.counters.numel()} tiles; H is {exchange.hidden}: another's")
-    # All that may be wrong is said before a row leaves: ranks that do not push the same wait for each other.
+    # All checks come before the first push: ranks that do not push the same would wait for each other forever.
     out = check_arguments(None, residual_RH, norm_H, exchange, num_rows=num_rows, out=out)
     if num_rows:
         _launch(x_RK, weight_NK, exchange, workspace, pdl=pdl)

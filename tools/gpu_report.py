@@ -2,7 +2,7 @@
 
     python -m tools.gpu_report FOLDER --run 2
 
-Uses the standard library only, so that it works where a step failed because a package is missing.
+Uses the standard library only, so that it works even if a step failed because a package is missing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SKIPPED = 77  # the exit code of a step that does not apply here
 _OUTCOMES = {0: "done", SKIPPED: "skipped", 124: "ran out of time", 137: "ran out of time"}
 _STEP_NUMBERS = ("limit_s", "seconds", "exit_code", "new_cache_entries")  # columns of steps.tsv after the name
 _TEST_OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
-_MOST_FAILURES = 20  # failed tests that a step names
-_MOST_KERNELS = 12  # kernels of a forward that the summary names
+_MOST_FAILURES = 20  # failed tests listed per step
+_MOST_KERNELS = 12  # kernels of a forward listed in the summary
 
 Record = Mapping[str, Any]
 Criterion = dict[str, Any]
@@ -77,7 +77,7 @@ def conclude(records: Sequence[Record], report: Record | None) -> list[Criterion
 
 
 def gather(folder: Path, *, run: int, dry_run: bool) -> dict[str, Any]:
-    """Collect what steps left in a folder, finished or not, into one document.
+    """Collect the results of the steps in a folder, finished or not, into one document.
 
     `records.jsonl` has one record per line; a line that is cut off is left out. `steps.tsv` has one step per line, and
     `NAME.log` is what the step printed.
@@ -103,7 +103,7 @@ def summary(document: Record) -> str:
     environment = document["environment"] or {"device": "unknown device", "commit": "unknown"}
     head = f"Run {document['run']} on {environment['device']}, {document['created_utc']}, at {environment['commit']}"
     if document["dry_run"]:
-        head += "\nA dry run: its times, and what follows from them, say nothing."
+        head += "\nA dry run: its times, and all conclusions from them, are meaningless."
     steps = [
         (step["name"], f"{step['seconds']} s of {step['limit_s']}", _outcome(step["exit_code"]), _details(step))
         for step in document["steps"]
@@ -171,7 +171,7 @@ def _steps(folder: Path) -> Iterable[dict[str, Any]]:
 
 
 def _test_outcomes(log: Path) -> tuple[Counter[str], list[str]]:
-    """Outcomes in a log of pytest -v, which prints each at once: those before a time-out are known."""
+    """Outcomes in a log of pytest -v, which prints each at once, so that those before a time-out are known."""
     counts: Counter[str] = Counter()
     failures: list[str] = []
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ():
@@ -193,7 +193,7 @@ def _details(step: Record) -> str:
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    """A record as cells: what was measured, its time, then all other figures."""
+    """Cells of a record: the measurement's name, its time, then all other figures."""
     said = [str(record[name]) for name in ("kind", "shape", "way", "policy", "dtype", "products") if name in record]
     if "pdl" in record:
         said.append("pdl" if record["pdl"] else "no pdl")

@@ -19,7 +19,7 @@ from typing import Any
 
 __all__ = ["STEPS", "main"]
 
-# Everything that any step of a run imports, those that are programs of their own included.
+# Everything that any step of a run imports, including steps that are separate programs.
 _PACKAGES = (
     *("torch", "triton", "numpy", "scipy", "pydantic", "zmq", "simpy", "typer", "rich", "joblib", "safetensors"),
     *("tokenizers", "transformers", "pytest", "xdist", "hypothesis"),
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _packages(options: argparse.Namespace) -> Iterator[Record]:
     """Record the machine, then import everything that later steps need.
 
-    ImportError naming all that cannot be imported, since the next machine is as bare.
+    ImportError naming everything that cannot be imported at once, since the next machine will lack it, too.
     """
     from tools.environment import environment_record
 

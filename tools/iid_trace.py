@@ -24,9 +24,9 @@ def synthesise_trace(
         Probability that the target's token is the draft's first candidate, second, ...; descending, at most 1 in all.
         The draft knows them: a candidate's log-prob is that of its rank. One entry is a chain of that acceptance.
     prompt_lengths : sequence of int
-        A prompt each.
+        One prompt for each length.
     num_tokens : int
-        Output tokens of each.
+        Output tokens per prompt.
     seed : int
     """
     shares = [*rank_acceptance, 1.0 - sum(rank_acceptance)]
@@ -39,7 +39,7 @@ def synthesise_trace(
     prompts = []
     for number, prompt_length in enumerate(prompt_lengths):
         ranks = np.searchsorted(np.cumsum(shares[:-1]), rng.random(num_tokens), side="right").astype(np.int32)
-        # Candidates are consecutive ids; the one behind them is what the draft never says.
+        # Candidates are consecutive ids; the id after them is one that the draft never proposes.
         first = rng.integers(1, 30_000, num_tokens).astype(np.int32)
         prompts.append(
             TracedPrompt(

@@ -1,9 +1,9 @@
-"""Moving Triton's cache of compiled kernels: packed on one machine, unpacked on another.
+"""Transfer of Triton's cache of compiled kernels: packed on one machine, unpacked on another.
 
     python -m tools.kernel_cache pack FOLDER ARCHIVE
     python -m tools.kernel_cache unpack FOLDER ARCHIVE
 
-Its keys are contents, but each entry lists its files by their absolute paths, so Triton would not find a mere copy.
+The cache is keyed by contents, but each entry lists its files by absolute paths, so a plain copy would not work.
 Uses the standard library only, since it runs before packages are installed.
 """
 
@@ -20,11 +20,11 @@ from pathlib import Path
 __all__ = ["main", "pack", "unpack"]
 
 _GROUP = "__grp__*.json"  # an entry's list of files
-_NEEDED = (".cubin", ".json")  # what a launch reads; other files are stages of compiling
+_NEEDED = (".cubin", ".json")  # files that a launch reads; the others are stages of compilation
 
 
 def pack(folder: Path, archive: Path) -> int:
-    """Write the entries of a cache, without what only compiling needs; return the number of kernels."""
+    """Write the entries of a cache, without the files of compilation; return the number of kernels."""
     kernels = 0
     with tarfile.open(archive, "w:gz") as packed:
         for path in sorted(folder.rglob("*")):
@@ -35,7 +35,7 @@ def pack(folder: Path, archive: Path) -> int:
 
 
 def unpack(folder: Path, archive: Path) -> int:
-    """Add the entries to a cache, with the paths that they have there; return the number of kernels in the cache."""
+    """Add the entries to a cache, with their new paths; return the number of kernels in the cache."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         fresh = Path(place)
         with tarfile.open(archive) as packed:

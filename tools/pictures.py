@@ -1,6 +1,6 @@
-"""Draws a few simulated rounds of every policy. `python -m tools.pictures docs/policies`
+"""Figures of a few simulated rounds of every policy. `python -m tools.pictures docs/policies`
 
-Latencies and acceptance are the recorded ones of the demo; shapes are the planner's best on that machine.
+Latencies and acceptance are those recorded for the demo; shapes are the planner's best on that machine.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def draw(directory: Path) -> None:
         if candidate := plan.candidates.get(name):
             policy, title = candidate.build(), candidate.describe()
             degrees = {role: len(devices) for role, devices in candidate.groups.items()}
-        else:  # one core each, more than were recorded
+        else:  # one core for each group, more than were recorded
             policy, title = cls(), f"{name} {cls().target_groups}+1"
             degrees = {Role.TARGET: policy.target_groups, Role.DRAFT: 1}
         (timeline,) = simulate(policy, degrees=degrees, profile=profile, trace=trace, prompt_indices=[PROMPT_INDEX])

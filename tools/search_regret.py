@@ -1,9 +1,9 @@
-"""What the quick search gives up against the full one: `python -m tools.search_regret CASE ... --seeds 1 2`.
+"""Regret of the quick search compared with the full one: `python -m tools.search_regret CASE ... --seeds 1 2`.
 
 A case is a folder of recorded profile and trace, searched on every second prompt and judged on the others, or devices
-as `h100-sxm:2:bf16` for llama-3-70b with llama-3.2-1b, judged on freshly synthesised prompts. What the searches choose
-is simulated on these prompts under a seed that no search used, the same for all of it. Regret is the share of speed by
-which a choice lies behind the best choice of any search of its case: of the plan's choice, and of every policy's best.
+such as `h100-sxm:2:bf16` for llama-3-70b with llama-3.2-1b, judged on freshly synthesised prompts. All choices are
+simulated on these prompts under one seed that no search used. Regret is the share of speed by which a choice is slower
+than the best choice of any search of its case; it is given for the plan's choice and for every policy's best.
 """
 
 import argparse
@@ -34,7 +34,7 @@ PAIR = ("llama-3-70b", "llama-3.2-1b")
 
 
 class Case(NamedTuple):
-    """What a search is given, and the prompts that its choices are judged on."""
+    """Inputs of a search, and the prompts that its choices are judged on."""
 
     profile: Profile
     trace: AcceptanceTrace
@@ -76,7 +76,7 @@ class Case(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search chose: None for the whole plan, and by policy; tokens/s as judged."""
+    """Choices of a search with their judged tokens/s, by policy; None is the whole plan's choice."""
 
     search: Search
     seed: int
@@ -87,7 +87,7 @@ class Found(NamedTuple):
 
 
 def found(case: Case, seeds: Sequence[int], *, jobs: int) -> Iterator[Found]:
-    """Of both searches under every seed."""
+    """Results of both searches under every seed."""
     simulator = Simulator(case.profile, case.judged, errors=forward_errors(case.profile))
     known: dict[str, float] = {}
 
@@ -110,7 +110,7 @@ def found(case: Case, seeds: Sequence[int], *, jobs: int) -> Iterator[Found]:
 
 
 def regrets(every: Sequence[Found]) -> Mapping[Search, Mapping[str | None, list[float]]]:
-    """By search and policy (None: the plan's choice), for each seed: share of speed behind the best that was found."""
+    """Regrets by search and policy (None: the plan's choice), one for each seed."""
     best: dict[str | None, float] = defaultdict(float)
     for one in every:
         for name, speed in one.speeds.items():
@@ -123,13 +123,15 @@ def regrets(every: Sequence[Found]) -> Mapping[Search, Mapping[str | None, list[
 
 
 def main() -> None:
-    """A line for each search, and for each case what both give up."""
+    """Print a line for each search, and the regrets of both for each case."""
     parser = argparse.ArgumentParser(prog="python -m tools.search_regret", description=__doc__)
     parser.add_argument("cases", nargs="+", metavar="CASE")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--prompts", type=int, default=32, help="of a recorded trace: to search on, and to judge on")
+    parser.add_argument(
+        "--prompts", type=int, default=32, help="prompts of a recorded trace, to search and to judge on"
+    )
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="where to add every search's figures, a line each")
+    parser.add_argument("--json", type=Path, help="file that a line for each search is appended to")
     options = parser.parse_args()
     for name in options.cases:
         every = []

@@ -1,8 +1,8 @@
 """Train a second pair to check predictions on: `python -m tools.second_pair --work DIR`. It is not shipped.
 
-The bundled pair is of one family, one domain and a strong draft. This one differs in all three: Qwen3 layers (a norm on
-queries and keys), English reference prose (docstrings of installed packages) with a tokenizer of its own, and a draft
-whose first choice is right about 63 % of the time. Training is that of `swiftspec.demo.train`: seeded and resumable.
+This one differs from the bundled pair in family, domain and draft: Qwen3 layers (a norm on queries and keys), English
+reference prose (docstrings of installed packages) with its own tokenizer, and a draft (the bundled one is strong) whose
+first choice is right about 63 % of the time. Training is that of `swiftspec.demo.train`: seeded and resumable.
 DIR then holds `target/`, `draft/` and `prompts/{trace,validate}.jsonl`; the prompts are not part of the training text.
 """
 
@@ -22,8 +22,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from swiftspec.demo import train
 
 PACKAGES = ("matplotlib", "networkx", "numpy", "scipy", "sympy", "torch")
-LEAST_CHARACTERS = 300  # of a docstring that is prose and not a remark
-HELD_OUT = 40  # one docstring in so many, by its checksum
+LEAST_CHARACTERS = 300  # of a docstring that is prose rather than a remark
+HELD_OUT = 40  # one docstring in 40 is held out, by its checksum
 PROMPT_CHARACTERS = 320
 NUM_PROMPTS = {"trace": 64, "validate": 24}
 VOCAB_SIZE = 2048
@@ -31,7 +31,7 @@ VOCAB_SIZE = 2048
 TARGET = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 6, "num_attention_heads": 4}
 DRAFT = {"hidden_size": 112, "intermediate_size": 288, "num_hidden_layers": 1, "num_attention_heads": 4}
 TARGET_STEPS = 200
-DRAFT_STEPS = 120  # more of them, and the draft is right more often than 63 % of the time
+DRAFT_STEPS = 120  # with more steps the draft would be right more than 63 % of the time
 CONTINUATION_BATCHES = 4
 
 
@@ -77,7 +77,7 @@ def corpus(work: Path) -> tuple[list[str], list[str]]:
 
 
 def write_prompts(texts: Sequence[str], directory: Path) -> None:
-    """Beginnings of held-out docstrings, cut behind a word: what is traced is not what is validated."""
+    """Write beginnings of held-out docstrings, cut after a word; no prompt is both traced and validated."""
     directory.mkdir(exist_ok=True)
     longer = [text for text in texts if len(text) > 2 * PROMPT_CHARACTERS]
     total = sum(NUM_PROMPTS.values())
@@ -109,7 +109,9 @@ def new_model(shape: dict[str, int]) -> Qwen3ForCausalLM:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="checkpoints and the pair; give the same to resume")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder of checkpoints and the pair; give the same one to resume"
+    )
     parser.add_argument("--target-steps", type=int, default=TARGET_STEPS)
     parser.add_argument("--draft-steps", type=int, default=DRAFT_STEPS)
     args = parser.parse_args()

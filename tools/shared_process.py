@@ -1,6 +1,6 @@
-"""Executor whose roles are threads of one process, each with its own stream of the GPU that they share.
+"""Executor whose roles are threads of one process, each with its own stream of the shared GPU.
 
-Two processes take turns on a GPU; two streams of one process run beside each other. No plan places roles so.
+Two processes take turns on a GPU; two streams of one process run concurrently. No plan places roles in this way.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NUM_ROLES = 2
 
 
 class ThreadExecutor(LocalExecutor):
-    """This machine, with one process for every two workers that are started."""
+    """Executor on this machine, with one process for every two workers."""
 
     def __init__(self, folder: Path, fork_server: ForkServer) -> None:
         super().__init__(folder, fork_server)
-        self._free: list[tuple[_Process, PipeEnd]] = []  # threads of a started process that have no role yet
+        self._free: list[tuple[_Process, PipeEnd]] = []  # threads of a started process without a role yet
 
     def start(self, setup: Setup) -> Worker:
         if not self._free:
@@ -48,7 +48,7 @@ class ThreadExecutor(LocalExecutor):
 
 @contextmanager
 def own_stream(device: str) -> Iterator[None]:
-    """Launch what this thread launches meanwhile on a stream that no other thread uses; nothing happens on a CPU.
+    """Inside the context, launch this thread's kernels on a stream of its own; no effect on a CPU.
 
     device: `cpu` or `cuda:N`. Streams share its multiprocessors: torch makes each green context out of the whole
     device, so that those of two threads would overlap.
@@ -61,7 +61,7 @@ def own_stream(device: str) -> Iterator[None]:
 
 
 def _serve(connections: Sequence[Connection], device: str) -> None:
-    """Be the process: a thread for each connection. It ends when the launcher hangs up on one of them."""
+    """Main function of the process: a thread for each connection. It ends when the launcher closes one of them."""
     torch.set_num_interop_threads(1)
     loading = Lock()  # kernels are compiled once, and memory peaks one by one
 

@@ -1,6 +1,6 @@
 """Draft and target on one GPU: as two processes, and as two streams of one.
 
-What they say is compared, what they take is recorded. On a CPU, two cores stand for the GPU: a dry run.
+Their outputs are compared, their times recorded. On a CPU, two cores take the GPU's place, as a dry run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def sharing_records(device: Device, *, target: ModelRef, draft: ModelRef, max_ne
     device : "cpu" or "cuda"
     target, draft : ModelRef
     max_new_tokens : int
-        Of each of a few random prompts.
+        Output tokens for each of a few random prompts.
     """
     both = {Role.TARGET: (0,), Role.DRAFT: (0,) if device == "cuda" else (1,)}
     ways: dict[str, OpenSite] = {"two processes": LocalExecutor, "two streams": ThreadExecutor}
@@ -78,7 +78,7 @@ class _Measurement:
         groups: Mapping[Role, tuple[int, ...]],
         policies: tuple[Policy, ...],
     ) -> list[tuple[Outputs, float, float]]:
-        """Of each policy: outputs, tokens/s and seconds of the median round. The first prompt runs once before."""
+        """Outputs, tokens/s and seconds of the median round of each policy. The first prompt also warms up."""
         with ExitStack() as stack:
             folder = stack.enter_context(run_folder())
             engine = stack.enter_context(

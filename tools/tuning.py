@@ -1,8 +1,8 @@
-"""Tuning: measures the fastest tiling of each product of few rows, for the tables of `kernels.tables`.
+"""Tuning: finds the fastest tiling of each product of few rows, for the tables of `kernels.tables`.
 
 Each timing is of a CUDA graph that multiplies by copies of the weight in turn. Together the copies exceed the L2
-several times, so that weights come from memory, as they do in a model. Kernels and their rival are both timed without
-programmatic dependent launch, which would make the kernels faster still.
+several times, so that weights come from memory, as in a model. Kernels and their rival (cuBLAS) are both timed without
+programmatic dependent launch, which would make the kernels even faster.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "weight_of",
 ]
 
-MIN_GAIN = 0.05  # a smaller gain is within the noise of a timing, and no reason to leave cuBLAS
+MIN_GAIN = 0.05  # a smaller gain is within the noise of a timing, and no reason to replace cuBLAS
 ROWS = (8, 1, 16, 64, 4, 32, 2)  # the most important first, since tuning may run out of time
 BITS = {"bf16": 16, "fp8": 8, "int4": 4}
 _TOLERANCE = 1e-2  # share of the largest output: a few units in the last place of bf16
@@ -148,7 +148,7 @@ def _choose(m: int, product: Product, trials: Sequence[Trial], min_gain: float) 
 
 
 def save_table(choices: Iterable[Choice], path: Path) -> None:
-    """Write a table whole or not at all: every product on this GPU would fail on half a table."""
+    """Write a table completely or not at all: every product on this GPU would fail on half a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_output(path, dump_table(choices).encode())
 
