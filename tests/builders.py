@@ -1,4 +1,4 @@
-"""Profiles for tests: latencies that can be added up in the head, or that look like a machine's."""
+"""Profiles for tests: latencies that are easy to add up, or that look like a machine's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ def constant_profile(
     host_s: Mapping[Phase, float] | None = None,
     degrees: Sequence[int] = (1, 2),
 ) -> Profile:
-    """Every forward of a phase takes the same time; beside a busy peer, `busy_factor` as long."""
+    """Every forward of a phase takes the same time; with a busy peer, `busy_factor` times as long."""
     shares = {Phase.EXIT: exit_share, Phase.FINISH: 1 - exit_share}
 
     def steps() -> Iterator[StepPoint]:
@@ -91,7 +91,7 @@ def machine_profile(*, cost_ratio: float = 12.0, num_devices: int = 2, noise: fl
 
 
 def divided_profile(*, factor: float, num_devices: int = 2, ranks: int = 2) -> Profile:
-    """A machine's, with groups that ranks divide where they can, whose forwards take so many times as long."""
+    """A machine's profile, with groups divided by ranks if possible, whose forwards are longer by a factor."""
     whole = machine_profile(num_devices=num_devices)
     divided = [
         step.model_copy(update={"ranks": ranks, "quantiles_s": tuple(factor * value for value in step.quantiles_s)})

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where only tests marked `alone` are to run, files without one are not even imported: that takes a while."""
+    """If only tests marked `alone` are to run, skip files without any, since importing them takes a while."""
     is_file = collection_path.suffix == ".py" and config.getoption("markexpr") == ALONE
     return True if is_file and not has_alone(collection_path) else None
 

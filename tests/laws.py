@@ -15,7 +15,7 @@ POWER = 0.99
 
 
 def joint_law(shares_after: Callable[[Tokens], Iterable[float]], prompt: Tokens, length: int) -> Law:
-    """Probability of every text of so many tokens after the prompt; `shares_after` a path is of its next token."""
+    """Probability of every text of a number of tokens after the prompt; `shares_after` a path is of its next token."""
     law: Law = {(): 1.0}
     for _ in range(length):
         law = {

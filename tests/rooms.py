@@ -1,4 +1,4 @@
-"""The rooms of the package, and which may know which: `test_architecture` holds the code to this table."""
+"""The rooms of the package, and which may import which: `test_architecture` checks the code against this table."""
 
 from collections.abc import Mapping
 

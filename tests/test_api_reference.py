@@ -66,7 +66,7 @@ def test_the_reference_needs_nothing_from_elsewhere(reference: Path) -> None:
 
 
 def parameters(thing: Any) -> list[str]:
-    """What a caller gives, or, of a document, what it holds."""
+    """Parameters of a callable, or fields of a document."""
     if inspect.isclass(thing) and issubclass(thing, BaseModel):
         own = set(thing.model_fields) - (set(Document.model_fields) if issubclass(thing, Document) else set())
         return sorted(own)
@@ -133,7 +133,7 @@ def beginning(prompt: TracedPrompt) -> TracedPrompt:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the examples run: with the bundled pair's plan on a few prompts, and a quick profiler."""
+    """Folder in which the examples run: with the bundled pair's plan on a few prompts, and a quick profiler."""
     path = tmp_path_factory.mktemp("examples")
     planned = swiftspec.Planned.load(RECORDED / "plan.json")
     few = replace(planned.trace, prompts=tuple(beginning(prompt) for prompt in planned.trace.prompts[:3]))

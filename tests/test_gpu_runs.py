@@ -1,4 +1,4 @@
-"""The runs on a GPU, dry: every step for real on a CPU, kernels in the interpreter, and what comes home from them."""
+"""The runs on a GPU, dry: every step for real on a CPU, kernels in the interpreter, and the files that they return."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Notebooks say what their code says: cells run in order, and print what is stored with them.
+"""Notebooks are up to date: cells run in order, and print what is stored with them.
 
 After a change of figures: run them again, as notebooks/README.md says.
 """

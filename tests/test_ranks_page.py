@@ -1,4 +1,4 @@
-"""docs/ranks.md says what was recorded."""
+"""docs/ranks.md agrees with the recorded profile."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ ROWS = (1, 8)
 
 
 def table(name: str) -> list[list[str]]:
-    """Cells of the page's table behind a mark."""
+    """Cells of the page's table after a mark."""
     _, _, after = PAGE.partition(f"<!-- {name} -->")
     return [line.strip("| ").split(" | ") for line in after.partition("<!--")[0].strip().splitlines()[2:]]
 
@@ -32,7 +32,7 @@ def error(relative: float) -> str:
 
 
 def forward_rows(profile: Profile) -> list[list[str]]:
-    """Forwards of two ranks, composed and measured whole, beside those of a process with two threads."""
+    """Forwards of two ranks, composed and measured whole, with those of a process with two threads."""
     rows = []
     for step, check in checked_steps(profile):
         if step.phase in (Phase.VERIFY, Phase.EXPAND) and step.context == CONTEXT and step.rows in ROWS:

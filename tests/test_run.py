@@ -1,4 +1,4 @@
-"""`make test` itself: what it says of costs, and the order in which it begins."""
+"""`make test` itself: its report of costs, and the order in which tests start."""
 
 import os
 import subprocess

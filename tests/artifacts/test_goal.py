@@ -1,4 +1,4 @@
-"""What a plan may be asked for."""
+"""Goals of a plan."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is backtested is what plans."""
+"""The backtest composes forwards exactly as plans do."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Simulated rounds per second: what the planner's patience buys."""
+"""Simulated rounds per second, which determine the planner's time."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture

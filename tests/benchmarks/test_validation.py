@@ -1,4 +1,4 @@
-"""The bundled pair's plan, which `make bench` has just made, holds: predicted beside measured, policy by policy.
+"""The bundled pair's plan, which `make bench` has just made, holds: predicted against measured, policy by policy.
 
 The bounds are for a quiet machine. A prediction is judged as it would have been with the forwards and the texts of the
 measurement: what the machine and the choice of prompts changed since is not the simulator's error.

@@ -18,7 +18,7 @@ TEXTS = ("def add(a, b):\n", "import os\n", "class Tree:\n    def __init__(self"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What the verbs before `run` leave in a folder."""
+    """Files that the verbs before `run` leave in a folder."""
 
     folder: Path
     target: Path

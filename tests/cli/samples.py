@@ -1,4 +1,4 @@
-"""Documents and timelines with figures that can be checked in the head."""
+"""Documents and timelines with figures that are easy to check."""
 
 from pathlib import Path
 

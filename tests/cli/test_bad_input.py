@@ -1,4 +1,4 @@
-"""Every mistake of the user's: one sentence that names it, exit code 2, no file, no process left behind."""
+"""Mistakes of the user: one sentence that names each, exit code 2, no file, no process left behind."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def prompt_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def plan_file(models: Models, tmp_path: Path) -> Path:
-    """A plan for the pair, with a profile and a trace beside it."""
+    """A plan for the pair, next to its profile and trace."""
     target, draft = references(models)
     machine_profile().model_copy(update={"device": "cpu", "target": target, "draft": draft}).save(
         tmp_path / "profile.json"

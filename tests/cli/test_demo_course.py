@@ -1,4 +1,4 @@
-"""How a demo keeps to its budget when stages take longer than expected, on a clock of its own."""
+"""A demo's budget when stages take longer than expected, on a fake clock."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a user sees when a machine fails in the middle of `run`: real processes, memory and disks."""
+"""Output for the user when a machine fails in the middle of `run`: real processes, memory and disks."""
 
 import json
 import os

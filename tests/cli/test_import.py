@@ -1,4 +1,4 @@
-"""`swiftspec import`: op tables from files of others."""
+"""`swiftspec import`: op tables from other people's files."""
 
 import json
 from collections.abc import Callable

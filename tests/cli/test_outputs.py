@@ -1,4 +1,4 @@
-"""Where outputs go: stdout, pipes, devices; never over an input; and what is said where nothing can be written."""
+"""Destinations of outputs: stdout, pipes, devices, never over an input; and errors if nothing can be written."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`plan --device` for models of which there is nothing but a config.json."""
+"""`plan --device` for models given only by a config.json."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""`plan --device`: for machines that are not at hand, by registry, op tables and synthesised acceptance."""
+"""`plan --device`: for hardware that is not local, by known names, op tables and synthesised acceptance."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def _little_text() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a plan and its files are; whoever changes them makes a copy first."""
+    """Folder of a plan and its files; tests that change them make a copy first."""
     made = tmp_path_factory.mktemp("elsewhere")
     files = ["--out", str(made / "plan.json"), "--report", str(made / "plan.html"), "--json", str(made / "result.json")]
     assert main(["plan", *PAIR, *ON_TWO, "--quant", "int4", "--context", "96", *files]) == 0

@@ -1,4 +1,4 @@
-"""`swiftspec profile`: single operations beside the forwards, and what becomes of noise."""
+"""`swiftspec profile`: single operations in addition to forwards, and noisy measurements."""
 
 from collections.abc import Callable
 from functools import partial

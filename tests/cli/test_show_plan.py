@@ -1,4 +1,4 @@
-"""What `plan` prints of plans for machines that are not at hand."""
+"""Printed lines of plans for hardware that is not local."""
 
 import io
 import re

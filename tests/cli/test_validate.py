@@ -1,4 +1,4 @@
-"""What `swiftspec validate` says of a report; that it makes one is tests/cli/test_pipeline.py's."""
+"""Printed lines of `swiftspec validate` about a report; tests/cli/test_pipeline.py tests that it makes one."""
 
 import pytest
 

@@ -10,7 +10,7 @@ END = "<|end|>"
 
 
 def write_byte_tokenizer(directory: Path, *, merges: Iterable[tuple[str, str]] = ()) -> Path:
-    """Every byte is a token, from 1 on; id 0 is the special end token; merges add tokens behind."""
+    """Every byte is a token, from 1 on; id 0 is the special end token; merges add tokens after these."""
     return _write(directory, sorted(pre_tokenizers.ByteLevel.alphabet()), list(merges))
 
 

@@ -1,4 +1,4 @@
-"""Op tables from an installed package: its parquet files, here in the hands of a stand-in for pyarrow."""
+"""Op tables from an installed package: its parquet files, read here by a fake pyarrow."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +56,7 @@ class _Schema(NamedTuple):
 
 
 class _Parquet:
-    """What is used of pyarrow.parquet."""
+    """The part of pyarrow.parquet that is used."""
 
     def _rows(self, path: Path) -> list[dict[str, Any]]:
         return TABLES["/".join(path.with_suffix("").parts[-4:])]

@@ -1,4 +1,4 @@
-"""The constants of composition: refitted, they are what the file says."""
+"""The constants of composition: refitting gives those of the file."""
 
 import pytest
 

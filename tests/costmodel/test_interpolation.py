@@ -1,4 +1,4 @@
-"""How far interpolation is off: what the shipped tables hold, predicted from the rest of them."""
+"""Error of interpolation: entries of the shipped tables, predicted from the other entries."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a demo does on made-up machines."""
+"""Choices of a demo on made-up machines."""
 
 import pytest
 

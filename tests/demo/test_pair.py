@@ -117,7 +117,7 @@ def output(engines: Engines, policy: Policy, number: int) -> tuple[int, ...]:
 
 @pytest.fixture(scope="module")
 def undisturbed(engines: Engines) -> list[tuple[int, ...]]:
-    """What the target says to every prompt by itself."""
+    """The target's own output for every prompt."""
     return [output(engines, Autoregressive(), number) for number in range(len(UNSEEN))]
 
 

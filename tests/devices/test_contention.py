@@ -1,4 +1,4 @@
-"""Contention, of `/proc` as it would be and of real neighbours."""
+"""Contention, from a made-up `/proc` and by real other processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Faults of `swiftspec run`: text, exit code, files, and what is left behind. See `campaign`."""
+"""Faults of `swiftspec run`: text, exit code, files, and leftovers. See `campaign`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDS_WITHIN_S = 120.0  # a whole run on a busy machine; what a fault ends has t
 
 
 class _Fault(NamedTuple):
-    """What is done, the exit code that follows, and whether it ends the run."""
+    """Action, resulting exit code, and whether it ends the run."""
 
     act: Callable[[], object]
     code: int = 0

@@ -173,7 +173,7 @@ class RunningEngine:
         return ending, wrong, losses, gap_s
 
     def _close(self, *, is_whole: bool = True) -> list[str]:
-        """End the engine; what it left behind."""
+        """End the engine, and return what it left behind."""
         if self._engine is None:
             return []
         wrong = []

@@ -1,4 +1,4 @@
-"""What one fault came to, and the faults themselves: signals, files and frames. See `campaign`."""
+"""Outcome of one fault, and the faults themselves: signals, files and frames. See `campaign`."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Record:
 
 
 class World(Protocol):
-    """Where faults happen."""
+    """A system in which faults happen."""
 
     def __init__(self, directory: Path, scratch: Path, rng: random.Random) -> None: ...
 
     def suffer(self) -> Record:
-        """One fault, drawn by chance."""
+        """Inject one random fault."""
 
     def close(self) -> list[Record]:
-        """What is found out only at the end."""
+        """Findings that are known only at the end."""
 
 
 class Injector:

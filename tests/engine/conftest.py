@@ -97,6 +97,6 @@ def slow_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, Model
 
 @pytest.fixture(scope="session")
 def undisturbed(slow_pair: tuple[ModelRef, ModelRef]) -> tuple[int, ...]:
-    """What the target of the slow pair says to the request of `victims`, whatever befalls the draft."""
+    """The slow pair's output for the request of `victims`, whatever happens to the draft."""
     with start_engine(slow_pair, Layout.COLOCATED) as engine:
         return generate(engine, Autoregressive()).tokens

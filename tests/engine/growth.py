@@ -33,7 +33,7 @@ _EVERY = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """What the processes held in the end, against what they held when they were warm.
+    """Resources that the processes hold at the end, compared with those when they were warm.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where commands run as on a machine with one core; `namespace` is empty on loopback."""
+    """A host that runs commands as on a machine with one core; `namespace` is empty on loopback."""
 
     address: str
     core: int

@@ -1,4 +1,4 @@
-"""What the system says of processes."""
+"""The operating system's view of processes."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Takes the messages between a target and its draft into its own hands: loses, delays and invents some."""
+"""Proxy between a target and its draft that loses, delays and invents messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of a TP group as real processes, told what to run. Each imports this module, and so it imports nothing slow."""
+"""Ranks of a TP group as real processes that run given jobs. Each imports this module, so it imports nothing slow."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Ranks:
         return [process.submit(_with_tp_group, job, arguments) for process in self._processes]
 
     def run(self, job: Job, *arguments: Any) -> list[Any]:
-        """What `job(tp_group, *arguments)` answers on every rank."""
+        """Answers of `job(tp_group, *arguments)` on all ranks."""
         return [future.result(timeout=DEADLINE_S) for future in self.start(job, *arguments)]
 
 
@@ -102,7 +102,7 @@ Script = Callable[[Mapping[Role, Model]], list[torch.Tensor]]
 
 
 def led(tp_group: TPGroup, kind: str, directories: Mapping[Role, Path], script: Script) -> Any:
-    """What a script says with models whose shards are on all ranks; only the leader runs it."""
+    """Answer of a script with models whose shards are on all ranks; only the leader runs it."""
     models: dict[Role, Model] = {}
     for role, directory in directories.items():
         decoder = decoder_of(kind, directory, tp_group)

@@ -46,7 +46,7 @@ _READY_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Soaked:
-    """What came of it.
+    """Outcome of a soak test.
 
     Parameters
     ----------

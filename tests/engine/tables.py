@@ -24,7 +24,7 @@ class TableModel:
         self.tree: list[tuple[int, ...]] = []
 
     def after(self, path: tuple[int, ...]) -> Tensor:
-        """Logits behind at least two tokens."""
+        """Logits after at least two tokens."""
         return self.table[path[-2], path[-1]]
 
     def prefill(self, tokens: tuple[int, ...]) -> Tensor:

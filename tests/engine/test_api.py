@@ -116,7 +116,7 @@ def test_a_request_that_is_left_makes_way_for_the_next(engine: swiftspec.Engine,
 def collected(
     chunks: Generator[Chunk, None, Generation], seen: list[Chunk], *, after_each: Callable[[], object] = lambda: None
 ) -> Generation:
-    """What the generator returns."""
+    """Return value of the generator."""
     while True:
         try:
             seen.append(next(chunks))

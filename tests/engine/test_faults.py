@@ -63,7 +63,7 @@ def test_a_draft_killed_in_the_middle_costs_one_patience_and_is_started_again(
 def test_a_draft_that_comes_back_in_the_middle_joins_in_within_a_second(
     engine: Launcher, undisturbed: tuple[int, ...]
 ) -> None:
-    """The target is frozen until the new draft is ready, lest it have finished by then."""
+    """The target is frozen until the new draft is ready; otherwise it might finish before."""
     target = pid_of(engine, Role.TARGET)
     thawed_s = []
 

@@ -62,7 +62,7 @@ def generate(engine: Launcher, policy: Policy, prompt: tuple[int, ...], sampler:
 
 @pytest.fixture(scope="session")
 def own(colocated: Launcher) -> Own:
-    """What the target says to a prompt by itself, decoded once."""
+    """The target's own output for a prompt, decoded once."""
 
     @cache
     def own(prompt: tuple[int, ...]) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ class FailingWorker:
 
 
 class FailingSite(LocalExecutor):
-    """Where such processes run."""
+    """Executor of such processes."""
 
     def __init__(self) -> None:
         pass

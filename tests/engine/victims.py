@@ -1,4 +1,4 @@
-"""Requests of an engine to which faults are done, and what the tests of faults ask of it."""
+"""Requests of an engine during which faults happen, and the checks of the tests of faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pid_of(engine: Launcher, role: Role, rank: int = 0) -> int:
 
 
 def once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
-    """Act when so many tokens have been committed."""
+    """Act once a given number of tokens has been committed."""
     pending = [act]
 
     def on_commit(num_tokens: int) -> None:

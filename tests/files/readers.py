@@ -44,7 +44,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
 
 
 class Outcome(NamedTuple):
-    """How a reader ended: `accepted`, `refused` in a sentence, or `broken`; and how many CPU seconds it took."""
+    """Outcome of a reader: `accepted`, `refused` in a sentence, or `broken`; and its CPU seconds."""
 
     kind: str
     text: str

@@ -206,7 +206,7 @@ def test_a_device_stays_one(device: Path, tmp_path: Path) -> None:
 
 
 def test_an_open_descriptor_is_written_to_and_not_what_lies_behind_it(tmp_path: Path) -> None:
-    """A file behind it keeps what was written before."""
+    """The file that the descriptor refers to keeps its earlier content."""
     with (tmp_path / "file").open("wb") as file:
         file.write(b"before ")
         file.flush()

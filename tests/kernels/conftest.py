@@ -19,6 +19,6 @@ def device() -> str:
 
 @pytest.fixture(scope="session")
 def compile_gate() -> Iterator[Callable[[str], list[Compiled]]]:
-    """What `gates/<name>.py` launches, compiled, all by one process."""
+    """Compiled launches of `gates/<name>.py`, all from one process."""
     with compiler() as process:
         yield lambda name: process.compiled(GATES / f"{name}.py")

@@ -32,7 +32,7 @@ class Compiler:
         self._errors = errors
 
     def compiled(self, script: Path) -> list[Compiled]:
-        """What a script launches, in order. A script that fails ends the process."""
+        """Launches of a script, in order. A script that fails ends the process."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{script}\n")

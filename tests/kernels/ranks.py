@@ -32,7 +32,7 @@ DEADLINE_S = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What all ranks do, epoch by epoch: all-reduce as many rows as `rows` says, products over `size_k` where given."""
+    """Work of all ranks by epoch: all-reduce of `rows` rows, with products over `size_k` if given."""
 
     world_size: int
     hidden: int
@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one rank has after every epoch: the answer and the residual."""
+    """Results of one rank after every epoch: the answer and the residual."""
 
     outs: list[Tensor]
     residuals: list[Tensor]

@@ -1,4 +1,4 @@
-"""What a compiled product must do to stream its weights: checked alike for each of them."""
+"""Requirements for a compiled product to stream its weights, checked in the same way for each."""
 
 from tools.compiling import MAX_SHARED_BYTES, Compiled
 

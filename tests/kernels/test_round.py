@@ -1,4 +1,4 @@
-"""The cache's kernels together: what a round leaves behind is what decoding token by token would have."""
+"""The cache's kernels together: a round leaves the same cache as decoding token by token."""
 
 from collections.abc import Sequence
 

@@ -36,7 +36,7 @@ def case(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """A random tree of `tree` older nodes and `rows` new ones behind a prefix; slots beyond hold not-a-number."""
+    """A random tree of `tree` older nodes and `rows` new ones after a prefix; slots beyond hold NaN."""
     generator = torch.Generator().manual_seed(1000 * rows + prefix + tree)
     end = prefix + tree + rows
     q_RHD = torch.randn(rows, heads, dim, generator=generator)

@@ -1,4 +1,4 @@
-"""Names as people write them."""
+"""Model names in the spellings that people use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A machine that is not at hand, by a formula: bytes over bandwidth, two all-reduces a layer, launches, a host."""
+"""A machine that is not local, by a formula: bytes over bandwidth, two all-reduces a layer, launches, a host."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ _ROLES = {
 def composed_profile(
     *, num_devices: int = 8, provenance: Provenance = Provenance.COMPOSED, context: int = 4096
 ) -> Profile:
-    """Of PAIR on so many of DEVICE, with the parts of every step."""
+    """Profile of PAIR on a number of devices, with the parts of every step."""
 
     def parts(role: Role, degree: int, rows: int, context: int, share: float) -> tuple[Part, ...]:
         spec = PAIR[role]

@@ -1,4 +1,4 @@
-"""How much plans lose where forwards are a little slower than predicted: `python -m tests.planner.robustness`.
+"""Loss of plans if forwards are a little slower than predicted: `python -m tests.planner.robustness`.
 
 Plans for pairs, devices, weight formats, numbers of devices and objectives drawn from a list; the choice of each is
 simulated again with all forwards, with the target's alone and with the draft's alone 0.97 and 1.03 times as long. These
@@ -55,7 +55,7 @@ OBJECTIVES = (Objective.TOKENS_PER_S, Objective.TPOT, Objective.TPOT_P95, Object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a plan is asked for."""
+    """Inputs of a plan."""
 
     target: str
     draft: str
@@ -135,7 +135,7 @@ def check(case: Case, *, jobs: int = 1) -> Checked:
 
 
 def _speed(profile: Profile, trace: AcceptanceTrace, chosen: Candidate, scale: float, roles: Sequence[Role]) -> float:
-    """Tokens/s on every prompt, the forwards of these roles so many times as long."""
+    """Tokens/s on every prompt, with the forwards of these roles longer by a factor."""
     latencies: Latencies = profile.latencies.changed(
         lambda table, grid: grid.scaled(scale) if table.role in roles else grid
     )
@@ -158,7 +158,7 @@ def _num_kept(checked: Sequence[Checked], whose: str) -> int:
 
 
 def main() -> int:
-    """Check so many plans, a line for each."""
+    """Check a number of plans, and print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m tests.planner.robustness", description=__doc__)
     parser.add_argument("--plans", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)

@@ -17,7 +17,7 @@ POLICY = "swiftspec"  # on three splits
 
 @cache
 def fastest_by_devices() -> dict[int, float]:
-    """Tokens/s of the best of all options that use exactly so many devices, each simulated on the whole trace."""
+    """Tokens/s of the best option that uses exactly this many devices, each simulated on the whole trace."""
     options, _ = feasible_options(PROFILE, TRACE, num_devices=NUM_DEVICES, memory=MEMORY)
     whole = Budget(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,))
     tried = [option for option in options if option.policy.name == POLICY]
@@ -34,7 +34,7 @@ def fastest_by_devices() -> dict[int, float]:
 
 @cache
 def found(devices: int, share: float) -> Plan:
-    """The plan for so much of the speed of the best on so many devices."""
+    """The plan for a share of the best speed on a number of devices."""
     goal = Goal(objective=Objective.DEVICES, min_tokens_per_s=share * fastest_by_devices()[devices])
     return plan(num_devices=NUM_DEVICES, policy=POLICY, goal=goal, changes=Changes())
 

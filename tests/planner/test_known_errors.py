@@ -25,7 +25,7 @@ ALONE = Option.placed(make_policy("autoregressive"), (4,))
 
 
 def simulated(option: Option, *, errors: ForwardErrors, target: float = 1.0) -> Outcome:
-    """The target's forwards so many times as long."""
+    """Outcome of an option with the target's forwards longer by a factor."""
     scale = {Role.TARGET: target, Role.DRAFT: 1.0}
     latencies = PROFILE.latencies.changed(lambda table, grid: grid.scaled(scale[table.role]))
     evaluator = Evaluator(latencies, TRACE, num_jobs=1, errors=errors)

@@ -32,7 +32,7 @@ def test_groups_hold_weights_kv_and_a_reserve() -> None:
     target, draft = model().groups(placed("swiftspec", 4, 2, verify_rows=8, tree_capacity=160), context=1000)
     assert (target.devices, draft.devices) == ((0, 1, 2, 3), (4, 5))
     assert target.weights_bytes == {Role.TARGET: WEIGHTS_OF_4}
-    # 80 layers, 2 of 8 key/value heads of 128, keys and values, 2 bytes; 8 slots of the tree beside the prefix.
+    # 80 layers, 2 of 8 key/value heads of 128, keys and values, 2 bytes; 8 slots of the tree besides the prefix.
     assert target.kv_bytes == {Role.TARGET: 80 * 2 * 128 * 2 * 2 * (1000 + 8)}
     assert draft.kv_bytes == {Role.DRAFT: sharded(DRAFT, 2).kv_bytes_per_token("bf16") * (1000 + 160)}
     assert target.reserve_bytes >= GRAPHS_BYTES
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_rejected_with_what_it_needs() -> None:
     degrees = {name: set[int]() for name in ("autoregressive", "serial_chain")}
     for option in options:
         degrees.setdefault(option.policy.name, set()).add(option.degree(Role.TARGET))
-    # Two devices have room for the target, but not for a draft beside it.
+    # Two devices have room for the target, but not for a draft as well.
     assert (degrees["autoregressive"], degrees["serial_chain"]) == ({2, 3, 4}, {3, 4})
     assert rejected["autoregressive: does not fit with the target on 1 device, 142 GB of 76 GB each"] == 1
     dsi = [reason for reason in rejected if reason.startswith("dsi: does not fit with the target on 1 device of 2 gro")]

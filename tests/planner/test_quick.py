@@ -1,4 +1,4 @@
-"""The quick search, and what goals and limits make of it."""
+"""The quick search, also with goals and limits."""
 
 import math
 from typing import Any

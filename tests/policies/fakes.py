@@ -29,7 +29,7 @@ class FakeTarget:
         return hash((self.seed, *path)) % VOCAB_SIZE
 
     def output(self, request: Request) -> Path:
-        """What it says on its own, token by token."""
+        """The model's own output, token by token."""
         path = request.prompt
         for _ in range(request.max_new_tokens):
             path += (self(path),)
@@ -110,7 +110,7 @@ class FakeCache:
         return [slot.path for slot in self.tree[first:]]
 
     def paths(self, rows: Sequence[Row]) -> list[Path]:
-        """What `forward` would answer."""
+        """Answer that `forward` would give."""
         answers = self.forward(rows)
         del self.tree[len(self.tree) - len(rows) :]
         return answers

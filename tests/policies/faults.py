@@ -55,7 +55,7 @@ class Fate:
 
 @dataclass(frozen=True, kw_only=True)
 class Outage:
-    """The draft is away for so many ticks from a tick on; with its memory when it comes back, or without."""
+    """The draft is away for some ticks, starting at a given one; it comes back with or without its memory."""
 
     start: int
     ticks: int
@@ -64,7 +64,7 @@ class Outage:
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What goes wrong. Fates are dealt out over and over, but the draft's only as long as `until`."""
+    """Faults to inject. They are repeated over and over, but those of the draft only up to `until`."""
 
     to_target: tuple[Fate, ...] = (Fate(),)
     to_draft: tuple[Fate, ...] = (Fate(),)

@@ -30,7 +30,7 @@ def install_of_page(source: Path, folder: Path) -> Path:
 
 
 def install_by_hand(folder: Path, package: str, entry_points: Mapping[str, str], **modules: str) -> None:
-    """What an installer leaves of a package: its modules, its metadata, and its entry points in our group."""
+    """Write an installed package: its modules, its metadata, and its entry points in our group."""
     metadata = folder / f"{package}-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")

@@ -38,7 +38,7 @@ Draft = Callable[[Path, int], Candidates]
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Who is slow when. Roles take turns of `bursts` effects; messages take `delays` effects, whoever's they are."""
+    """Schedule of delays. Roles take turns of `bursts` effects; messages of either role take `delays` effects."""
 
     bursts: tuple[int, ...] = (1,)
     delays: tuple[int, ...] = (0,)

@@ -15,7 +15,7 @@ from swiftspec.policies.effects import (
 
 
 def result_of(step: Step[Subtree], message: Message) -> Subtree:
-    """What a step of one receive returns once it is given a message."""
+    """Return value of a step of one receive, given a message."""
     next(step)
     with pytest.raises(StopIteration) as stopped:
         step.send(message)

@@ -1,4 +1,4 @@
-"""Every policy's sampled output has the target's distribution, whatever the draft says and whoever is slow.
+"""Every policy's sampled output has the target's distribution, whatever the draft proposes and whichever role is slow.
 
 A target over three tokens, drawn by noise keyed by seed and position as the engine's is; a draft that knows nothing of
 it; any interleaving and any delays. For each policy of the registry the first three tokens of 2000 requests are held to

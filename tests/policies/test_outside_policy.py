@@ -39,7 +39,7 @@ class Place:
         )
 
     def swiftspec(self, *arguments: str) -> str:
-        """What a verb that must succeed prints."""
+        """Output of a verb that must succeed."""
         done = self.python("-m", "swiftspec", *arguments)
         assert (done.returncode, "rror" in done.stderr) == (0, False), done.stderr
         return done.stdout
@@ -71,7 +71,7 @@ FILES = ("--target", "target", "--draft", "draft", "--profile", "profile.json", 
 
 @pytest.fixture(scope="module")
 def planned(place: Place) -> str:
-    """What is printed of a plan for it alone."""
+    """Output of a plan for this policy alone."""
     options = ["--devices", "1", "--jobs", "1", "--policy", "settled_tree", "--out", "plan.json"]
     return place.swiftspec("plan", *FILES, *options)
 

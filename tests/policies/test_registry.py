@@ -1,4 +1,4 @@
-"""Policies of other packages, as the registry finds them: those that work, and every way in which one may not."""
+"""Policies of other packages, as the registry finds them: those that work, and every kind of fault."""
 
 import logging
 import subprocess

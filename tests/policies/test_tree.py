@@ -36,7 +36,7 @@ class PlainTree:
         return scores
 
     def path_of(self, row: Row) -> Tokens:
-        """What a row sees, the prefix first, itself last."""
+        """Tokens that a row sees, the prefix first, itself last."""
         seen = [path for slot, path in enumerate(self.slots) if row.ancestors >> slot & 1]
         path = (*self.root[: self.num_prefix], *[path[-1] for path in seen], row.token)
         assert seen == [path[:length] for length in range(self.num_prefix + 1, len(path))]
@@ -44,7 +44,7 @@ class PlainTree:
         return path
 
     def keep(self, kept: Kept) -> None:
-        """What the caches do, checked against what they should."""
+        """Moves of the caches, checked against the expected ones."""
         paths = [self.slots[slot] for slot in kept.slots]
         assert paths[: kept.num_verified] == [path for path in self.slots if path in prefixes(self.root)[:-1]]
         tree = paths[kept.num_verified :]

@@ -1,4 +1,4 @@
-"""The measuring programs, run by the simulator's driver: what they bring about is what is to be measured."""
+"""The measuring programs, run by the simulator's driver: they cause exactly what is to be measured."""
 
 from dataclasses import replace
 

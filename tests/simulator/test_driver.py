@@ -265,7 +265,7 @@ def test_serial_tree_with_time_enough_is_the_best_static_tree() -> None:
 
 
 def test_swiftspec_on_a_chain_follows_the_closed_form() -> None:
-    """A bonus token behind three accepted ones is the draft's own next token with probability a; any other never is."""
+    """A bonus token after three accepted ones is the draft's own next token with probability a; any other never is."""
     acceptance, verify_s, expand_s, hop_s = 0.8, 10.0, 1.0, 0.01
     profile = constant_profile(expand_s=expand_s, verify_s=verify_s, host_s={Phase.WAIT: hop_s})
     policy = SwiftSpec(verify_rows=4, expand_rows=1, num_candidates=1, tree_capacity=64)

@@ -108,7 +108,7 @@ def test_amusd_whose_verifications_end_just_before_a_draft_step(
 
 @pytest.mark.parametrize(("acceptance", "block"), [(0.8, 1), (0.9, 2), (0.8, 3)])
 def test_blocks_of_dsi_between_two_errors(acceptance: float, block: int) -> None:
-    """What sets the two accountings apart, counted at the place of the first error."""
+    """Difference between the two accountings, counted at the place of the first error."""
     place = np.random.default_rng(1).geometric(1 - acceptance, 400_000)
     for last_row, blocks in (
         (True, np.ceil((place - 1) / block)),

@@ -1,4 +1,4 @@
-"""What compares a GPU's decoder with the CPU's, here with plain torch in the GPU's place."""
+"""Comparison of a GPU's decoder with the CPU's, here with plain torch in the GPU's place."""
 
 from collections import Counter
 

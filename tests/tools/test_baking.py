@@ -69,7 +69,7 @@ if __name__ == "__main__":
 
 
 def output_of(text: str, folder: Path) -> str:
-    """What a script prints that compiles kernels in processes of its own."""
+    """Output of a script that compiles kernels in its own processes."""
     script = folder / "script.py"
     script.write_text(text)
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
@@ -87,7 +87,7 @@ def test_what_was_compiled_and_moved_is_found_by_another_process(tmp_path: Path)
 
 
 def test_nothing_is_being_compiled_any_more_once_time_is_up(tmp_path: Path) -> None:
-    """What is timed next has the machine to itself."""
+    """Measurements that follow have the machine to themselves."""
     done, later = map(int, output_of(OUT_OF_TIME, tmp_path).split())
     assert 0 < done == later < 100
 

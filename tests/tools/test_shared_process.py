@@ -1,4 +1,4 @@
-"""Both roles in one process, a thread each, as they share a GPU; what needs one is told to one that is made up."""
+"""Both roles in one process, a thread each, as they share a GPU; calls that need a GPU go to a fake one."""
 
 import os
 import signal

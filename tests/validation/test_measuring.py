@@ -1,4 +1,4 @@
-"""What is measured where time runs out; that it is measured at all is tests/cli/test_pipeline.py's."""
+"""Measurements when time runs out; complete ones are tested in tests/cli/test_pipeline.py."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""In the draft's place at the socket: anything but a draft. The target is the engine's, in a process of its own."""
+"""A fuzzer in the draft's place at the socket. The target is the engine's, in its own process."""
 
 import os
 import random

@@ -184,7 +184,7 @@ def test_nonsense_ends_the_exchange_until_the_next(open_end: Open, address: str,
 
 
 def await_refusals(target: Channel, count: int) -> None:
-    """Until so many messages have been refused, and none taken."""
+    """Wait until a number of messages has been refused and none accepted."""
     deadline_s = time.monotonic() + 9
     while target.num_refused < count and time.monotonic() < deadline_s:
         assert target.receive(0.05) is None

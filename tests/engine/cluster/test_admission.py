@@ -22,7 +22,7 @@ MOST_CONTEXT = ModelSpec.from_directory(model_directory("demo/target")).max_posi
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A node's own, with others beside it."""
+    """A node's own folder, next to others."""
     for name in ("swiftspec-run-own", "swiftspec-run-other", "swiftspec-run-open", "other"):
         (tmp_path / name).mkdir(mode=0o700)
     (tmp_path / "swiftspec-run-open").chmod(0o755)
@@ -36,7 +36,7 @@ def admission(folder: Path) -> Admission:
 
 
 def honest(**changes: Any) -> Setup:
-    """What node 0 may ask of this node, but for the changes."""
+    """A valid request of node 0 to this node, with some changes."""
     asked: dict[str, Any] = {
         "models": {Role.TARGET: TARGET},
         "devices": (0, 1),

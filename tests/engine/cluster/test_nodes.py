@@ -199,7 +199,7 @@ def test_a_node_that_does_not_say_its_time_is_not_waited_for_without_end(
 
 
 class Barren(ForkServer):
-    """That of a machine which can start no process."""
+    """Fork server of a machine that cannot start a process."""
 
     def start(self, connection: int) -> ForkedProcess:
         raise EngineError("the fork server cannot be started (Cannot allocate memory)")

@@ -34,7 +34,7 @@ def exchange(port: int, own: NodeFacts, *, curve: Curve = OURS, timeout_s: float
 
 
 def at_once(*nodes: Callable[[], Any]) -> list[Any]:
-    """What each node gets, or the sentence that it ends with."""
+    """Result of each node, or the sentence that it ends with."""
 
     def outcome(node: Callable[[], Any]) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""What static buffers add to a decoder: capture sizes, padding, masks of words, moves on the device."""
+"""Static buffers of a decoder: capture sizes, padding, masks of words, moves on the device."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
 
 
 def chain(num_rows: int, *, tree_length: int = 0) -> tuple[list[int], list[int], list[int]]:
-    """Rows below each other, behind `tree_length` of their kind."""
+    """A chain of rows, after `tree_length` earlier ones."""
     slots = range(tree_length, tree_length + num_rows)
     tokens = [(7 * slot + 3) % VOCAB_SIZE for slot in slots]
     return tokens, [len(PREFIX) + slot for slot in slots], [(1 << slot) - 1 for slot in slots]

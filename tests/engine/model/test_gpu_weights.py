@@ -1,4 +1,4 @@
-"""What weights are held in: whole numbers of packed blocks in int4, all else in 16 bits."""
+"""Formats of weights: int4 if they fill whole packed blocks, otherwise 16 bits."""
 
 import pytest
 import torch

@@ -16,7 +16,7 @@ def cache() -> KVCache:
 
 
 def contents(cache: KVCache) -> list[int]:
-    """What each used slot holds, after checking that all layers, heads and dimensions moved alike."""
+    """Contents of each used slot, after checking that all layers, heads and dimensions moved alike."""
     used = cache.data[:, :, :, : cache.length]
     assert torch.equal(used, used[:1, :1, :1, :, :1].expand_as(used))
     return [int(value) for value in used[0, 0, 0, :, 0]]

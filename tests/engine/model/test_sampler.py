@@ -17,7 +17,7 @@ def random_logits(num_rows: int, vocab_size: int, seed: int = 0) -> torch.Tensor
 
 
 def filtered_distribution(logits: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-    """What transformers would sample from, [R, V]."""
+    """Distribution that transformers would sample from, [R, V]."""
     tokens = torch.zeros(1, 0, dtype=torch.long)
     scores = TemperatureLogitsWarper(sampler.temperature)(tokens, logits)
     if sampler.top_k:

@@ -85,7 +85,7 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
     [("llama", "float32"), ("qwen3", "float32"), ("llama", "fp8"), ("qwen3", "int4")],
 )
 def test_a_round_is_that_of_plain_torch(architecture: str, weight_format: str, directories: dict[str, Path]) -> None:
-    """Prefill, a tree grown twice, a move, and a forward behind it."""
+    """Prefill, a tree grown twice, a move, and a forward after it."""
     pair = load_pair(directories[architecture], weight_format)
     caches = prefilled(pair)
     for rows in (([3, 4, 5], [7, 8, 8], [0, 1, 1]), ([6, 7], [9, 9], [0b11, 0b101])):

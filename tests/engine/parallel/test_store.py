@@ -1,4 +1,4 @@
-"""Node 0's store: what it keeps, for whom, and how much."""
+"""Node 0's store: its contents, its users and its limits."""
 
 import os
 import socket

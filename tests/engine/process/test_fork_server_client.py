@@ -1,4 +1,4 @@
-"""The fork server from outside: what it starts, and what becomes of its callers when it dies, freezes or refuses."""
+"""The fork server from outside: the processes it starts, and its callers' fate when it dies, freezes or refuses."""
 
 import os
 import resource

@@ -56,7 +56,7 @@ def test_what_is_ignored_stays_so() -> None:
 
 
 def test_a_handler_that_python_cannot_restore_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a program in another language, which embeds Python."""
+    """A handler like that of a program in another language that embeds Python."""
     before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(signal, "getsignal", lambda _: None)
     with ending_signals_raised(), interrupts_noted() as noted:

@@ -1,4 +1,4 @@
-"""What the figures of these tests show."""
+"""Data shown by the figures of these tests."""
 
 from swiftspec.artifacts.latency import Latency
 from swiftspec.artifacts.report import Report

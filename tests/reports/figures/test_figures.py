@@ -1,4 +1,4 @@
-"""What holds for every figure."""
+"""Rules that every figure follows."""
 
 from pathlib import Path
 

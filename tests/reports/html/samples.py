@@ -1,4 +1,4 @@
-"""A plan for eight accelerators that are not at hand: composed steps, and every optional field filled."""
+"""A plan for eight accelerators that are not local: composed steps, and every optional field filled."""
 
 from swiftspec.artifacts.document import ModelRef, Spread
 from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance

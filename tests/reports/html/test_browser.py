@@ -95,7 +95,7 @@ def written(page: str, folder: Path) -> str:
 
 
 def measured(page: str, folder: Path, *, dark: bool) -> dict[int, dict[str, Any]]:
-    """What MEASURE finds in frames of several widths, by width."""
+    """Results of MEASURE in frames of several widths, by width."""
     frames = "".join(
         f'<iframe style="width:{width_px}px;height:800px;border:0" onload="measure(this)" srcdoc="{escape(page)}">'
         "</iframe><pre></pre>"

@@ -1,4 +1,4 @@
-"""The page without a browser: well-formed, alone in the world, complete, and honest."""
+"""The page without a browser: well-formed, self-contained, complete, and true to the plan."""
 
 import re
 import time
@@ -49,7 +49,7 @@ def root(page: str) -> ElementTree.Element:
 
 
 def words(page: str) -> str:
-    """What a reader can see, or is told by a pointer or a screen reader."""
+    """Text that a reader sees, or gets from a tooltip or a screen reader."""
     body = root(page).find("body")
     assert body is not None
     spoken = [found.get("aria-label", "") + " " + found.get("title", "") for found in body.iter()]
