@@ -165,7 +165,9 @@ ObjectiveName = Annotated[
     Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None,
     typer.Option(help="What to optimise. Default: tokens-per-s; with --min-tokens-per-s, devices."),
 ]
-MinSpeed = Annotated[float | None, typer.Option(metavar="X", help="Find the fewest devices that reach this speed.")]
+MinSpeed = Annotated[
+    float | None, typer.Option(metavar="X", help="Lower limit on tokens/s; without --objective, on the fewest devices.")
+]
 MaxTpot = Annotated[float | None, typer.Option(metavar="MS", help="Upper limit on the mean TPOT.")]
 MaxTtft = Annotated[float | None, typer.Option(metavar="MS", help="Upper limit on the mean TTFT.")]
 MaxDevices = Annotated[int | None, typer.Option(min=1, help="Use at most this many devices.")]
