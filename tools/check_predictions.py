@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--mixed", action="store_true", help="measure and trace prompts of the same sources")
     parser.add_argument("--only-table", action="store_true", help="print the tables of an earlier run, run nothing")
     args = parser.parse_args()
+    console.begin()
     work: Path = args.work
     second: Path = args.second or work / "second-pair"
     held = True

@@ -76,8 +76,6 @@ class AlternatingSweep(_Sweep):
         yield Prefill(Role.DRAFT, request.prompt)
         for number, rows in enumerate(self.target_rows_grid * self.repeats):
             yield from _verify(request, rows)
-            if number < len(self.target_rows_grid):  # once per `repeats`: warm, as if no draft ran in between
-                yield from _verify(request, rows)
             draft_rows = self.draft_rows_grid[number // 2 % len(self.draft_rows_grid)]
             # The first one finds the draft's weights evicted.
             for _ in range(1 + _IN_A_ROW):

@@ -315,29 +315,28 @@ def step_points(
     *,
     ranks: Mapping[Role, int],
 ) -> Iterator[StepPoint]:
-    """Forwards of the timelines, by kind, rows and context (the request's id), warm and cold.
+    """Forwards of the timelines, by kind, rows and context (the request's id); a draft's, warm and cold.
 
-    A target on its own group always counts as warm: nothing runs between its forwards.
     groups, ranks: those of the engine that recorded the timelines.
     """
     samples: dict[tuple[Role, Phase, bool, int, int], list[float]] = defaultdict(list)
-    colocated = layout is not Layout.DISAGGREGATED
     for timeline in timelines:
         for span, cold in _forwards(timeline):
             context = 0 if span.phase is Phase.PREFILL else int(timeline.request)
-            cold = cold and (span.phase in DRAFTING or (colocated and span.phase is Phase.VERIFY))
+            cold = cold and span.phase in DRAFTING
             samples[span.model, span.phase, cold, span.rows, context].append(span.end_s - span.start_s)
+    peer_busy = layout is Layout.DISAGGREGATED
     for (role, phase, cold, rows, context), seconds in samples.items():
         if cold and len(seconds) < LEAST_COLD_SAMPLES:
             continue
         latency = Latency.of_samples(seconds, Provenance.MEASURED)
-        holder = Role.TARGET if colocated else role
+        holder = role if peer_busy else Role.TARGET
         yield StepPoint(
             role=role,
             phase=phase,
             degree=len(groups[holder]),
             ranks=ranks.get(holder, 1),
-            peer_busy=not colocated,
+            peer_busy=peer_busy,
             cold=cold,
             rows=rows,
             context=context,

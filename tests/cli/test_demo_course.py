@@ -9,20 +9,11 @@ from swiftspec.cli.demo_course import Course
 from swiftspec.demo.budget import LADDER, STAGES
 from swiftspec.demo.gauge import Gauge
 from swiftspec.devices.contention import Contention
+from tests.clock import Clock
 from tests.demo.test_budget import FAST, SCOPE, SLOW
 
 MODEL = ModelRef(model="demo/target", dtype="float32")
 MakeCourse = Callable[[Gauge], Course]
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def led(tp_group: TPGroup, kind: str, directories: Mapping[Role, Path], script: 
         tp_group.stop_followers()
 
 
-def session(models: Mapping[Role, Model]) -> list[Tensor]:
+def whole_request(models: Mapping[Role, Model]) -> list[Tensor]:
     """The logits of all that a program may ask of its models, which take turns."""
     steps = {role: _asked(model) for role, model in models.items()}
     return [next(step) for _ in range(7) for step in steps.values()]

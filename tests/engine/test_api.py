@@ -32,7 +32,7 @@ PROMPT = "def add(a, b):\n"
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    pair = write_pair(tmp_path_factory.mktemp("session"), architecture="llama")
+    pair = write_pair(tmp_path_factory.mktemp("engine"), architecture="llama")
     for directory in pair:
         write_printable_tokenizer(directory)
     target, draft = references(pair)

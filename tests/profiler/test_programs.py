@@ -1,12 +1,9 @@
 """The measuring programs, run by the simulator's driver: they cause exactly what is to be measured."""
 
-from dataclasses import replace
-
 from swiftspec.artifacts.timeline import Phase, Timeline
-from swiftspec.artifacts.trace import Guesser
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.programs import AlternatingSweep, Interruptions, Resumptions
+from swiftspec.profiler.programs import Interruptions, Resumptions
 from swiftspec.profiler.steps import step_points
 from swiftspec.simulator.driver import simulate
 from tests.builders import constant_profile
@@ -17,14 +14,11 @@ GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}
 
 
 def simulated(sweep: Policy) -> Timeline:
-    trace = synthesise_trace([0.5, 0.2], prompt_lengths=[64], num_tokens=8, seed=0)
-    (prompt,) = trace.prompts
-    guesses = {**prompt.guesses, Guesser.FUZZY: prompt.guesses[Guesser.DRAFT]}
     (timeline,) = simulate(
         sweep,
         degrees=dict.fromkeys(Role, 1),
         profile=constant_profile(expand_s=EXPAND_S, verify_s=VERIFY_S),
-        trace=replace(trace, prompts=(replace(prompt, guesses=guesses),)),
+        trace=synthesise_trace([0.5, 0.2], prompt_lengths=[64], num_tokens=8, seed=0),
     )
     return Timeline(request="64", start_s=0.0, spans=timeline.spans)
 
@@ -37,17 +31,6 @@ def test_resumptions_leave_the_draft_cold_at_every_row_count() -> None:
         if point.phase is Phase.EXPAND
     ]
     assert [(point.rows, point.cold, point.num_samples) for point in points] == [(rows, True, 6) for rows in (1, 4, 8)]
-
-
-def test_alternating_sweeps_time_a_target_before_and_after_drafts() -> None:
-    sweep = AlternatingSweep(target_rows_grid=(1, 4), draft_rows_grid=(1,), halves_rows_grid=(), repeats=7)
-    points = [
-        point
-        for point in step_points([simulated(sweep)], GROUPS, Layout.COLOCATED, ranks={})
-        if point.phase is Phase.VERIFY
-    ]
-    samples = {(point.rows, point.cold): point.num_samples for point in points}
-    assert samples == {(1, True): 7, (4, True): 7, (1, False): 1, (4, False): 1}
 
 
 def test_interruptions_come_beside_every_other_verification() -> None:

@@ -56,20 +56,6 @@ def test_a_draft_that_waited_is_cold() -> None:
     assert points[False].latency.median_s == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize(("layout", "num_cold"), [(Layout.COLOCATED, 7), (Layout.DISAGGREGATED, 0)])
-def test_a_target_is_cold_after_the_drafts_that_share_its_devices(layout: Layout, num_cold: int) -> None:
-    spans = []
-    for i in range(8):
-        t = float(i)
-        spans += [
-            Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 4, 0, t, t + 0.02),
-            Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 4, 0, t + 0.0205, t + 0.0305),
-        ]
-    points = {point.cold: point for point in step_points([timeline(*spans)], GROUPS, layout, ranks={})}
-    assert points[False].num_samples == 16 - num_cold
-    assert (points[True].num_samples if num_cold else 0) == num_cold
-
-
 def test_a_message_costs_what_verifications_with_more_of_them_take_longer() -> None:
     spans = []
     for i in range(16):

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from swiftspec.cli import console
 from tools.check_predictions import criteria, mixed, show
 
 
@@ -37,6 +38,7 @@ def test_the_table_holds_every_policy_and_what_was_missed(capsys: pytest.Capture
         {"policy": name, "prediction": {"metrics": {"drafts_per_round": 6.0}}} for name in ("swiftspec", "serial_tree")
     ]
     plan = {"chosen": candidates[0], "alternatives": candidates[1:]}
+    console.begin()  # a test before this one may have sent results to stderr
     assert not show("second", {"num_prompts": 12, "policies": policies}, plan, bases=("retraced",))
     printed = capsys.readouterr().out
     assert "swiftspec" in printed

@@ -10,7 +10,7 @@ from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import Inflation
 from swiftspec.policies.effects import Role
 from tests.engine.checkpoints import write_checkpoint
-from tests.engine.ranks import Ranks, joined_ranks, last_logits, led, session
+from tests.engine.ranks import Ranks, joined_ranks, last_logits, led, whole_request
 
 # 6 query heads and 2 key/value heads unless the variant says otherwise, 72 neurons, 83 tokens: nothing divides by 5.
 VARIANTS = ("llama", "llama-tied", "llama-bias", "llama-no-groups", "qwen2", "qwen3", "qwen3-tied-bias")
@@ -28,9 +28,9 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 def assert_as_alone(ranks: Ranks, kind: str, held: Mapping[Role, Path]) -> None:
-    together, *others = ranks.run(led, kind, held, session)
+    together, *others = ranks.run(led, kind, held, whole_request)
     assert others == [None] * (len(ranks) - 1)
-    alone = led(TPGroup(), kind, held, session)
+    alone = led(TPGroup(), kind, held, whole_request)
     assert [logits.shape for logits in together] == [logits.shape for logits in alone]
     for logits, expected in zip(together, alone, strict=True):
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))

@@ -5,14 +5,7 @@ import subprocess
 import pytest
 
 from swiftspec.engine.process.timeouts import RestartBudget, Silence, is_stopped
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.clock import Clock
 
 
 @pytest.fixture
