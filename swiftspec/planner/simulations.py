@@ -1,4 +1,4 @@
-"""Simulations of one search: how much of the trace, which were done, what remains of them. No strategy here."""
+"""Simulations of one search: budgets, outcomes so far, number left. No strategy here."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +16,8 @@ from swiftspec.progress import Progress
 
 __all__ = ["HOPEFUL", "SAFE", "Expected", "FinalStage", "RankedOption", "Simulations", "by_policy"]
 
-# Shares of a limit: what keeps to the first in a short simulation does so in a long one, too; what misses the second
-# does not.
+# Shares of a limit: an option that meets the first in a short simulation does so in a long one, too; one that misses
+# the second does not.
 SAFE, HOPEFUL = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
@@ -25,18 +25,18 @@ _Cell = tuple[str, Split]  # of a policy
 
 
 class FinalStage(NamedTuple):
-    """Options for the last stage: with the budgets for those that may win, and for the best of hopeless policies."""
+    """Options for the last stage and their budgets: those that may win, and the best of hopeless policies."""
 
     contenders: list[Option]
     whole: Budget
     others: list[Option]
     sample: Budget
-    expected: "Expected | None" = None  # of options that were not simulated for long
+    expected: "Expected | None" = None  # for options that were not simulated at length
 
 
 @dataclass(slots=True, kw_only=True)
 class Simulations:
-    """Runs options and remembers their outcomes, budget by budget."""
+    """Runs options and keeps their outcomes by budget."""
 
     evaluator: Evaluator
     trace: AcceptanceTrace
@@ -49,7 +49,7 @@ class Simulations:
     def run(self, options: Sequence[Option], budget: Budget, what: str, *, ahead: int) -> list[Outcome]:
         """Outcomes in the order of `options`; `ahead` is the number of simulations from here to the end of the search.
 
-        What was simulated with this budget before is not simulated again.
+        Options already simulated with this budget are not simulated again.
         """
         done = self._outcomes.setdefault(budget, {})
         fresh = [option for option in options if option.key not in done]
@@ -60,11 +60,11 @@ class Simulations:
         return [done[option.key] for option in options]
 
     def score(self, outcome: Outcome) -> tuple[bool, float]:
-        """To sort by: first what keeps to the goal's limits, by score; what does not, by how nearly it does."""
+        """Sort key: outcomes that meet the goal's limits first, by score; the others by how nearly they do."""
         return self.scored(RankedOption.of(outcome, self.goal))
 
     def scored(self, ranked: "RankedOption", *, margin: float = SAFE) -> tuple[bool, float]:
-        """As `score`, of figures; margin: share of what the limits allow that still keeps to them."""
+        """As `score`, for expected figures; margin: share of a limit that counts as meeting it."""
         share = ranked.reach(self.goal)
         keeps = margin * share >= 1
         return keeps, ranked.score if keeps else share
