@@ -94,9 +94,9 @@ def fit_acceptance_model(
     Parameters
     ----------
     prior : AcceptanceModel
-            Start of the search, and the values of the other fields.
+        Start of the search, and the values of the other fields.
     fields : sequence of str, optional
-            Fields to fit; by default those that the observations identify.
+        Fields to fit; by default those that the observations identify.
 
     Raises
     ------

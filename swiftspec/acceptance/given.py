@@ -33,9 +33,9 @@ class GivenAcceptance:
     Parameters
     ----------
     rates : tuple of float
-            By position, the share of chains accepted up to it; or a single one, the share of all drafted tokens.
+        By position, the share of chains accepted up to it; or a single one, the share of all drafted tokens.
     num_draft_tokens : int
-            Tokens of a chain.
+        Tokens of a chain.
     """
 
     rates: tuple[float, ...]
@@ -70,7 +70,7 @@ class GivenAcceptance:
         Raises
         ------
         ValueError
-                If no draft model has such rates by position.
+            If no draft model has such rates by position.
         """
         if len(self.rates) == 1:
             return _at_rate(self.rates[0], self.num_draft_tokens)

@@ -40,15 +40,15 @@ class AcceptanceModel(Facts):
     spread : float
         Standard deviation of that logit over positions; nats.
     persistence : float
-            Share of the logit's variance that belongs to the stretch of text rather than the token.
+        Share of the logit's variance that belongs to the stretch of text rather than the token.
     correlation_length : float
-            Tokens after which the correlation of that share falls to 1/e.
+        Tokens after which the correlation of that share falls to 1/e.
     runner_up : float
-            Probability that the second candidate is right when the first is wrong. When r were wrong, the next is right
-            with runner_up / sqrt(r), and no candidate is more likely than the one before it.
+        Probability that the second candidate is right when the first is wrong. When r were wrong, the next is right
+        with runner_up / sqrt(r), and no candidate is more likely than the one before it.
     depth_loss : float
-            Logit lost per token that a head drafts from its own features; 0 for a draft model. A trace has no depth, so
-            such a head's acceptance can be computed for fixed shapes, but not synthesised.
+        Logit lost per token that a head drafts from its own features; 0 for a draft model. A trace has no depth, so
+        such a head's acceptance can be computed for fixed shapes, but not synthesised.
     """
 
     mean_logit: float
@@ -103,7 +103,7 @@ def tree_acceptance(acceptance_model: AcceptanceModel, widths: Sequence[int]) ->
     -----
     A position is reached in a state: the number of the round's tokens accepted before it. With the probability that its
     token is in the tree the state advances; otherwise, and after a full path, its token is the bonus token, and the
-    next round begins. The share asked for is a state's weight over that of the first, over rounds that end within the
+    next round begins. The requested share is a state's weight over that of the first, over rounds that end within the
     text: exact for these texts, and smooth in the parameters.
     """
     if not widths or min(widths) < 1:

@@ -59,11 +59,11 @@ class FittedPair(Facts):
     Parameters
     ----------
     fitted : tuple of str
-            Fields that the figures determined; the others are the prior's.
+        Fields that the figures determined; the others are the prior's.
     to : str
-            The figures.
+        The figures.
     residual : float
-            Root mean square of the residuals: acceptance as a share, lengths relative.
+        Root mean square of the residuals: acceptance as a share, lengths relative.
     """
 
     target: str

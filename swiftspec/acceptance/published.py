@@ -31,11 +31,11 @@ class PublishedAcceptance(Facts):
     Parameters
     ----------
     shape : str
-            Drafted shape: a chain, a tree.
+        Drafted shape: a chain, a tree.
     bonus : bool, optional
-            Whether a length counts the bonus token; None if the source does not say.
+        Whether a length counts the bonus token; None if the source does not say.
     hardware : str
-            Empty if the source does not say.
+        Empty if the source does not say.
     """
 
     target: str

@@ -43,14 +43,14 @@ def synthesise(
     Parameters
     ----------
     num_prompts, prompt_length, num_tokens : int
-            Number of prompts, their length, and output tokens of each.
+        Number of prompts, their length, and output tokens of each.
     seed : int
-            With the same seed, all acceptance models get the same text.
+        With the same seed, all acceptance models get the same text.
 
     Raises
     ------
     ValueError
-            If a count is below 1, or the acceptance model has a depth loss, since a trace has no depth.
+        If a count is below 1, or the acceptance model has a depth loss, since a trace has no depth.
     """
     counts = {"num_prompts": num_prompts, "prompt_length": prompt_length, "num_tokens": num_tokens}
     for name, value in (counts | {"num_candidates": num_candidates}).items():

@@ -38,11 +38,11 @@ class Goal(Facts):
     ----------
     objective : Objective
     min_tokens_per_s : float, optional
-            Lowest speed of one user, from request to last token.
+        Lowest speed of one user, from request to last token.
     max_tpot_s, max_ttft_s : float, optional
-            Highest mean seconds per output token, and until the first one.
+        Highest mean seconds per output token, and until the first one.
     max_devices : int, optional
-            Most devices in use.
+        Most devices in use.
     splits : tuple of str
         Only these splits, named as `4+4`; any if empty.
     price_per_hour : float, optional
@@ -51,7 +51,7 @@ class Goal(Facts):
     Raises
     ------
     ValueError
-            If a value is out of range, or the objective lacks a value it needs.
+        If a value is out of range, or the objective lacks a value it needs.
 
     Examples
     --------

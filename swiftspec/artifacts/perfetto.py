@@ -23,7 +23,7 @@ def to_events(timelines: Sequence[Timeline], *, names: Mapping[Process, str] | N
     Parameters
     ----------
     names : mapping, optional
-            Names of processes; by default the role, with the number of a further target group.
+        Names of processes; by default the role, with the number of a further target group.
     """
     tracks = {process: number for number, process in enumerate(_processes(timelines), start=1)}
     events = [

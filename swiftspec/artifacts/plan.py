@@ -227,42 +227,41 @@ class Rejection(NamedTuple):
 
 
 class Plan(Document):
-    """How to decode: the chosen policy with its shape and devices, and the best of every other policy.
+    """The chosen policy with its shape and devices, and the best of every other policy.
 
     Attributes
     ----------
     device : str
-            `cpu`, `cuda`, or the name of a device that is not installed here.
+        `cpu`, `cuda`, or the name of a device that is not installed here.
     num_devices : int
-            Available devices; the chosen candidate may use fewer.
+        Available devices; the chosen candidate may use fewer.
     engine : str, optional
-            Engine whose forwards were composed; None if they were measured with this project's engine.
+        Engine whose forwards were composed; None if they were measured with this project's engine.
     target, draft : ModelRef
     profile, trace : Basis
-            Files that the plan was computed from, with their SHA-256.
+        Files that the plan was computed from, with their SHA-256.
     max_new_tokens : int
         Output tokens of each simulated request, at most.
     chosen : Candidate
     alternatives : tuple of Candidate
         The best of every other policy, best first.
     ties : tuple of str
-            Policies whose predictions differ from the chosen one by no more than the noise; the chosen one is the
-            simplest.
+        Policies whose predictions differ from the chosen one by no more than the noise; the chosen one is the simplest.
     num_simulated : int
         Options that were simulated.
     rejected : dict of str to int
-            Number of options that were not simulated, by reason.
+        Number of options that were not simulated, by reason.
     goal : Goal
-            Goal of the choice.
+        Goal of the choice.
     known_errors : dict of str to float or None
-            Relative standard deviations of the inputs, which the predictions' intervals include; None where unknown.
+        Relative standard deviations of the inputs, which the predictions' intervals include; None where unknown.
     acceptance, quantisation, memory
-            For a plan for devices that are not installed here: source of acceptance, weight format of each model, and
-            bytes on each device.
+        For a plan for devices that are not installed here: source of acceptance, weight format of each model, and bytes
+        on each device.
     collectives : tuple of Collective
-            The all-reduce of each role of the chosen candidate, if its forwards are composed.
+        The all-reduce of each role of the chosen candidate, if its forwards are composed.
     explored, sensitivities
-            Other simulations: the best option on each split, and the choice under other assumptions.
+        Other simulations: the best option on each split, and the choice under other assumptions.
 
     Examples
     --------

@@ -27,7 +27,7 @@ class Planned:
     profile : Profile
     trace : AcceptanceTrace
     profile_path, trace_path : Path, optional
-            Files of the two; not given if they were just composed or measured.
+        Files of the two; not given if they were just composed or measured.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Planned:
         Raises
         ------
         ValueError
-                If a file cannot be read, or its SHA-256 is not that of the file the plan was computed from.
+            If a file cannot be read, or its SHA-256 is not that of the file the plan was computed from.
         """
         path = Path(path)
         return cls.of(Plan.load(path), path)
@@ -94,7 +94,7 @@ class Planned:
         Returns
         -------
         Plan
-                The plan as written, with the paths and the SHA-256 of both.
+            The plan as written, with the paths and the SHA-256 of both.
         """
         path = Path(path)
         plan, files = self.placed(path)

@@ -131,22 +131,22 @@ class Profile(Document):
     Attributes
     ----------
     device : str
-            `cpu`, `cuda`, or the name of a device that is not installed here.
+        `cpu`, `cuda`, or the name of a device that is not installed here.
     num_devices : int
     target, draft : ModelRef
     steps : tuple of StepPoint
         Latencies of whole forwards, by model, phase, devices, rows and context.
     host : tuple of HostPoint
-            Time that a process spends outside its forwards.
+        Time that a process spends outside its forwards.
     peers_interfere : bool
-            Whether forwards of one model may take longer while the other computes, as on shared memory. If not, `steps`
-            are those with an idle peer.
+        Whether forwards of one model may take longer while the other computes, as on shared memory. If not, `steps` are
+        those with an idle peer.
     collectives : tuple of Collective
         All-reduces of forwards that were composed.
     sources : tuple of str
-            Inputs of composed forwards, with the SHA-256 of files.
+        Inputs of composed forwards, with the SHA-256 of files.
     checks : tuple of StepPoint
-            Some of the composed forwards, also measured whole for comparison.
+        Some of the composed forwards, also measured whole for comparison.
 
     Examples
     --------
@@ -207,7 +207,7 @@ class Profile(Document):
         context : int
             Tokens in the cache before it.
         role : Role, optional
-                Role of a prefill; follows from any other phase.
+            Role of a prefill; follows from any other phase.
         cold : bool
             Whether the weights have left the processor's caches since the last forward.
         ranks : int

@@ -40,7 +40,7 @@ def read_prompts(path: Path) -> "PromptFile":
     Raises
     ------
     ValueError
-            One sentence naming file, line and fault.
+        One sentence naming file, line and fault.
     """
     return PromptFile(path)
 

@@ -63,16 +63,16 @@ class Report(Document):
     Attributes
     ----------
     plan_sha256 : str
-            SHA-256 of the plan's file.
+        SHA-256 of the plan's file.
     chosen : str
-            The policy that the plan chose.
+        The policy that the plan chose.
     num_prompts : int
     policies : tuple of PolicyReport
         Predicted, measured, and the relative error of each figure.
     regret : float
         Measured tokens/s of the best policy over those of the chosen one, minus 1; 0 if the choice was right.
     drift : tuple of Drift
-            Change since the profile of forwards that were timed again between the requests.
+        Change since the profile of forwards that were timed again between the requests.
 
     Examples
     --------

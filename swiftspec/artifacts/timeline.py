@@ -72,7 +72,7 @@ class Timeline:
     start_s : float
         When the request was handed to the processes, in seconds; they share the clock.
     spans : tuple of Span
-            Phases with their start and end in seconds. Those of one process are in order of time and do not overlap.
+        Phases with their start and end in seconds. Those of one process are in order of time and do not overlap.
 
     Examples
     --------
@@ -171,7 +171,7 @@ class Totals:
     requests, tokens, rounds : int
         Finished requests, their output tokens, and their verification rounds.
     verified_tokens : int
-            Output tokens from verifications.
+        Output tokens from verifications.
     seconds : float
         From each request to its last token.
     """
@@ -240,11 +240,11 @@ class Metrics(Facts):
     wasted_draft : float, optional
         Share of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
     tail_s : Spread, optional
-            Seconds at the draft from a received verdict to the next subtree sent, in rounds where that took no forward.
+        Seconds at the draft from a received verdict to the next subtree sent, in rounds where that took no forward.
     hit_fraction : float, optional
-            Share of such rounds, including the one that starts when the target has finished its prefill.
+        Share of such rounds, including the one that starts when the target has finished its prefill.
     drafts_per_round : float, optional
-            The draft's forwards per round; None if not counted.
+        The draft's forwards per round; None if not counted.
     """
 
     figures: Figures

@@ -62,11 +62,11 @@ class TracedPrompt:
     target_tokens : int32 array (T,)
         The target's own greedy output.
     guesses : mapping
-            Of the draft, and of other guessers that the trace recorded.
+        Of the draft, and of other guessers that the trace recorded.
     ranks : int32 array (T,)
         Rank of the target's token in the draft's whole vocabulary; 0 is the draft's first choice.
     ended : bool
-            Whether the last token is an end of sequence, rather than the length limit reached.
+        Whether the last token is an end of sequence, rather than the length limit reached.
     """
 
     prompt_id: str
@@ -94,7 +94,7 @@ class AcceptanceTrace:
     Parameters
     ----------
     origin : Origin
-            The command, machine and versions that produced it.
+        The command, machine and versions that produced it.
     source : str
         `recorded`, or `synthesised` from published acceptance.
     target, draft : ModelRef

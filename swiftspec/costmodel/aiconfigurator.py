@@ -30,7 +30,7 @@ def from_package(*, device: str) -> OpTables:
     Raises
     ------
     ValueError
-            One sentence, if the package or pyarrow is not installed, or the package has no measurements of the device.
+        One sentence, if the package or pyarrow is not installed, or the package has no measurements of the device.
     """
     named_device(device)
     system = _data() / _SYSTEMS.get(device, device.replace("-", "_"))

@@ -68,17 +68,17 @@ def compose_profile(
     num_devices : int
     target, draft : Named
     quant, draft_quant : str
-            Weight formats; the draft's defaults to the target's.
+        Weight formats; the draft's defaults to the target's.
     kernels : Kernels
-            Kernel latencies of this device.
+        Kernel latencies of this device.
     max_context : int
-            The longest prefix, in tokens; beyond it a step costs what it costs there.
+        The longest prefix, in tokens; beyond it a step costs what it costs there.
     host : Host, optional
-            Time that the engine adds to every forward; that of the leanest engine with known figures if not given.
+        Time that the engine adds to every forward; that of the leanest engine with known figures if not given.
     published : PublishedForwards, optional
-            Source of whole forwards that replace the composed ones of models in int4, prefills excepted.
+        Source of whole forwards that replace the composed ones of models in int4, prefills excepted.
     collective : str, optional
-            The all-reduce of composed forwards; the fastest known one if not given.
+        The all-reduce of composed forwards; the fastest known one if not given.
 
     Composed steps have no spread: all their quantiles are the same.
     """

@@ -40,27 +40,27 @@ def device_profile(
     Parameters
     ----------
     device : str
-            Name in the registry.
+        Name in the registry.
     num_devices : int
     target, draft : Named
     quant, draft_quant : str
-            Weight formats; the draft's defaults to the target's.
+        Weight formats; the draft's defaults to the target's.
     engine : str
-            One of `ENGINES`. `auto` combines the usual op tables, the host time of the leanest engine, and SwiftSpec's
-            forwards in int4.
+        One of `ENGINES`. `auto` combines the usual op tables, the host time of the leanest engine, and SwiftSpec's
+        forwards in int4.
     max_context : int
         The longest prefix, in tokens.
     op_tables : Path, optional
-            The user's, instead of the packaged ones.
+        The user's, instead of the packaged ones.
     collective : str, optional
-            The all-reduce; the fastest known one if not given.
+        The all-reduce; the fastest known one if not given.
     int4_forwards : callable, optional
-            From a device to whole forwards with int4 weights, to replace the engine's.
+        From a device to whole forwards with int4 weights, to replace the engine's.
 
     Raises
     ------
     ValueError
-            If the op tables are of another device, or have no rows of the engine.
+        If the op tables are of another device, or have no rows of the engine.
     """
     spec = named_device(device)
     int4_forwards = int4_forwards or _int4_forwards(engine)

@@ -151,18 +151,18 @@ def forward_parts(
     degree : int
         Devices of the group.
     rows : int
-            Rows of all sequences together.
+        Rows of all sequences together.
     context : int
-            Tokens of KV of every sequence before this forward. Several rows of a sequence are a short query over them.
+        Tokens of KV of every sequence before this forward. Several rows of a sequence are a short query over them.
     sequences : int
     collective : str, optional
         One of `all_reduce_times`; the fastest if not given.
     kv_dtype : str
         bf16 or fp8.
     answers : int, optional
-            Rows with logits; all if not given.
+        Rows with logits; all if not given.
     host : Host, optional
-            Without one, the parts are the devices' only.
+        Without one, the parts are the devices' only.
     """
     forward = _Forward(
         spec=spec,

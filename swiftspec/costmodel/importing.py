@@ -65,7 +65,7 @@ def from_directory(directory: Path, *, device: str) -> OpTables:
     Raises
     ------
     ValueError
-            One sentence naming file and line of a row that cannot be read; or if the folder has no rows of the device.
+        One sentence naming file and line of a row that cannot be read; or if the folder has no rows of the device.
     """
     named_device(device)
     system = device.replace("-", "_")
@@ -91,7 +91,7 @@ def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] 
     kinds : mapping
         Column name to str, int or float; other columns are ignored.
     optional : sequence of str
-            Columns that may be blank, and are then left out of the row.
+        Columns that may be blank, and are then left out of the row.
 
     Raises
     ------

@@ -37,7 +37,7 @@ class TableKernels:
     tables : OpTables
     framework : str
     device : DeviceSpec, optional
-            A device with the compute and memory of the tables' device, but perhaps other links.
+        A device with the compute and memory of the tables' device, but perhaps other links.
     """
 
     def __init__(self, tables: OpTables, *, framework: str = "vllm", device: DeviceSpec | None = None) -> None:

@@ -62,14 +62,14 @@ class OpTables:
     Parameters
     ----------
     origin : Origin
-            Origin of the file.
+        Origin of the file.
     device : str
-            A registered device name.
+        A registered device name.
     sources : tuple of Source
     licence, attribution : str
-            Of the measurements.
+        Of the measurements.
     tables : mapping
-            Columns of every table in `COLUMNS`, all of one length. A table may be empty, but none is missing.
+        Columns of every table in `COLUMNS`, all of one length. A table may be empty, but none is missing.
     """
 
     origin: Origin

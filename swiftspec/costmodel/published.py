@@ -153,7 +153,7 @@ class StandardInt4Kernels:
     ----------
     device : DeviceSpec
     attention : SwiftSpecKernels, optional
-            Use its attention kernel instead, as in the paper's ablation.
+        Use its attention kernel instead, as in the paper's ablation.
     """
 
     device: DeviceSpec

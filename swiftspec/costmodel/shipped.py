@@ -29,7 +29,7 @@ def tables_of(device: str, path: Path | None = None) -> OpTables | None:
     Raises
     ------
     ValueError
-            For an unregistered device, or a file of another device.
+        For an unregistered device, or a file of another device.
     """
     named_device(device)
     found = path or shipped_tables(device)
@@ -48,7 +48,7 @@ def kernels_of(device: str, *, framework: str | None = None, path: Path | None =
     Raises
     ------
     ValueError
-            As `tables_of`, or if the tables have no rows of the library.
+        As `tables_of`, or if the tables have no rows of the library.
     """
     tables = tables_of(device, path)
     if tables is None:

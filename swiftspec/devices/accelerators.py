@@ -16,17 +16,17 @@ class DeviceSpec:
     ----------
     name : str
     memory_bytes : int
-        As the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is sold by.
-            A process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free.
+        As the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is sold by. A
+        process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free.
     memory_bandwidth_Bps : float
     peak_flops : mapping
         FLOP/s (or integer operations/s) of dense matrix products, by dtype.
     link_bandwidth_Bps : float
-            To its peers in a node, all links together, one direction.
+        To its peers in a node, all links together, one direction.
     devices_per_node : int
-            In the usual node.
+        In the usual node.
     source : str
-            Of all but the memory's size.
+        Of all but the memory's size.
     memory_source : str
         A public output of `nvidia-smi` on such a device.
     """
@@ -51,7 +51,7 @@ class ClusterSpec:
     ----------
     device : DeviceSpec
     num_devices : int
-            In total; nodes are filled one after another.
+        In total; nodes are filled one after another.
     """
 
     device: DeviceSpec

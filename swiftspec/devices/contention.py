@@ -24,11 +24,11 @@ class CpuTimes:
     Parameters
     ----------
     wall_s : float
-            Of the clock, from any origin.
+        Of the clock, from any origin.
     used_s : float
         By all processes, and by other guests of the same host.
     own_s : float
-            By this process and its descendants, including those that have ended.
+        By this process and its descendants, including those that have ended.
     """
 
     wall_s: float

@@ -59,9 +59,9 @@ class Stats:
     tokens_per_round : float
         Output tokens per verification; 0 before the first request.
     losses : int
-            How often the target continued without its draft.
+        How often the target continued without its draft.
     restarts : int
-            How often the draft was restarted.
+        How often the draft was restarted.
     """
 
     requests: int
@@ -101,11 +101,11 @@ class Engine:
     policy : str, optional
         One of the plan's alternatives; its choice if not given.
     max_context : int, optional
-            Tokens of the longest request, prompt and output together; key-value caches are allocated for as many. If
-            not given, the target's number of positions, but 4096 at most.
+        Tokens of the longest request, prompt and output together; key-value caches are allocated for as many. If not
+        given, the target's number of positions, but 4096 at most.
     max_restarts : int
-            How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
-            `swiftspec` warns of it.
+        How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
+        `swiftspec` warns of it.
     executor : Executor, optional
         Starts the processes, perhaps on several nodes; this machine if not given.
     cancelled : threading.Event, optional
@@ -204,22 +204,22 @@ class Engine:
         prompt : str, or sequence of int
             A text, or token ids.
         max_new_tokens : int, optional
-                Output tokens at most; the plan's number if not given.
+            Output tokens at most; the plan's number if not given.
         temperature : float
             0 is greedy; otherwise tokens are drawn with this temperature.
         top_p : float
-                Draw among the most likely tokens that together reach this probability; 1 is all.
+            Draw among the most likely tokens that together reach this probability; 1 is all.
         top_k : int
-                Draw among the `top_k` most likely tokens; 0 is all.
+            Draw among the `top_k` most likely tokens; 0 is all.
         seed : int
-                The same seed gives the same text with every policy.
+            The same seed gives the same text with every policy.
         acceptance_method : str
-                Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
-                (`residual`, which disaggregated policies do not support).
+            Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
+            (`residual`, which disaggregated policies do not support).
         request_id : str, optional
-                Name of the request in its timeline; its number if not given.
+            Name of the request in its timeline; its number if not given.
         cancelled : threading.Event, optional
-                Another thread may set it to end the request, even while the request waits for a token.
+            Another thread may set it to end the request, even while the request waits for a token.
 
         Yields
         ------
@@ -228,15 +228,15 @@ class Engine:
         Returns
         -------
         Generation
-                The generator's return value: all tokens, the timeline in seconds, and whether it was interrupted.
+            The generator's return value: all tokens, the timeline in seconds, and whether it was interrupted.
 
         Raises
         ------
         ValueError
-                If a parameter is out of range; if the prompt is empty, too long or has unknown tokens; or if another
-                request is running.
+            If a parameter is out of range; if the prompt is empty, too long or has unknown tokens; or if another
+            request is running.
         swiftspec.errors.EngineError
-                If the target died; the chunks before it are what it had committed.
+            If the target died; the chunks before it are what it had committed.
         """
         from swiftspec.engine.model.sampler import Sampler
 
@@ -253,14 +253,14 @@ class Engine:
         prompt : str, or sequence of int
             A text, or token ids. A few tokens are added to it, which `stats` does not count.
         max_new_tokens : int, optional
-                Limit of the tokens added.
+            Limit of the tokens added.
 
         Raises
         ------
         ValueError, swiftspec.errors.EngineError
             As `generate`.
         KeyboardInterrupt
-                If a signal interrupted it.
+            If a signal interrupted it.
         """
         task = Task(prompt_id="warm-up", request=self._request(prompt, max_new_tokens))
         warm_up(self._launcher, self._candidate, task)

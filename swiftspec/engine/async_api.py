@@ -28,7 +28,7 @@ class AsyncEngine:
     plan : Plan, str or Path
         A plan, or the file that `swiftspec plan` wrote.
     **options
-            As of `Engine`.
+        As of `Engine`.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class AsyncEngine:
         Raises
         ------
         ValueError, swiftspec.errors.EngineError
-                As `Engine.generate`, on the first chunk.
+            As `Engine.generate`, on the first chunk.
         """
         async with self._turn:
             self._cancelled = cancelled = Event()

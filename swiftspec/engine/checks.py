@@ -44,9 +44,9 @@ class ContextLimit:
     Parameters
     ----------
     num_positions : int
-            Positions of the model, or slots of the engine's caches.
+        Positions of the model, or slots of the engine's caches.
     what : str
-            Description of that limit for errors: `the 4096 positions of demo/target`.
+        Description of that limit for errors: `the 4096 positions of demo/target`.
     tree_rows : int
         Positions that the tree of a verification takes.
     """

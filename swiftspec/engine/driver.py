@@ -60,17 +60,17 @@ class Driver:
     Parameters
     ----------
     role, group : Role, int
-            Role of this process's program, and its target group, if there are several; spans carry both.
+        Role of this process's program, and its target group, if there are several; spans carry both.
     models : mapping
         The models of this process, by role.
     channels : sequence of Channel
-            One for every peer.
+        One for every peer.
     commit : callable
         Takes committed tokens.
     interrupted : callable
-            Called after each commit; when it returns true the program ends there.
+        Called after each commit; when it returns true the program ends there.
     sampler : Sampler
-            Draws the target's choices, and the draft's candidates if the policy needs their probabilities.
+        Draws the target's choices, and the draft's candidates if the policy needs their probabilities.
     """
 
     def __init__(

@@ -43,9 +43,9 @@ class Generation:
     Parameters
     ----------
     interrupted : bool
-            Ctrl-C, or the consumer of the tokens, ended it early.
+        Ctrl-C, or the consumer of the tokens, ended it early.
     losses : int
-            How often the target had to continue without its draft.
+        How often the target had to continue without its draft.
     """
 
     tokens: tuple[int, ...]
@@ -60,40 +60,40 @@ class Launcher:
     Parameters
     ----------
     target, draft : ModelRef
-            `draft` may be None if no policy drafts.
+        `draft` may be None if no policy drafts.
     groups : mapping of Role to device numbers
-            Device n is the n-th core this process may use, or GPU n. Disaggregated: groups of both roles, disjoint
-            unless they share a GPU; otherwise only the target's group, for both models.
+        Device n is the n-th core this process may use, or GPU n. Disaggregated: groups of both roles, disjoint unless
+        they share a GPU; otherwise only the target's group, for both models.
     layout : Layout
-            Layout that the policies to come need; a co-located engine also decodes without its draft.
+        Layout that the policies to come need; a co-located engine also decodes without its draft.
     target_groups : int
         Equal groups that the target's devices are split into, each with a copy of the target.
     ranks : mapping of Role to int
-            Processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
-            thread per core, and one for each GPU.
+        Processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
+        thread per core, and one for each GPU.
     max_context : int
         Prompt and output tokens of the longest request.
     device : "cpu" or "cuda"
-            Kind of the devices in `groups`. On a GPU a process is one rank with one GPU; roles that share a GPU are two
-            processes on it.
+        Kind of the devices in `groups`. On a GPU a process is one rank with one GPU; roles that share a GPU are two
+        processes on it.
     patience_s : float
-            Longest that a target waits for its draft before it decodes alone.
+        Longest that a target waits for its draft before it decodes alone.
     fallback : Policy
-            Policy without a draft; prompt lookup if not given.
+        Policy without a draft; prompt lookup if not given.
     max_restarts : int
-            How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
-            `swiftspec` warns of it.
+        How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
+        `swiftspec` warns of it.
     executor : Executor
-            Where processes run; this machine if not given.
+        Where processes run; this machine if not given.
     cancelled : Event
-            Set by another thread, it cancels the start.
+        Set by another thread, it cancels the start.
 
     Raises
     ------
     ValueError
-            If a model cannot be loaded or a device does not exist; no process is left running.
+        If a model cannot be loaded or a device does not exist; no process is left running.
     EngineError
-            If a process ends while it loads: the target's, or a draft's four times.
+        If a process ends while it loads: the target's, or a draft's four times.
     InterruptedError
         If the start was cancelled.
     """
@@ -258,7 +258,7 @@ class Launcher:
 
     @property
     def num_restarts(self) -> int:
-        """How often the draft was restarted."""
+        """Number of times the draft was restarted."""
         return self._draft.num_starts - 1 if self._draft else 0
 
     def attend(self) -> None:
@@ -307,10 +307,10 @@ class Launcher:
         Raises
         ------
         ValueError
-                If the engine's layout does not suit the policy, the policy does not support the sampler's acceptance
-                method, or the request does not fit the context.
+            If the engine's layout does not suit the policy, the policy does not support the sampler's acceptance
+            method, or the request does not fit the context.
         EngineError
-                If a process of the target died; its `tokens` are what had been committed.
+            If a process of the target died; its `tokens` are what had been committed.
         """
         self._check(policy, request, sampler)
         start_s = time.perf_counter()

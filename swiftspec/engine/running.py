@@ -38,7 +38,7 @@ class RunningRequest:
     ----------
     targets : sequence of WorkerGroup
     draft : WorkerGroup or None
-            None if no separate process drafts.
+        None if no separate process drafts.
     command : Generate
     """
 

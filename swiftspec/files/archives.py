@@ -28,12 +28,12 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
     Parameters
     ----------
     kind : str
-            Expected kind of file, for the error: `an acceptance trace`.
+        Expected kind of file, for the error: `an acceptance trace`.
 
     Raises
     ------
     ValueError
-            One sentence naming the file, for anything that is not such an archive or is too large.
+        One sentence naming the file, for anything that is not such an archive or is too large.
     """
     descriptor = open_input(path)
     try:

@@ -60,8 +60,8 @@ def open_input(path: Path, *, pipes: bool = False) -> int:
     Parameters
     ----------
     pipes : bool
-            Allow a pipe, as in `--plan <(...)`. A file named inside another file may not be one: opening a pipe waits
-            for its writer.
+        Allow a pipe, as in `--plan <(...)`. A file named inside another file may not be one: opening a pipe waits for
+        its writer.
     """
     try:
         # Opening must not wait for a pipe that is not allowed; for a regular file the flag changes nothing.

@@ -28,11 +28,11 @@ class Destination:
     Parameters
     ----------
     path : Path
-            The file at the end of all symbolic links.
+        The file at the end of all symbolic links.
     descriptor : int or None
-            An open descriptor of this process, if the path names one; 1 is standard output.
+        An open descriptor of this process, if the path names one; 1 is standard output.
     status : os.stat_result or None
-            Of the existing file; None if there is none.
+        Of the existing file; None if there is none.
     """
 
     path: Path
@@ -100,14 +100,14 @@ def write_output(path: Path, content: bytes, *, private: bool = False) -> None:
     Parameters
     ----------
     private : bool
-            For secrets: a new file that only this user may read; never one that exists.
+        For secrets: a new file that only this user may read; never one that exists.
 
     Raises
     ------
     ValueError
         One sentence naming the path.
     BrokenPipeError
-            If standard output has no reader any more.
+        If standard output has no reader any more.
     """
     try:
         destination = locate(path)

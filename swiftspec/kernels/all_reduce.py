@@ -131,12 +131,12 @@ def all_reduce(
     Parameters
     ----------
     x_RH : Tensor, optional
-            This rank's part, with the exchange's hidden size and dtype. None if a preceding kernel has pushed it (as
-            `tools/gemm_all_reduce.py` does), `num_rows` rows of it.
+        This rank's part, with the exchange's hidden size and dtype. None if a preceding kernel has pushed it (as
+        `tools/gemm_all_reduce.py` does), `num_rows` rows of it.
     residual_RH, weight_H : Tensor, optional
-            Both or neither; fp32, fp16 or bf16. The result has the dtype of `weight_H`, else that of the exchange.
+        Both or neither; fp32, fp16 or bf16. The result has the dtype of `weight_H`, else that of the exchange.
     out : Tensor, optional
-            Buffer for the result, (R, H).
+        Buffer for the result, (R, H).
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

@@ -48,9 +48,9 @@ def gate_up(
     weight_NK : Tensor
         All gate rows, then all up rows.
     config : TileConfig, optional
-            `block_n` counts gate and up rows together. By default this GPU's tuned one, or `default_config`.
+        `block_n` counts gate and up rows together. By default this GPU's tuned one, or `default_config`.
     out : Tensor, optional
-            Buffer for the result, (R, N // 2).
+        Buffer for the result, (R, N // 2).
     """
     check_shape("weight_NK", weight_NK, (None, None))
     check_shape("x_RK", x_RK, (None, None))

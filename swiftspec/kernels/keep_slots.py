@@ -86,14 +86,14 @@ def keep_slots(
     cache_L2GCD : Tensor
         fp32, fp16 or bf16, contiguous, as all tensors here: keys and values of all layers. D up to 256.
     slots_K : Tensor
-            int32: distinct tree slots in their new order, then -1 up to K, which is at most 256. Read on the device, as
-            are the lengths and `num_verified`, and therefore not checked.
+        int32: distinct tree slots in their new order, then -1 up to K, which is at most 256. Read on the device, as are
+        the lengths and `num_verified`, and therefore not checked.
     lengths_2 : Tensor
-            int32, (prefix, tree). The tree's previous length does not matter.
+        int32, (prefix, tree). The tree's previous length does not matter.
     num_verified : Tensor
-            int32, one element: the number of kept slots that join the prefix.
+        int32, one element: the number of kept slots that join the prefix.
     workspace : Tensor, optional
-            int32 [1], zero, and zero again afterwards. Without it every call clears one, with an extra launch.
+        int32 [1], zero, and zero again afterwards. Without it every call clears one, with an extra launch.
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

@@ -32,7 +32,7 @@ def linear(
     x_RK : Tensor
         Any number of rows.
     pdl : bool
-            No effect on cuBLAS, which starts when its predecessor has ended.
+        No effect on cuBLAS, which starts when its predecessor has ended.
     """
     check_shape("weight_NK", weight_NK, (None, None))
     n, k = weight_NK.shape

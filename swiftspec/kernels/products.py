@@ -109,7 +109,7 @@ class Workspace:
         Raises
         ------
         RuntimeError
-                If that is during a CUDA graph's capture: the graph would own the memory, and zero it on every replay.
+            If that is during a CUDA graph's capture: the graph would own the memory, and zero it on every replay.
         """
         if device.type != "cuda":
             return _workspace(device, 0)

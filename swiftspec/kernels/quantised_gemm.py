@@ -164,11 +164,11 @@ def quantised_gemm(
     ----------
     weight : Int4Weight or Fp8Weight
     gated : bool
-            The weight has all gate rows, then all up rows; the result is silu(gate) * up, (R, N // 2).
+        The weight has all gate rows, then all up rows; the result is silu(gate) * up, (R, N // 2).
     config : TileConfig, optional
-            `block_k` is 256 for int4. By default this GPU's tuned one, or `default_config`.
+        `block_k` is 256 for int4. By default this GPU's tuned one, or `default_config`.
     out : Tensor, optional
-            Buffer for the result, (R, N) or (R, N // 2).
+        Buffer for the result, (R, N) or (R, N // 2).
     """
     check_shape("x_RK", x_RK, (None, None))
     n, k = weight.shape

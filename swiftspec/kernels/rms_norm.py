@@ -71,14 +71,14 @@ def rms_norm(
     Parameters
     ----------
     residual_RH : Tensor
-            fp32, fp16 or bf16, contiguous; updated in place if there is an `update_RH`.
+        fp32, fp16 or bf16, contiguous; updated in place if there is an `update_RH`.
     update_RH : Tensor, optional
         Same shape; any supported dtype.
     weight_H : Tensor
-            The result has its dtype.
+        The result has its dtype.
     eps : float
     out : Tensor, optional
-            Buffer for the result, (R, H).
+        Buffer for the result, (R, H).
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

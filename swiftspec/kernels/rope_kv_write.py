@@ -135,7 +135,7 @@ def rope_kv_write(
     qkv_RQ : Tensor
         fp32, fp16 or bf16, contiguous, as all tensors here.
     cos_sin_CD : Tensor
-            fp32: per position the cosines of D / 2 angles, then the sines. Positions beyond it are not checked.
+        fp32: per position the cosines of D / 2 angles, then the sines. Positions beyond it are not checked.
     positions_R : Tensor
         int32 or int64.
     lengths_2 : Tensor
@@ -147,7 +147,7 @@ def rope_kv_write(
     q_norm_D, k_norm_D : Tensor, optional
         Both or neither: weights of an RMSNorm of every head before its rotation, with `eps`.
     out : Tensor, optional
-            Buffer for the result, (R, H, D).
+        Buffer for the result, (R, H, D).
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

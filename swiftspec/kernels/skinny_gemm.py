@@ -150,13 +150,13 @@ def skinny_gemm(
     weight_NK : Tensor
         x's dtype, contiguous.
     config : TileConfig, optional
-            By default `default_config`, which was not measured.
+        By default `default_config`, which was not measured.
     bias_N : Tensor, optional
         x's dtype.
     out : Tensor, optional
-            Buffer for the result, (R, N), of x's dtype.
+        Buffer for the result, (R, N), of x's dtype.
     workspace : Workspace, optional
-            For a split K; by default the current stream's.
+        For a split K; by default the current stream's.
     pdl : bool
         Programmatic dependent launch: weights are read while the predecessor ends. Only on CUDA, sm_90 and newer.
 

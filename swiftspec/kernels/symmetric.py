@@ -24,13 +24,13 @@ class PeerBuffers:
     Attributes
     ----------
     rank : int
-            Rank of this view.
+        Rank of this view.
     buffers : tuple[Tensor, ...]
-            int32 words by rank, of equal length; each starts at a multiple of 16 bytes.
+        int32 words by rank, of equal length; each starts at a multiple of 16 bytes.
     table : Tensor
         int64, on the device of the buffers: the address of each of them in this process.
     mapping : object
-            Object that keeps the mapping alive.
+        Object that keeps the mapping alive.
     """
 
     rank: int

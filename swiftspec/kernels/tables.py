@@ -81,7 +81,7 @@ def load_table(path: Path) -> Table:
     Raises
     ------
     ValueError
-            Naming file and row, if `dump_table` would not have written this file.
+        Naming file and row, if `dump_table` would not have written this file.
     """
     if not path.exists():
         return {}

@@ -284,18 +284,18 @@ def tree_attention(
     ancestors_RW : Tensor
         int32: bit s % 32 of word s // 32 is set where the row sees tree slot s, its own included. W from 1 to 8.
     lengths_2 : Tensor
-            int32, (prefix, tree) before this forward's rows: at most C - R in total. Read on the device and therefore
-            not checked. No row sees tree slots without a word.
+        int32, (prefix, tree) before this forward's rows: at most C - R in total. Read on the device and therefore not
+        checked. No row sees tree slots without a word.
     scale : float
         Of the products of queries and keys, usually 1 / sqrt(D).
     out : Tensor, optional
-            Buffer for the result.
+        Buffer for the result.
     num_splits : int, optional
-            Most programs that share the keys of one query block; fewer if a program would have less than `min_blocks`.
+        Most programs that share the keys of one query block; fewer if a program would have less than `min_blocks`.
     min_blocks : int
-            Fewest blocks of 64 slots for a program.
+        Fewest blocks of 64 slots for a program.
     workspace : Tensor, optional
-            The result of `tree_attention_workspace`, or longer. Without it every call clears one, with an extra launch.
+        The result of `tree_attention_workspace`, or longer. Without it every call clears one, with an extra launch.
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

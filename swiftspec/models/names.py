@@ -31,15 +31,15 @@ def resolve(field: str, name: str, known: Mapping[str, Collection[str]]) -> str 
     Parameters
     ----------
     field : str
-            The field or flag of the name, as `--target`.
+        The field or flag of the name, as `--target`.
     name : str
     known : mapping
-            Every name in the table, with alternative names, such as its repository.
+        Every name in the table, with alternative names, such as its repository.
 
     Raises
     ------
     ValueError
-            If several names in the table match; the message lists them, or a few if there are many.
+        If several names in the table match; the message lists them, or a few if there are many.
     """
     if name in known:
         return name

@@ -60,7 +60,7 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
     Raises
     ------
     ValueError
-            If several names match, or the name shows that such models are out of scope.
+        If several names match, or the name shows that such models are out of scope.
     """
     if name not in _table() and (reason := out_of_scope(name)) is not None:
         raise ValueError(f"{field} is {name!r}; that {reason}")

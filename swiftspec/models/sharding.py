@@ -17,14 +17,14 @@ class Shard:
     Attributes
     ----------
     spec : ModelSpec
-            Shape of the shard, padding included: `sharded` of the model's.
+        Shape of the shard, padding included: `sharded` of the model's.
     degree, rank : int
-            Ranks that share the model, and this one's number.
+        Ranks that share the model, and this one's number.
     query_heads, kv_heads : tuple of int or None
-            The model's head in each slot of this rank; None for padding. Equally many consecutive query slots belong to
-            each KV slot, as in any model.
+        The model's head in each slot of this rank; None for padding. Equally many consecutive query slots belong to
+        each KV slot, as in any model.
     neurons, vocabulary : range
-            Of the feed-forward network and of the head, without padding, which comes last.
+        Of the feed-forward network and of the head, without padding, which comes last.
     """
 
     spec: ModelSpec

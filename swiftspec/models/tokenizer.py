@@ -40,9 +40,9 @@ class Tokenizer:
         Parameters
         ----------
         most : int, optional
-                Limit above which the caller does not need the tokens. Of a longer text perhaps only the beginning is
-                tokenised; the result is then incomplete, and longer than `surely_over(most)`. A token takes about 200
-                bytes here, so a long text would take gigabytes before it is refused.
+            Limit above which the caller does not need the tokens. Of a longer text perhaps only the beginning is
+            tokenised; the result is then incomplete, and longer than `surely_over(most)`. A token takes about 200 bytes
+            here, so a long text would take gigabytes before it is refused.
         """
         if most is not None:
             length = _TOKEN_CHARACTERS * most + _MARGIN

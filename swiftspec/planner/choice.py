@@ -32,7 +32,7 @@ class Resampling:
     num_prompts, num_runs : int
         Of each outcome.
     errors : KnownErrors
-            Errors of forwards and acceptance, which all prompts share.
+        Errors of forwards and acceptance, which all prompts share.
     """
 
     def __init__(

@@ -31,11 +31,11 @@ class Decision:
     ----------
     chosen : Outcome
     ties : sequence of Outcome
-            Options that the noise does not tell apart from it.
+        Options that the noise does not tell apart from it.
     others : sequence of Outcome
         The best of each other policy, best first.
     resamplings : mapping
-            By option, the resamples of the budget it was simulated with.
+        By option, the resamples of the budget it was simulated with.
     """
 
     chosen: Outcome
@@ -79,7 +79,7 @@ def decide(
     Raises
     ------
     ValueError
-            If nothing meets the goal's limits: OutOfReachError.
+        If nothing meets the goal's limits: OutOfReachError.
     """
     outcomes: dict[object, Outcome] = {}
     resamplings: dict[object, Resampling] = {}

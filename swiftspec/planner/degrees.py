@@ -19,10 +19,10 @@ class AllowedDegrees:
     Parameters
     ----------
     sizes : frozenset of int, optional
-            The allowed degrees; any if not given.
+        The allowed degrees; any if not given.
     engine : str, optional
-            A serving engine, for messages. If given, a degree must divide the model's attention heads and neurons, and
-            divide, or be a multiple of, its KV heads; vLLM, SGLang and TensorRT-LLM refuse to load a model otherwise.
+        A serving engine, for messages. If given, a degree must divide the model's attention heads and neurons, and
+        divide, or be a multiple of, its KV heads; vLLM, SGLang and TensorRT-LLM refuse to load a model otherwise.
     specs : mapping
         Shapes of the models, needed with `engine`.
     """

@@ -44,7 +44,7 @@ class PlannedModel:
         Raises
         ------
         ValueError
-                If it is neither; the message has the closest names.
+            If it is neither; the message has the closest names.
         """
         is_path = name not in model_names() and (name.startswith((".", "/", "demo/")) or Path(name).is_dir())
         if not is_path and (known := registered_name(name, field=role)) is not None:
@@ -99,24 +99,24 @@ class Deployment:
     Parameters
     ----------
     device : str
-            A registered name, or one that `registered_device` understands; kept as the registry spells it.
+        A registered name, or one that `registered_device` understands; kept as the registry spells it.
     num_devices : int
-            At most two nodes, since a forward is divided within a node only.
+        At most two nodes, since a forward is divided within a node only.
     quant, draft_quant : str
-            Weight formats: bf16, fp8, int8 or int4. The draft's defaults to the target's.
+        Weight formats: bf16, fp8, int8 or int4. The draft's defaults to the target's.
     engine : str
-            One of `ENGINES`: the software whose kernel latencies forwards are composed of.
+        One of `ENGINES`: the software whose kernel latencies forwards are composed of.
     context : int
-            Prompt tokens.
+        Prompt tokens.
     output_tokens : int, optional
-            Output tokens of each request; 256 if not given.
+        Output tokens of each request; 256 if not given.
     op_tables : Path, optional
-            Op tables as `swiftspec import` writes them; the packaged ones if not given.
+        Op tables as `swiftspec import` writes them; the packaged ones if not given.
 
     Raises
     ------
     ValueError
-            If a name is unknown (the message has the closest ones) or a number is out of range.
+        If a name is unknown (the message has the closest ones) or a number is out of range.
 
     Examples
     --------

@@ -20,16 +20,16 @@ def fewest_devices(
     Parameters
     ----------
     fastest : callable
-            The decision for the fastest option on at most N devices. OutOfReachError if none meets the limits.
+        The decision for the fastest option on at most N devices. OutOfReachError if none meets the limits.
     ranking : callable
-            The best option of every policy on every split, by all simulations so far.
+        The best option of every policy on every split, by all simulations so far.
     most : int
-            Available devices.
+        Available devices.
 
     Raises
     ------
     ValueError
-            If nothing meets the limits on all of them: OutOfReachError.
+        If nothing meets the limits on all of them: OutOfReachError.
     """
     best = fastest(most)
     least = 1

@@ -34,9 +34,9 @@ def score(
     request_s : array
         Seconds from request to last token.
     tpot_s : array
-            Seconds per output token after the first.
+        Seconds per output token after the first.
     num_devices : int
-            Devices in use.
+        Devices in use.
     """
     if goal.objective is Objective.TPOT:
         return np.asarray(1 / tpot_s.mean(axis=axes))

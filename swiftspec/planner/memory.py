@@ -37,7 +37,7 @@ class MemoryModel:
     specs : mapping
         Shape of each role's model.
     quantisation : mapping
-            Format of each role's weights, by name; KV is bf16.
+        Format of each role's weights, by name; KV is bf16.
     """
 
     device: DeviceSpec

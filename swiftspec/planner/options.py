@@ -18,17 +18,17 @@ class SearchOptions:
     policy : str, optional
         Plan for this policy alone.
     goal : Goal
-            Objective, and limits.
+        Objective, and limits.
     degrees : frozenset of int, optional
-            Allowed TP degrees; any if not given.
+        Allowed TP degrees; any if not given.
     ranks : int, optional
-            On a CPU, only groups of N processes, where N divides the group.
+        On a CPU, only groups of N processes, where N divides the group.
     seed : int
         The same seed and inputs give the same plan, whatever `num_jobs`.
     num_jobs : int
         Processes that simulate; -1 for one per core.
     backend : str, optional
-            Backend of the simulations: `loky` (here), or an existing cluster of `dask` or `ray`.
+        Backend of the simulations: `loky` (here), or an existing cluster of `dask` or `ray`.
 
     Examples
     --------

@@ -67,38 +67,38 @@ def make_plan(
     Parameters
     ----------
     profile_basis, trace_basis : Basis
-            The files of profile and trace; not given where `Planned.save` is to name them.
+        The files of profile and trace; not given where `Planned.save` is to name them.
     policy : str or None
-            Search this policy alone. Autoregressive decoding is then the only alternative, to show the gain of
-            speculation; no other policy is simulated, and none appears in the sensitivities.
+        Search this policy alone. Autoregressive decoding is then the only alternative, to show the gain of speculation;
+        no other policy is simulated, and none appears in the sensitivities.
     seed : int
         The same seed and files give the same plan, whatever `num_jobs`.
     num_jobs : int
         Processes; 1 stays in this one, -1 starts one per core.
     progress : callable
-            Called with (done, total, what), counted in options.
+        Called with (done, total, what), counted in options.
     goal : Goal
-            Objective, and limits.
+        Objective, and limits.
     memory : MemoryModel, optional
-            Memory of the devices; without it everything fits.
+        Memory of the devices; without it everything fits.
     changes : Changes, optional
-            Changed assumptions for the plan's sensitivities; None leaves them out.
+        Changed assumptions for the plan's sensitivities; None leaves them out.
     acceptance : Acceptance, optional
-            Source of the trace's acceptance, where it was not recorded.
+        Source of the trace's acceptance, where it was not recorded.
     backend : str, optional
-            One of `BACKENDS`, where the simulations run.
+        One of `BACKENDS`, where the simulations run.
     ranks : int, optional
-            Choose only among options with this many ranks in every group that they can divide.
+        Choose only among options with this many ranks in every group that they can divide.
     degrees : AllowedDegrees, optional
-            Allowed TP degrees.
+        Allowed TP degrees.
     engine : str, optional
-            Engine whose forwards the profile has, where they are composed; for the plan's readers.
+        Engine whose forwards the profile has, where they are composed; for the plan's readers.
 
     Raises
     ------
     ValueError
-            If the policy or backend is unknown, nothing is feasible (the message has the reasons), or no simulated
-            option meets the goal's limits (the message names the nearest one).
+        If the policy or backend is unknown, nothing is feasible (the message has the reasons), or no simulated option
+        meets the goal's limits (the message names the nearest one).
     """
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
     num_used = min(num_devices, goal.max_devices or num_devices)

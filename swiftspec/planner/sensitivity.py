@@ -36,12 +36,11 @@ class Changes:
     Parameters
     ----------
     weaker, slower : float
-            Share by which acceptance falls; share by which all-reduces, or draft forwards, grow.
+        Share by which acceptance falls; share by which all-reduces, or draft forwards, grow.
     longer : int
-            Factor for the prompt's length.
+        Factor for the prompt's length.
     at_context : callable, optional
-            The profile for requests of a given length, where the plan's own ends before; None where the models end,
-            too.
+        The profile for requests of a given length, where the plan's own ends before; None where the models end, too.
     """
 
     weaker: float = 0.1
@@ -93,15 +92,15 @@ def sensitivities(
     changes : Changes, optional
         None for no rows.
     chosen, others : Standing
-            The plan's choice and the other simulated options; the best few of these are its rivals.
+        The plan's choice and the other simulated options; the best few of these are its rivals.
     budget : Budget
-            What is simulated of each, with common random numbers.
+        What is simulated of each, with common random numbers.
     num_devices : int
-            Number of devices of the plan.
+        Number of devices of the plan.
     errors : ForwardErrors, optional
-            Errors that both the plan's figures and these are averaged over.
+        Errors that both the plan's figures and these are averaged over.
     degrees : AllowedDegrees, optional
-            Groups allowed on one more device.
+        Groups allowed on one more device.
     """
     if changes is None:
         return ()

@@ -98,7 +98,7 @@ class Simulations:
     def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Budget:
         """A few prompts whose outputs' beginnings are, together, as easy and as diverse as the whole trace.
 
-        Which shape is best depends on how easy the text is; so the few prompts must not be easier than the rest.
+        The best shape depends on how easy the text is, so the few prompts must not be easier than the rest.
         """
         of_all = [float(np.mean(prompt.ranks == 0)) for prompt in self.trace.prompts]
         begun = np.array([np.mean(prompt.ranks[:num_tokens] == 0) for prompt in self.trace.prompts])
@@ -123,16 +123,16 @@ class Simulations:
 
     @property
     def num_simulated(self) -> int:
-        """Different options, at whatever budget."""
+        """Number of different options, at any budget."""
         return len(self.simulated)
 
     @property
     def simulated(self) -> set[Key]:
-        """Keys of all options so far, at whatever budget."""
+        """Keys of all options simulated so far, at any budget."""
         return {key for outcomes in self._outcomes.values() for key in outcomes}
 
     def ranking(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["RankedOption"]:
-        """Of every policy on every split the best of what was simulated longest, on the scale of its finalist.
+        """The best option of every policy on every split by its longest simulation, on the scale of its finalist.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class Simulations:
 
 
 class RankedOption(NamedTuple):
-    """Where an option stands at the end of a search.
+    """An option's place in the ranking at the end of a search.
 
     num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last stage.
     """
@@ -185,7 +185,7 @@ class RankedOption(NamedTuple):
 
     @classmethod
     def of(cls, outcome: Outcome, goal: Goal) -> "RankedOption":
-        """A finalist's own."""
+        """Entry with a finalist's own figures."""
         return cls(
             option=outcome.option,
             tokens_per_s=outcome.tokens_per_s,
@@ -215,7 +215,7 @@ Expected = Callable[[Option], RankedOption]
 
 
 def _scaled(found: RankedOption, final: RankedOption, reference: RankedOption) -> RankedOption:
-    """As `final` is to `reference`."""
+    """`found`, scaled by the ratio of `final` to `reference`."""
     return found._replace(
         tokens_per_s=found.tokens_per_s * final.tokens_per_s / reference.tokens_per_s,
         tpot_s=found.tpot_s * final.tpot_s / reference.tpot_s,

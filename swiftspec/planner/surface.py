@@ -31,10 +31,10 @@ class Surface:
     ----------
     outcomes : sequence of Outcome
     weights : sequence of float
-            Length of each simulation relative to the shortest.
+        Length of each simulation relative to the shortest.
     goal : Goal
     estimates : mapping
-            Closed-form tokens/s of every option.
+        Closed-form tokens/s of every option.
     """
 
     def __init__(

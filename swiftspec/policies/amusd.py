@@ -46,7 +46,7 @@ class Amusd(Shape):
     lookahead : int
         Draft tokens the target waits for.
     verify_rows : int
-            Most rows of a verification, the root included; further tokens wait for the next one.
+        Most rows of a verification, the root included; further tokens wait for the next one.
     """
 
     name: ClassVar[str] = "amusd"

@@ -28,7 +28,7 @@ Prepared = dict[Outcome, tuple[int, ...]]
 
 
 def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[Subtree], Step[Prepared]]) -> Program:
-    """The draft's program: send a chain, `prepare` for what may become of it, go on with what did.
+    """The draft's program: send a chain, `prepare` for its possible outcomes, continue from the actual one.
 
     An outcome that was not prepared costs the forwards of a new chain. Only KV of verified tokens is kept.
     """

@@ -50,11 +50,11 @@ class Dsi(Shape):
     Parameters
     ----------
     num_draft_tokens : int
-            Draft tokens from one verification to the next.
+        Draft tokens from one verification to the next.
     target_groups : int
         Groups that verify, each with a copy of the target.
     verify_rows : int
-            Most rows of a verification: tokens missing in a group's cache, and unverified ones.
+        Most rows of a verification: tokens missing in a group's cache, and unverified ones.
     """
 
     name: ClassVar[str] = "dsi"

@@ -34,7 +34,7 @@ class Eagle2Tree(Shape):
     depth : int
         Levels forwarded below the root.
     draft_temperature : float
-            Temperature of the draft's probabilities that value a node; a planner fits it to the trace.
+        Temperature of the draft's probabilities that value a node; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "eagle2_tree"

@@ -1,4 +1,4 @@
-"""Trees drafted level by level on the target's devices, anew each round: shared by EAGLE-2, Sequoia and EasySpec."""
+"""Trees drafted level by level on the target's devices, from scratch each round: shared by EAGLE-2, Sequoia and EasySpec."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,16 +16,16 @@ class Layers:
     Parameters
     ----------
     fresh : sequence of int
-            Verified tokens without KV at the draft, the root last. They take the draft's first tree slots.
+        Verified tokens without KV at the draft, the root last. They take the draft's first tree slots.
     position : int
         Of the root.
     fuzzy : bool
-            Use fuzzy forwards for all but the fresh tokens; the KV they leave in the cache is not kept.
+        Use fuzzy forwards for all but the fresh tokens; the KV they leave in the cache is not kept.
 
     Attributes
     ----------
     scores : list of float
-            One per node; the policy defines their meaning.
+        One per node; the policy defines their meaning.
     """
 
     def __init__(self, fresh: Sequence[int], *, position: int, fuzzy: bool) -> None:

@@ -45,7 +45,7 @@ class Mirror(Shape):
     num_draft_tokens : int
         K, tokens of a chain.
     guesses : int
-            Guesses of the first half at each of the K + 1 positions (the paper's kappa).
+        Guesses of the first half at each of the K + 1 positions (the paper's kappa).
     """
 
     name: ClassVar[str] = "mirror"

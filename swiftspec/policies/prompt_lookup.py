@@ -27,7 +27,7 @@ class PromptLookup(TargetOnly):
     num_draft_tokens : int
         Tokens verified after a match, at most.
     longest_match : int
-            Number of tokens looked up first; then fewer and fewer, down to one.
+        Number of tokens looked up first; then fewer and fewer, down to one.
     """
 
     name: ClassVar[str] = "prompt_lookup"

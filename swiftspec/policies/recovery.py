@@ -78,11 +78,11 @@ def recoverable(
     Parameters
     ----------
     fallback : Policy
-            A policy without a draft, by which the target decodes while it is alone.
+        A policy without a draft, by which the target decodes while it is alone.
     patience_s : float
-            Longest wait of the target for its draft, each time it loses it.
+        Longest wait of the target for its draft, each time it loses it.
     alone : bool
-            Target: the draft is known to be gone. Draft: this process replaces one that died.
+        Target: the draft is known to be gone. Draft: this process replaces one that died.
     """
     if policy.target_groups > 1:
         return GroupMember(policy, request, role, patience_s=patience_s if role is Role.TARGET else None)
@@ -163,9 +163,9 @@ class RecoveringTarget(_Relay):
     Attributes
     ----------
     lost : bool
-            Whether it is alone now.
+        Whether it is alone now.
     num_losses : int
-            Number of times it lost its draft.
+        Number of times it lost its draft.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class SequoiaTree(Shape):
     verify_rows : int
         Nodes, the root included.
     depth : int
-            Levels below the root; each costs a draft forward, the first one the root's own.
+        Levels below the root; each costs a draft forward, the first one the root's own.
     rank_acceptance : tuple of float
         Probability that the target's token is the draft's first candidate, second, ...; fitted by a planner.
     """

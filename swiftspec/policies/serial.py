@@ -33,7 +33,7 @@ class SerialTree(Shape):
     num_candidates : int
         Children kept per node.
     draft_temperature : float
-            Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
+        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "serial_tree"

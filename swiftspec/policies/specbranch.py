@@ -47,7 +47,7 @@ class SpecBranch(Shape):
     branches : int
         Versions of a token at a fork, at most.
     least_confidence : float
-            Probability of a token, by the draft, below which a window ends before it.
+        Probability of a token, by the draft, below which a window ends before it.
     """
 
     name: ClassVar[str] = "specbranch"

@@ -46,18 +46,18 @@ class SwiftSpec(Shape):
     verify_rows : int
         Most rows of a verification, the root included.
     least_probability : float
-            Probability of acceptance below which a node is not worth its row; with 0 every verification has
-            `verify_rows` rows.
+        Probability of acceptance below which a node is not worth its row; with 0 every verification has `verify_rows`
+        rows.
     miss_expansions : int
-            Fewest draft forwards between a miss and the next verification.
+        Fewest draft forwards between a miss and the next verification.
     expand_rows : int
         Leaves forwarded per expansion.
     num_candidates : int
         Children kept per node; with `verify_rows` - 1 of them a miss costs one draft forward.
     tree_capacity : int
-            Most forwarded nodes in the draft's tree; at this limit it waits for the verdict.
+        Most forwarded nodes in the draft's tree; at this limit it waits for the verdict.
     draft_temperature : float
-            Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
+        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "swiftspec"

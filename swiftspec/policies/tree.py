@@ -99,8 +99,8 @@ class TokenTree:
     capacity : int
         Tree slots of the draft's cache; `pick` never asks for more.
     temperature : float
-            The draft's probabilities at this temperature score the nodes. A draft trained on the target's distribution
-            knows how likely a token is to be drawn (1); a greedy target takes the most likely one, so below 1 is right.
+        The draft's probabilities at this temperature score the nodes. A draft trained on the target's distribution
+        knows how likely a token is to be drawn (1); a greedy target takes the most likely one, so below 1 is right.
     """
 
     def __init__(self, root: int, *, position: int, capacity: int, temperature: float = 1.0) -> None:

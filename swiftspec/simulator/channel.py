@@ -17,7 +17,7 @@ class Link:
     Attributes
     ----------
     num_arrived : int
-            Messages that have arrived so far, whether received yet or not.
+        Messages that have arrived so far, whether received yet or not.
     """
 
     def __init__(self, env: simpy.Environment) -> None:

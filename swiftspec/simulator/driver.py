@@ -66,17 +66,17 @@ def simulate(
     degrees : mapping
         Devices of each role's group; a co-located policy's draft runs on the target's.
     prompt_indices : sequence of int, optional
-            Indices of the trace's prompts, in this order; all by default.
+        Indices of the trace's prompts, in this order; all by default.
     seed : int
         The same seed, policy and files give the same timelines. A prompt's draws do not depend on the other prompts.
     max_new_tokens : int, optional
-            Output tokens at most; never more than were traced.
+        Output tokens at most; never more than were traced.
     ranks : mapping, optional
-            Processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A
-            co-located policy's draft has the target's.
+        Processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A co-located
+        policy's draft has the target's.
     errors : ForwardErrors, optional
-            Known errors of forwards. If there are any, every prompt is simulated twice: with forwards scaled by its
-            draw, and, after all prompts, by the opposite draw.
+        Known errors of forwards. If there are any, every prompt is simulated twice: with forwards scaled by its draw,
+        and, after all prompts, by the opposite draw.
 
     Raises
     ------
@@ -119,10 +119,9 @@ class Simulator:
     profile : Profile or Latencies
     trace : AcceptanceTrace
     errors : ForwardErrors
-            Known errors of forwards, of which each prompt has its own draw; exact by default.
+        Known errors of forwards, of which each prompt has its own draw; exact by default.
     oracle : callable
-            Factory of the object that answers a process's forwards. Tests use a real draft, on the same simulated
-            clock.
+        Factory of the object that answers a process's forwards. Tests use a real draft, on the same simulated clock.
     """
 
     def __init__(

@@ -88,8 +88,8 @@ class LatencySampler:
     Attributes
     ----------
     seconds : dict
-            Seconds charged so far by provenance, both roles together. A provenance with 0 s occurred and cost nothing,
-            such as host times that the profile lacks, as `assumed`.
+        Seconds charged so far by provenance, both roles together. A provenance with 0 s occurred and cost nothing, such
+        as host times that the profile lacks, as `assumed`.
     """
 
     def __init__(

@@ -116,12 +116,12 @@ class TraceOracle:
     Parameters
     ----------
     pool : CandidatePool
-            The trace's candidates.
+        The trace's candidates.
     prompt : TracedPrompt
     prompt_index : int
-            Index in the trace.
+        Index in the trace.
     rng : numpy Generator
-            Draws the positions for rows off the path.
+        Draws the positions for rows off the path.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def read_secret(path: Path) -> bytes:
     Raises
     ------
     ValueError
-            If others may read the file, or if it does not hold what `write_secret` writes.
+        If others may read the file, or if it does not hold what `write_secret` writes.
     """
     try:
         with path.open("rb") as file:

@@ -26,12 +26,12 @@ class Exchange:
     Parameters
     ----------
     leads : bool
-            Exactly one end, the target's, opens attempts by probing. The other follows.
+        Exactly one end, the target's, opens attempts by probing. The other follows.
 
     Attributes
     ----------
     num_refused : int
-            Messages not delivered: gaps, invalid ones, and those after them; not those of older attempts and requests.
+        Messages not delivered: gaps, invalid ones, and those after them; not those of older attempts and requests.
     """
 
     def __init__(self, *, leads: bool) -> None:

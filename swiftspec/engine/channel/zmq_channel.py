@@ -108,11 +108,11 @@ class Channel:
     leads : bool
         Exactly one end, the target's, opens exchanges.
     vocab_size : int
-            A message with a token outside it is invalid.
+        A message with a token outside it is invalid.
     interrupted : callable
-            Called now and then while waiting for the peer; when it returns true, the wait ends with InterruptedError.
+        Called now and then while waiting for the peer; when it returns true, the wait ends with InterruptedError.
     curve : Curve, optional
-            Rejects peers without the secret; for addresses that others can reach.
+        Rejects peers without the secret; for addresses that others can reach.
     """
 
     def __init__(

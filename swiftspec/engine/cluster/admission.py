@@ -32,11 +32,11 @@ class Admission:
     own, first : NodeFacts
         This node and node 0.
     models : sequence of ModelRef
-            Models of this node's own plan.
+        Models of this node's own plan.
     device : "cpu" or "cuda"
-            Kind of device in the plan.
+        Kind of device in the plan.
     shares_machine : bool
-            Other nodes are processes of this machine, as under torchrun: their folders are allowed, too.
+        Other nodes are processes of this machine, as under torchrun: their folders are allowed, too.
     """
 
     own: NodeFacts

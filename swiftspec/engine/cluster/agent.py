@@ -28,14 +28,14 @@ def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[Mo
     meeting, own, curve
         As of `lead`.
     models, device
-            Limits of what node 0 may ask for: models and devices of this node's own plan.
+        Limits of what node 0 may ask for: models and devices of this node's own plan.
 
     Raises
     ------
     ValueError
-            If node 0 is not found in time, does not agree, or asks for something outside the plan.
+        If node 0 is not found in time, does not agree, or asks for something outside the plan.
     EngineError
-            If node 0 goes without a farewell.
+        If node 0 goes without a farewell.
     """
     first, own = meeting.exchange(own)
     if own.rank > len(first.links):

@@ -33,7 +33,7 @@ class Link:
     Parameters
     ----------
     address : str
-            `tcp://host:port`; port 0 is any free one, see `address`.
+        `tcp://host:port`; port 0 is any free one, see `address`.
     bind : bool
         Exactly one end binds.
     curve : Curve

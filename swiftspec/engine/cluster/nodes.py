@@ -84,7 +84,7 @@ class Peer:
         self.link.close()
 
     def ahead_s(self) -> float | None:
-        """How far the node's clock is ahead of this one; None if the node has gone or does not answer.
+        """Seconds by which the node's clock is ahead of this one; None if the node has gone or does not answer.
 
         The clock is read several times. The fastest answer counts, taken as given halfway between question and answer.
         """
@@ -176,22 +176,22 @@ class ClusterExecutor:
     Parameters
     ----------
     nodes : sequence of NodeFacts
-            In the order of their ranks.
+        In the order of their ranks.
     peers : mapping of rank to Peer
-            All except node 0.
+        All except node 0.
     owned : sequence of tuple of int
-            Devices of each node, numbered over all.
+        Devices of each node, numbered over all.
     curve : Curve
-            Keys of the connections between nodes.
+        Keys of the connections between nodes.
     store : callable
-            Address `tcp://host:port` where TP groups that span nodes meet; called only if there are any.
+        Address `tcp://host:port` where TP groups that span nodes meet; called only if there are any.
     fork_server : ForkServer
-            Fork server of node 0's own processes.
+        Fork server of node 0's own processes.
 
     Raises
     ------
     ValueError
-            If a node has too few devices.
+        If a node has too few devices.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], cur
     Raises
     ------
     ValueError
-            If the nodes do not find each other in time, do not agree, or have too few devices.
+        If the nodes do not find each other in time, do not agree, or have too few devices.
     """
     rendezvous = meeting.rendezvous
     with ExitStack() as stack:

@@ -64,21 +64,21 @@ class Rendezvous:
     Parameters
     ----------
     host, port : str, int
-            Of node 0, which listens on that address only.
+        Of node 0, which listens on that address only.
     rank, num_nodes : int
-            This node's rank, and the number of nodes.
+        This node's rank, and the number of nodes.
     timeout_s : float
-            Longest wait for the others.
+        Longest wait for the others.
     prefix : str
-            Separates the meetings that use one store.
+        Separates the meetings that use one store.
     has_store : bool
-            Another program, such as torchrun, keeps the store; node 0 does not.
+        Another program, such as torchrun, keeps the store; node 0 does not.
     is_process : bool
-            Under torchrun every process is a node and one rank of the plan.
+        Under torchrun every process is a node and one rank of the plan.
     host_rank : int
-            Machine of this node; processes of one machine share it.
+        Machine of this node; processes of one machine share it.
     is_local : bool
-            All nodes are processes of this machine, whatever the host's address.
+        All nodes are processes of this machine, whatever the host's address.
     """
 
     host: str
@@ -153,7 +153,7 @@ class Meeting:
         Raises
         ------
         ValueError
-                If a node does not come in time, two have the same rank, or they disagree on what to run.
+            If a node does not come in time, two have the same rank, or they disagree on what to run.
         """
         where = self.rendezvous.endpoint
         with self:

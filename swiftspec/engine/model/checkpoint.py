@@ -147,5 +147,5 @@ def _weight_files(directory: Path) -> list[Path]:
         raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
-            raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file beside it")
+            raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file next to it")
     return [directory / name for name in sorted(set(weight_map.values()))]

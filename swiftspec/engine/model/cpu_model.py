@@ -152,8 +152,8 @@ class CpuDecoder:
         tokens, positions : sequence of int
             Per row: token id, and prefix length + depth in the tree. Positions stay below the cache's capacity.
         ancestors : sequence of int
-                Bit s of `ancestors[r]`: row r sees tree slot s. This forward's rows take the slots after the tree, and
-                a row may see earlier ones. Every row sees the prefix and itself.
+            Bit s of `ancestors[r]`: row r sees tree slot s. This forward's rows take the slots after the tree, and a
+            row may see earlier ones. Every row sees the prefix and itself.
         cache : KVCache
             Extended by R tree slots. ValueError if they do not fit.
         fuzzy : bool

@@ -31,13 +31,13 @@ class GpuKVCache(KVCache):
     tree_slots : int
         The most tree nodes, a multiple of 32.
     workspace : Tensor or None
-            Workspace of the attention, the same for all layers.
+        Workspace of the attention, the same for all layers.
     rows : Rows
-            Inputs of the next forward.
+        Inputs of the next forward.
     replays : dict
-            Forwards by kind and number of rows: a captured graph holds the addresses of one cache.
+        Forwards by kind and number of rows: a captured graph holds the addresses of one cache.
     candidates : dict
-            Captured top-k of these forwards, also by number of candidates.
+        Captured top-k of these forwards, also by number of candidates.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ Shapes are those in the kernels' files, which are imported on demand: the CPU de
 Attributes
 ----------
 PRODUCTS : mapping
-        Products in plain torch, the fast ones for many rows: `linear`, `gate_up`, `quantised_gemm`.
+    Products in plain torch, the fast ones for many rows: `linear`, `gate_up`, `quantised_gemm`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Ops:
     Attributes
     ----------
     tree_attention_workspace : callable
-            Returns the `workspace` of `tree_attention`, given the most rows, and the heads and keys of a layer.
+        Returns the `workspace` of `tree_attention`, given the most rows, and the heads and keys of a layer.
     most_tree_slots : int or None
-            Tree slots that `tree_attention` can mask. No row sees the slots after these.
+        Tree slots that `tree_attention` can mask. No row sees the slots after these.
     """
 
     rms_norm: Callable[..., Tensor]

@@ -70,7 +70,7 @@ def accept(
     token : int or None
         The accepted candidate; None if all are rejected.
     left : array
-            Shares to draw the token from in that case.
+        Shares to draw the token from in that case.
     """
     left, drawn_from = shares, proposal.shares.copy()
     for token in proposal.tokens:

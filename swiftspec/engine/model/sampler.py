@@ -34,15 +34,15 @@ class Sampler:
     temperature : float
         0 or more.
     top_p : float
-            Keep the fewest most likely tokens that together reach this share, and ties with the last of them; above 0
-            up to 1 (1 = all).
+        Keep the fewest most likely tokens that together reach this share, and ties with the last of them; above 0 up to
+        1 (1 = all).
     top_k : int
-            Keep the `top_k` most likely tokens and ties with the last of them (0 = all). Applied before `top_p`.
+        Keep the `top_k` most likely tokens and ties with the last of them (0 = all). Applied before `top_p`.
     seed : int
         0 or more.
     acceptance : "follow" or "residual"
-            Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
-            (`residual`, see `rejection_sampler`). Equivalent at temperature 0.
+        Accept a draft token when the target draws the same (`follow`), or by both models' probabilities (`residual`,
+        see `rejection_sampler`). Equivalent at temperature 0.
     """
 
     temperature: float = 0.0

@@ -50,7 +50,7 @@ class ShardedModel:
     model : Model
         The leader's shard. Its logits are the whole model's.
     role : Role
-            Role by which the followers know the model.
+        Role by which the followers know the model.
     """
 
     def __init__(self, model: Model, tp_group: TPGroup, role: Role) -> None:

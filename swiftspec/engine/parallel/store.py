@@ -41,22 +41,22 @@ class StoreServer:
     Parameters
     ----------
     address : str
-            IPv4 address of the one interface to listen on.
+        IPv4 address of the one interface to listen on.
     port : int
         0 is any free one, see `port`.
     curve : Curve
-            Connections without its keys are refused.
+        Connections without its keys are refused.
 
     Raises
     ------
     OSError
-            If the address cannot be listened on.
+        If the address cannot be listened on.
 
     Attributes
     ----------
     port : int
     num_refused : int
-            Connections so far that were refused for lack of the secret.
+        Connections so far that were refused for lack of the secret.
     """
 
     def __init__(self, address: str, port: int, curve: Curve) -> None:
@@ -161,7 +161,7 @@ class NodeStore(Store):
     Parameters
     ----------
     address, port : str, int
-            Of the `StoreServer`, which is already listening.
+        Of the `StoreServer`, which is already listening.
     curve : Curve
         The nodes' keys.
     timeout_s : float, optional
@@ -170,7 +170,7 @@ class NodeStore(Store):
     Raises
     ------
     PermissionError
-            By every operation, if the two ends do not have the same secret.
+        By every operation, if the two ends do not have the same secret.
     ConnectionError
         By every operation, once the server has gone.
     TimeoutError

@@ -45,7 +45,7 @@ class TPGroup:
     Attributes
     ----------
     rank, size : int
-            This rank, and the number of ranks. Rank 0 is the leader.
+        This rank, and the number of ranks. Rank 0 is the leader.
     """
 
     def __init__(self) -> None:
@@ -64,17 +64,17 @@ class TPGroup:
         Parameters
         ----------
         store : str
-                Meeting place: `file:///path` on one machine, of a file that does not exist yet; across machines
-                `tcp://host:port/prefix` of a running `StoreServer`, with a prefix for each TP group.
+            Meeting place: `file:///path` on one machine, of a file that does not exist yet; across machines
+            `tcp://host:port/prefix` of a running `StoreServer`, with a prefix for each TP group.
         device : torch.device or str
-                Device that this rank computes on.
+            Device that this rank computes on.
         curve : Curve, optional
-                Keys of the `StoreServer`, which refuses connections without them.
+            Keys of the `StoreServer`, which refuses connections without them.
 
         Raises
         ------
         ValueError
-                If the store's address or the rank is invalid.
+            If the store's address or the rank is invalid.
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank is {rank}; expected 0 to {size - 1}, of {size} ranks")
@@ -225,7 +225,7 @@ def _wait(work: dist.Work | None) -> None:
 class _Place(NamedTuple):
     """Meeting place of ranks: a store, and the network interface by which they reach each other.
 
-    served: the store behind `store`, if that only forwards to it. A process group holds on to the C++ half alone, which
+    served: the store that `store` asks, if not itself. A process group holds on to the C++ half alone, which
     needs the Python half alive.
     """
 

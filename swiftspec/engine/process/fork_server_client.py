@@ -80,9 +80,9 @@ class ForkedProcess:
     Attributes
     ----------
     pid : int or None
-            None until the fork server has reported it.
+        None until the fork server has reported it.
     refusal : str
-            Why the fork server refused, if it did.
+        Why the fork server refused, if it did.
     """
 
     def __init__(self, server: _Server) -> None:

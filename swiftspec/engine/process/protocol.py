@@ -21,27 +21,27 @@ class Setup:
     Parameters
     ----------
     role : Role
-            Role whose program it runs or computes for.
+        Role whose program it runs or computes for.
     group : int
-            Its target group, if there are several; 0 otherwise.
+        Its target group, if there are several; 0 otherwise.
     rank, size : int
-            Its rank in the TP group that computes the group's models together, and the group's size. Rank 0 leads.
+        Its rank in the TP group that computes the group's models together, and the group's size. Rank 0 leads.
     tp_group : str
-            Meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
+        Meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
     models : mapping
-            By role; both if the policy is co-located.
+        By role; both if the policy is co-located.
     devices : tuple of int
-            Cores, numbered among those that the process may use, or the one GPU.
+        Cores, numbered among those that the process may use, or the one GPU.
     device : "cpu" or "cuda"
-            Kind of the devices.
+        Kind of the devices.
     channels : tuple of str
-            Rank 0 only: address of the channel to every peer; the target's end binds.
+        Rank 0 only: address of the channel to every peer; the target's end binds.
     max_context, tree_slots : int
-            Capacity of the caches.
+        Capacity of the caches.
     curve : Curve or None
-            Keys for channels over a network; never sent to another node.
+        Keys for channels over a network; never sent to another node.
     silent : bool
-            For measurements: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
+        For measurements: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
     """
 
     role: Role
@@ -77,13 +77,13 @@ class Generate:
     Parameters
     ----------
     number : int
-            Of the request, ascending: by it peers drop messages left from an earlier one.
+        Of the request, ascending: by it peers drop messages left from an earlier one.
     patience_s : float
-            Longest that a target waits for its draft before it decodes alone.
+        Longest that a target waits for its draft before it decodes alone.
     alone : bool
-            To a target: the draft is known to be gone. To a draft: the request is running without it.
+        To a target: the draft is known to be gone. To a draft: the request is running without it.
     fallback : Policy
-            Policy of the target while it is alone.
+        Policy of the target while it is alone.
     """
 
     number: int

@@ -32,7 +32,7 @@ def run_folder() -> Iterator[Path]:
     Raises
     ------
     OSError
-            If none of them can be used.
+        If none of them can be used.
     """
     bases = list(dict.fromkeys((tempfile.gettempdir(), *_FALLBACKS)))
     for base in bases:

@@ -42,11 +42,11 @@ class WorkerGroup:
     Parameters
     ----------
     executor : Executor
-            Starts the processes.
+        Starts the processes.
     setups : sequence of Setup
         One for each rank, the leader first.
     max_restarts : int
-            Most restarts within an hour, see `reports_or_restart`.
+        Most restarts within an hour, see `reports_or_restart`.
     """
 
     def __init__(self, executor: Executor, setups: Sequence[Setup], *, max_restarts: int = 0) -> None:

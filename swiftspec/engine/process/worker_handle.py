@@ -25,7 +25,7 @@ class WorkerLostError(EngineError):
     Attributes
     ----------
     was_started : bool
-            False if the fork server died, or could not fork, before there was a process.
+        False if the fork server died, or could not fork, before there was a process.
     """
 
     def __init__(self, sentence: str, *, was_started: bool) -> None:

@@ -57,7 +57,7 @@ def obey(
         _serve(connection, setup, loading or nullcontext())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the launcher is gone
-    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
+    except Exception as error:  # noqa: BLE001 - the launcher must be told, whatever it is
         with suppress(BrokenPipeError, ConnectionResetError):  # it failed because the launcher is ending
             connection.send(_failure(error, setup))
 
