@@ -1,4 +1,4 @@
-"""Trees drafted level by level on the target's devices, from scratch each round: shared by EAGLE-2, Sequoia and EasySpec."""
+"""Trees drafted level by level on the target's devices, a new one each round, for EAGLE-2, Sequoia and EasySpec."""
 
 from collections.abc import Callable, Sequence
 
