@@ -343,8 +343,7 @@ class Plan(Document):
         return {candidate.policy: candidate for candidate in (self.chosen, *self.alternatives)}
 
     def select(self, policies: Sequence[str] | None) -> list[Candidate]:
-        """Candidates of these policies, in the plan's order; all if None. Always includes the chosen one, for the
-        regret.
+        """Candidates of these policies, in the plan's order; all if None. Includes the chosen one, for the regret.
 
         Raises
         ------

@@ -39,8 +39,7 @@ class RowCurve:
 
     @classmethod
     def padded(cls, times: Sequence[tuple[int, KernelTime]]) -> "RowCurve":
-        """From one or more times by rows, ascending: at each power of two the minimum of its time and those of larger
-        ones.
+        """From times by rows, ascending: at each power of two the minimum of its time and those of larger ones.
 
         If no number of rows is a power of two, all of them are knots.
         """

@@ -18,8 +18,7 @@ T = TypeVar("T")
 
 
 class GraphPool:
-    """Memory and stream shared by graphs that never run at once; a result is valid until another graph of the pool
-    runs.
+    """Memory and stream shared by graphs that never run at once; a result is valid until another graph runs.
 
     Kernels keep workspaces per stream, so graphs of different pools may run concurrently.
     """

@@ -20,8 +20,7 @@ _WORD_BITS = 32
 
 
 class GpuKVCache(KVCache):
-    """Keys and values of one sequence on a device, with extra slots for the rows that pad a forward to its capture
-    size.
+    """Keys and values of one sequence on a device, with extra slots for rows that pad a forward.
 
     The host knows the lengths and sends them to the device with every step. Nobody waits for a move: it precedes the
     next forward on the same stream and is part of that forward's latency.

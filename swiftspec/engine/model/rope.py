@@ -13,8 +13,7 @@ __all__ = ["interleaved", "rotations"]
 
 
 def interleaved(weight: Tensor, head_dim: int) -> Tensor:
-    """Reorder the rows of each head from (0, 1, .., D-1) to (0, D/2, 1, D/2+1, ..), so that rotating pairs are
-    adjacent.
+    """Reorder the rows of each head from (0, 1, .., D-1) to (0, D/2, 1, D/2+1, ..): rotating pairs become adjacent.
 
     Queries and keys are reordered alike, so their products do not change.
     """
