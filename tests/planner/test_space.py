@@ -191,9 +191,7 @@ def test_a_split_that_another_one_beats_on_as_many_devices_is_dropped() -> None:
     )
     options, rejected = feasible_options(slowed, TRACE, num_devices=4)
     assert splits(options, "swiftspec") == {(1, 1), (2, 1), (3, 1)}
-    assert rejected["swiftspec: another split of no more devices is faster"] == 3 * len(
-        list(SwiftSpec.search_space())
-    )
+    assert rejected["swiftspec: another split of no more devices is faster"] == 3 * len(list(SwiftSpec.search_space()))
     # Both forwards count: a co-located target gains by more devices what its draft loses.
     assert splits(options, "serial_tree") == {(1,), (2,), (3,), (4,)}
     assert splits(options, "autoregressive") == {(1,), (2,), (3,), (4,)}
