@@ -33,7 +33,7 @@ def check_outputs(
     inputs : mapping, optional
         Files and directories that the verb reads, by what to call them: `--plan`.
     beside : mapping, optional
-        Files that are written beside an output, by what to call them: `the profile beside --out`.
+        Files that are written beside an output, by what to call them: `the profile next to --out`.
     paths
         Outputs, by the name of their option: `json` for `--json`.
 
