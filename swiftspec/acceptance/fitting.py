@@ -1,4 +1,4 @@
-"""Fit of an acceptance model to published figures: least squares for what they identify, a prior for the rest."""
+"""Fit of an acceptance model to published figures: least squares for the identified fields, a prior for the rest."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _BOUNDS = {
     "runner_up": (0.02, 0.95),
     "depth_loss": (-1.0, 2.0),
 }
-_STEP = 0.02  # of a difference quotient, relative: a length that was simulated is not smooth
+_STEP = 0.02  # of a difference quotient, relative: a simulated length is not smooth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """A mean acceptance length, and what an acceptance model's is in the same shape."""
+    """A mean acceptance length, and an acceptance model's prediction of it in the same shape."""
 
     value: float
     of: Callable[[AcceptanceModel], float]
@@ -77,7 +77,7 @@ Observation = Chain | Ranks | Length
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """An acceptance model, the fields of it that figures decided, and the root mean square of what they still miss."""
+    """An acceptance model, its fields that the figures determined, and the root mean square of the residuals."""
 
     acceptance_model: AcceptanceModel
     fields: tuple[str, ...]
@@ -87,16 +87,16 @@ class Fit:
 def fit_acceptance_model(
     observations: Sequence[Observation], *, prior: AcceptanceModel = PRIOR, fields: Sequence[str] | None = None
 ) -> Fit:
-    """The acceptance model that published figures of a pair call for.
+    """The acceptance model fitted to published figures of a pair.
 
-    Deterministic: every acceptance model is judged on the same texts.
+    Deterministic: every acceptance model is evaluated on the same texts.
 
     Parameters
     ----------
     prior : AcceptanceModel
-        Where the search begins, and what holds for the other fields.
+        Start of the search, and the values of the other fields.
     fields : sequence of str, optional
-        Which to fit; by default those that the observations identify.
+        Fields to fit; by default those that the observations identify.
 
     Raises
     ------

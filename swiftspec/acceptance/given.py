@@ -1,10 +1,10 @@
-"""Acceptance given by a user, as a rate or by position as servers log it, and the model that matches it.
+"""Acceptance given by a user, as a rate or by position as in servers' logs, and the model that matches it.
 
-A server that drafts chains of k tokens counts how many it drafted and how many were accepted. vLLM logs the share of
-all drafted tokens that were accepted (`Avg Draft acceptance rate`), and for every position the share of chains that
-were accepted up to there (`Per-position acceptance rate`). Both are figures of serial chains, not of single positions:
-a chain that is cut short is counted in full, and rounds begin where the last one ended. So the rate alone does not say
-how often the draft's first choice is right; that is solved for, such that serial chains of that length have the rate.
+A server that drafts chains of k tokens counts drafted and accepted tokens. vLLM logs the share of all drafted tokens
+that were accepted (`Avg Draft acceptance rate`), and for every position the share of chains that were accepted up to it
+(`Per-position acceptance rate`). Both are figures of serial chains, not of single positions: a chain that is cut short
+counts in full, and rounds begin where the last one ended. So the rate alone does not tell how often the draft's first
+choice is right; that is solved for, such that serial chains of that length have the rate.
 """
 
 import re
@@ -20,7 +20,7 @@ __all__ = ["GivenAcceptance"]
 
 _LEAST, _MOST = 0.01, 0.99
 _LONGEST = 32  # tokens of a chain
-_FARTHEST = 60.0  # nats: logits at which the least and the most rate of the longest chain are still reached
+_FARTHEST = 60.0  # nats: logits at which the longest chain still reaches the lowest and the highest rate
 _MOST_MISSED = 0.1  # root mean square over positions
 _EXAMPLES = "a share as 0.75, one of chains of 5 tokens as 0.44@5, or shares by position as 0.8,0.7,0.6"
 _FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3}))?")
@@ -33,9 +33,9 @@ class GivenAcceptance:
     Parameters
     ----------
     rates : tuple of float
-        By position, the share of chains accepted up to there; or a single one, the share of all drafted tokens.
+        By position, the share of chains accepted up to it; or a single one, the share of all drafted tokens.
     num_draft_tokens : int
-        Of a chain.
+        Tokens of a chain.
     """
 
     rates: tuple[float, ...]
@@ -65,12 +65,12 @@ class GivenAcceptance:
         return cls(rates=rates, num_draft_tokens=length)
 
     def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
-        """The acceptance model under which serial chains of this length are accepted so; the prior's in all else.
+        """The acceptance model that gives serial chains of this length these rates; other fields are the prior's.
 
         Raises
         ------
         ValueError
-            If the rates by position are not those of any draft model.
+            If no draft model has such rates by position.
         """
         if len(self.rates) == 1:
             return _at_rate(self.rates[0], self.num_draft_tokens)
@@ -79,7 +79,7 @@ class GivenAcceptance:
             mean = sum(self.rates) / len(self.rates)
             nearest = ", ".join(f"{rate:.2f}" for rate in tree_acceptance(fit.acceptance_model, (1,) * len(self.rates)))
             raise ValueError(
-                f"{field} is {self}; no draft model is accepted so, the most alike would be {nearest}: give the mean "
+                f"{field} is {self}; no draft model has such rates, the nearest are {nearest}: give the mean "
                 f"alone, as {mean:.2f}@{len(self.rates)}"
             )
         return fit.acceptance_model
@@ -98,7 +98,7 @@ class GivenAcceptance:
 
 
 def _at_rate(rate: float, num_draft_tokens: int) -> AcceptanceModel:
-    """The model at which this share of all tokens drafted in chains is accepted."""
+    """The model that gives this share of accepted tokens in chains of this length."""
 
     def missed(mean_logit: float) -> float:
         acceptance_model = PRIOR.model_copy(update={"mean_logit": mean_logit})

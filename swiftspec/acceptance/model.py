@@ -1,11 +1,11 @@
-"""Acceptance model: a draft's confidence along a text, and the acceptance of chains and static trees that follows.
+"""Acceptance model: a draft's confidence along a text, and the resulting acceptance of chains and static trees.
 
-At every position the draft gives its first candidate a probability, and that candidate is the target's with that very
-probability: once its temperature is fitted, the bundled pair's draft is calibrated to 0.03 in every decile. The
-probability's logit is normal. Half of its variance, there, is that of the single token; the other half is shared by a
-stretch of text and fades slowly. The shared half is what makes acceptance rise along a chain (an easy stretch has been
-met) and c_1 fall as chains grow (long ones swallow the easy stretches, so that rounds begin in hard ones); the other
-half is what a tree that follows likely tokens exploits. Independent positions show neither.
+At every position the draft gives its first candidate a probability, and that candidate is the target's token with
+exactly that probability: at its fitted temperature, the bundled pair's draft is calibrated to 0.03 in every decile. The
+probability's logit is normal. In that pair, half of its variance belongs to the single token; the other half is shared
+by a stretch of text and decays slowly. The shared half makes acceptance rise along a chain (it has met an easy stretch)
+and c_1 fall as chains grow (long ones swallow the easy stretches, so rounds begin in hard ones); the other half is what
+a tree that follows likely tokens exploits. Independent positions show neither.
 
 Letters: N texts, T positions of each, K candidates.
 """
@@ -25,13 +25,13 @@ __all__ = ["PRIOR", "AcceptanceModel", "candidate_shares", "logits", "rank_accep
 
 _Floats = npt.NDArray[np.float64]
 
-# The texts on which fixed shapes are computed: as long as the outputs of the benchmarks, and enough of them.
+# Texts on which fixed shapes are computed: as long as the benchmarks' outputs, and enough of them.
 _NUM_TEXTS, _NUM_TOKENS, _SEED = 256, 192, 0
 _LEAST_SHARE = 1e-12  # log-probs are finite
 
 
 class AcceptanceModel(Facts):
-    """A draft beside its target, on one kind of text.
+    """A draft's behaviour relative to its target, on one kind of text.
 
     Parameters
     ----------
@@ -40,15 +40,15 @@ class AcceptanceModel(Facts):
     spread : float
         Standard deviation of that logit over positions; nats.
     persistence : float
-        Share of the logit's variance that belongs to the stretch of text, not to the token.
+        Share of the logit's variance that belongs to the stretch of text rather than the token.
     correlation_length : float
-        Tokens after which the correlation of that share has fallen to 1/e.
+        Tokens after which the correlation of that share falls to 1/e.
     runner_up : float
         Probability that the second candidate is right when the first is wrong. When r were wrong, the next is right
-        with runner_up / sqrt(r), and no candidate is likelier than the one before it.
+        with runner_up / sqrt(r), and no candidate is more likely than the one before it.
     depth_loss : float
-        Logit lost per token that a head drafts from its own features; 0 for a draft model. A trace knows no depth, so
-        that such a head's acceptance can be computed for fixed shapes, but not synthesised.
+        Logit lost per token that a head drafts from its own features; 0 for a draft model. A trace has no depth, so
+        such a head's acceptance can be computed for fixed shapes, but not synthesised.
     """
 
     mean_logit: float
@@ -59,9 +59,9 @@ class AcceptanceModel(Facts):
     depth_loss: float = 0.0
 
 
-# What a pair's published figures do not tell. Spread and correlation length are the bundled pair's, the one whose
-# log-probs are on record; persistence and runner_up are means over it and the published pairs that identify them
-# (tests/acceptance/test_prior.py computes all four again).
+# Defaults for fields that a pair's published figures do not determine. Spread and correlation length are those of the
+# bundled pair, the only one with recorded log-probs; persistence and runner_up are means over it and the published
+# pairs that identify them (tests/acceptance/test_prior.py computes all four again).
 PRIOR = AcceptanceModel(mean_logit=2.5, spread=3.5, persistence=0.3, correlation_length=100.0, runner_up=0.7)
 
 
@@ -74,7 +74,7 @@ def logits(acceptance_model: AcceptanceModel, *, num_texts: int, num_tokens: int
 
 
 def candidate_shares(first: _Floats, runner_up: float, num_candidates: int) -> _Floats:
-    """Probabilities of the K candidates, best first, array (..., K), where the first has those of `first`."""
+    """Probabilities of the K candidates, best first, array (..., K), given those of the first."""
     shares = np.empty((*first.shape, num_candidates))
     shares[..., 0] = first
     left = 1 - first
@@ -101,10 +101,10 @@ def tree_acceptance(acceptance_model: AcceptanceModel, widths: Sequence[int]) ->
 
     Notes
     -----
-    A position is reached in a state: so many tokens of the round accepted before it. With the probability that its
-    token is in the tree it goes on to the next state; otherwise, and behind a full path, its token is the bonus token,
-    and the next round begins. What a state weighs, over that of the first, is the share asked for, of rounds that end
-    within the text: exact for the texts at hand, and smooth in the parameters.
+    A position is reached in a state: the number of the round's tokens accepted before it. With the probability that its
+    token is in the tree the state advances; otherwise, and after a full path, its token is the bonus token, and the
+    next round begins. The requested share is a state's weight over that of the first, over rounds that end within the
+    text: exact for these texts, and smooth in the parameters.
     """
     if not widths or min(widths) < 1:
         raise ValueError(f"widths is {widths}; expected a level or more, of at least one child each")
@@ -143,12 +143,12 @@ def _reference_logits(acceptance_model: AcceptanceModel) -> _Floats:
     return logits(acceptance_model, num_texts=_NUM_TEXTS, num_tokens=_NUM_TOKENS, seed=_SEED)
 
 
-@lru_cache(maxsize=8)  # a fit asks for the same noise again and again
+@lru_cache(maxsize=8)  # a fit requests the same noise repeatedly
 def _noise(correlation_length: float, num_texts: int, num_tokens: int, seed: int) -> tuple[_Floats, _Floats]:
     """Noise that a stretch of text shares, and noise of single tokens: two arrays (N, T) of mean 0 and variance 1.
 
-    Texts come in pairs whose shared parts are each other's mirror image and begin at evenly spaced quantiles: a dozen
-    of them have the mean of many, which a dozen of independent ones would miss by a third of their spread.
+    Texts come in pairs whose shared parts are mirror images and begin at evenly spaced quantiles: a dozen of them have
+    the mean of many, which a dozen independent ones would miss by a third of their spread.
     """
     rng = np.random.default_rng(seed)
     num_pairs = -(-num_texts // 2)

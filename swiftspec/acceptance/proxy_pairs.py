@@ -1,8 +1,8 @@
 """Choice of a pair's acceptance model: fitted to its own published figures, or to those of a proxy pair.
 
-A comparison of drafts must not be decided by which of them happens to have been published. So a target has one
-reference: its own published pairs or, where it has none, those of the target most like it, on one mix of data sets. The
-logit of every draft follows from the reference by the draft's size, and a larger draft never comes out worse.
+A comparison of drafts must not depend on which of them happens to be published. So a target has one reference: its own
+published pairs or, if it has none, those of the most similar target, on one mix of data sets. The logit of every draft
+is derived from the reference by the draft's size, and a larger draft is never worse.
 """
 
 import json
@@ -25,11 +25,11 @@ __all__ = ["Acceptance", "FittedPair", "Model", "acceptance_for", "dataset_names
 
 _TABLE = Path(__file__).with_name("fitted.json")
 
-# A draft e times as large has a logit so much higher: Qwen3-32B with Qwen3-4B against 1.7B, mean of two data sets
+# Logit gained by a draft e times as large: Qwen3-32B with Qwen3-4B against 1.7B, mean of two data sets
 # (tests/acceptance/test_proxy_pairs.py computes it again).
 LOGIT_PER_SIZE = 0.75
 
-# Data sets that are one kind of text, and which. The others (MT-Bench, Alpaca) hold requests of many kinds.
+# Data sets of a single kind of text, and that kind. The others (MT-Bench, Alpaca) hold requests of many kinds.
 _NARROW = {
     "InstructCoder": "code editing, where much of the output is copied from the prompt",
     "C4": "continued web pages",
@@ -41,7 +41,7 @@ _NARROW = {
 
 
 class Model(Protocol):
-    """A model whose shape is known. `vocabulary` is None where nothing but the shape is."""
+    """A model whose shape is known. `vocabulary` is None if only the shape is known."""
 
     @property
     def name(self) -> str: ...
@@ -59,11 +59,11 @@ class FittedPair(Facts):
     Parameters
     ----------
     fitted : tuple of str
-        Fields that the figures decided; the others are the prior's.
+        Fields that the figures determined; the others are the prior's.
     to : str
-        Those figures.
+        The figures.
     residual : float
-        Root mean square of what the fit misses: acceptance as a share, lengths relative.
+        Root mean square of the residuals: acceptance as a share, lengths relative.
     """
 
     target: str
@@ -76,9 +76,9 @@ class FittedPair(Facts):
 
 
 class Acceptance(NamedTuple):
-    """An acceptance model, one sentence about what it rests on, and how well that is known.
+    """An acceptance model, one sentence about its source, and its provenance.
 
-    `warning`: that it is known on one narrow kind of text only; empty if it is not, or if that text was asked for.
+    `warning`: that it is known for one narrow kind of text only; empty otherwise, or if that text was requested.
     """
 
     acceptance_model: AcceptanceModel
@@ -94,12 +94,12 @@ def fitted_pairs() -> tuple[FittedPair, ...]:
 
 
 def dataset_names() -> list[str]:
-    """Data sets that there are figures for, sorted."""
+    """Data sets with figures, sorted."""
     return sorted({fit.dataset for fit in fitted_pairs()})
 
 
 def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None = None) -> Acceptance:
-    """The model of a pair on a data set, or on the mean of those that its target's reference has figures for.
+    """The model of a pair on a data set, or on the mean of those in its target's reference.
 
     `published` if the pair is part of that reference, else `assumed`.
 
@@ -140,7 +140,7 @@ def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None 
 class _Reference:
     """Published pairs of one target that all have figures on the same data sets.
 
-    `drafts` from the smallest to the largest; there is one at least.
+    `drafts` are sorted by size; there is at least one.
     """
 
     target: str
@@ -149,7 +149,7 @@ class _Reference:
 
     @classmethod
     def of(cls, target: Model, dataset: str | None) -> "_Reference":
-        """Of the target's own pairs; of those of the target most like it if it has none."""
+        """Reference from the target's own pairs, or from those of the most similar target if it has none."""
         fits = [fit for fit in fitted_pairs() if dataset in (None, fit.dataset)]
         nearest = min(dict.fromkeys(fit.target for fit in fits), key=lambda name: _unlikeness(name, target))
         by_draft: dict[str, list[str]] = {}
@@ -162,29 +162,29 @@ class _Reference:
         return cls(target=nearest, drafts=tuple(sorted(drafts, key=_num_parameters)), datasets=tuple(shared))
 
     def fitted(self, draft: str) -> AcceptanceModel:
-        """On all of the data sets together, equally many positions of each."""
+        """Model on all of the data sets together, with equally many positions of each."""
         fits = [fit.acceptance_model for fit in self._fits if fit.draft == draft]
         return AcceptanceModel(**{name: sum(getattr(fit, name) for fit in fits) / len(fits) for name in _FIELDS})
 
     def at_size(self, num_parameters: int) -> AcceptanceModel:
-        """Of a draft so large: between two of the reference linear in the logarithm of size; beyond, by its worth."""
+        """Model of a draft of this size: linear in log size within the reference; beyond, by the logit per size."""
         sizes = [log(_num_parameters(draft)) for draft in self.drafts]
         fits = [self.fitted(draft) for draft in self.drafts]
         size = log(num_parameters)
         values = {name: float(np.interp(size, sizes, [getattr(fit, name) for fit in fits])) for name in _FIELDS}
         beyond = size - min(max(size, sizes[0]), sizes[-1])
-        # Should figures say that a larger draft is worse, the curve still does not fall.
+        # Even if figures say that a larger draft is worse, the curve does not fall.
         logits = np.maximum.accumulate([fit.mean_logit for fit in fits])
         values["mean_logit"] = float(np.interp(size, sizes, logits)) + LOGIT_PER_SIZE * beyond
         return AcceptanceModel(**values)
 
     @property
     def described(self) -> str:
-        """The figures, and on which data sets."""
+        """The figures and their data sets."""
         return f"{' and '.join(dict.fromkeys(fit.to for fit in self._fits))} on {', '.join(self.datasets)}"
 
     def ranked_in(self, draft: ModelSpec) -> str:
-        """Proxy of a pair with another draft, and what the draft's size changes."""
+        """Clause that names the proxy of a pair with another draft, and the effect of the draft's size."""
         nearest = min(self.drafts, key=lambda name: abs(log(_num_parameters(name) / draft.num_parameters)))
         moved = self.at_size(draft.num_parameters).mean_logit - self.fitted(nearest).mean_logit
         return (
@@ -194,7 +194,7 @@ class _Reference:
 
     @property
     def warning(self) -> str:
-        """Empty unless all data sets are the same narrow kind of text."""
+        """Empty unless all data sets are of the same narrow kind of text."""
         if len(self.datasets) > 1 or self.datasets[0] not in _NARROW:
             return ""
         (dataset,) = self.datasets
@@ -213,10 +213,10 @@ _FIELDS = tuple(AcceptanceModel.model_fields)
 
 
 def _unlikeness(name: str, target: Model) -> tuple[bool, bool, float]:
-    """Distance of a published target from another one: same model, same family, size; the least is the most similar.
+    """Distance of a published target from another one: same model, same family, size; the smallest is the most similar.
 
-    Size is a sum of logarithms: of sizes; within a family of contexts, which tell generations of one size apart
-    (Llama 3 and 3.1); and of a factor of two if all figures are of one narrow kind of text.
+    Size is a sum of log ratios: of sizes; within a family of contexts, which distinguish generations of one size (Llama
+    3 and 3.1); and of a factor of two if all figures are of one narrow kind of text.
     """
     known = known_model(name)
     is_other_family = known.vocabulary != (target.vocabulary or likely_vocabulary(target.spec))

@@ -1,7 +1,7 @@
-"""Published acceptance: figures as their sources print them, each with shape, data set, hardware and source.
+"""Published acceptance: figures as printed in their sources, each with shape, data set, hardware and source.
 
-A model is named as in the registry where it is there, otherwise as its source names it. Figures are facts; one source
-(tomasruizt/vllm-scripts) has no licence, and nothing but figures is taken from it.
+A model has its registered name if there is one, otherwise the source's. Figures are facts; one source
+(tomasruizt/vllm-scripts) has no licence, and only figures are taken from it.
 """
 
 import json
@@ -20,8 +20,8 @@ _TABLE = Path(__file__).with_name("published.json")
 class Quantity(StrEnum):
     """Quantity that the values of a record measure."""
 
-    CUMULATIVE_ACCEPTANCE = "cumulative_acceptance"  # by position: share of rounds that accepted so many tokens
-    CUMULATIVE_RANK_ACCEPTANCE = "cumulative_rank_acceptance"  # by rank: token among the draft's first so many
+    CUMULATIVE_ACCEPTANCE = "cumulative_acceptance"  # by position: share of rounds that accepted this far
+    CUMULATIVE_RANK_ACCEPTANCE = "cumulative_rank_acceptance"  # by rank: share of tokens among the draft's first r
     MEAN_LENGTH = "mean_length"  # tokens per verification
 
 
@@ -31,11 +31,11 @@ class PublishedAcceptance(Facts):
     Parameters
     ----------
     shape : str
-        What was drafted: a chain, a tree.
+        Drafted shape: a chain, a tree.
     bonus : bool, optional
-        Whether a length counts the bonus token; None where the source does not say.
+        Whether a length counts the bonus token; None if the source does not say.
     hardware : str
-        Empty where the source does not say.
+        Empty if the source does not say.
     """
 
     target: str

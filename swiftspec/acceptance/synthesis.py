@@ -13,15 +13,15 @@ __all__ = ["EXIT_ACCEPTANCE", "EXIT_SLOPE", "FUZZY_SHARE", "synthesise"]
 
 _Floats = npt.NDArray[np.float64]
 
-# No figures are published for these guessers, so they are worth what they are for the bundled pair, in whose trace the
-# first guess is right at 82.6 % of the positions for the draft, 79.8 % for the fuzzy draft and 40.4 % for the exit.
-# The exit's logit there rises by 0.3 of the draft's; the fuzzy draft errs where the draft is unsure, too.
-# tests/acceptance/test_prior.py computes all of it again.
+# No figures are published for these guessers, so they have the bundled pair's, in whose trace the first guess is right
+# at 82.6 % of the positions for the draft, 79.8 % for the fuzzy draft and 40.4 % for the exit. The exit's logit there
+# rises by 0.3 of the draft's; the fuzzy draft errs where the draft is unsure, too. tests/acceptance/test_prior.py
+# computes all of it again.
 FUZZY_SHARE = 0.798 / 0.826
 EXIT_ACCEPTANCE = 0.404
 EXIT_SLOPE = 0.3
 
-_FIRST_TOKEN, _LAST_TOKEN = 100, 30_000  # ids mean nothing here; those below are no candidates
+_FIRST_TOKEN, _LAST_TOKEN = 100, 30_000  # ids are arbitrary here; those below are never candidates
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -38,19 +38,19 @@ def synthesise(
 ) -> AcceptanceTrace:
     """Prompts whose outputs have this acceptance model, with guesses of the draft, the fuzzy draft and the exit.
 
-    Candidates' log-probs are those by which the target's ranks are drawn: a draft at its fitted temperature.
+    The target's ranks are drawn by the candidates' log-probs: a draft at its fitted temperature.
 
     Parameters
     ----------
     num_prompts, prompt_length, num_tokens : int
-        So many prompts of that length, and output tokens of each.
+        Number of prompts, their length, and output tokens of each.
     seed : int
-        Difficulties under one seed meet the same text.
+        With the same seed, all acceptance models get the same text.
 
     Raises
     ------
     ValueError
-        If a count is below 1, or the acceptance model falls with depth, which a trace does not know.
+        If a count is below 1, or the acceptance model has a depth loss, since a trace has no depth.
     """
     counts = {"num_prompts": num_prompts, "prompt_length": prompt_length, "num_tokens": num_tokens}
     for name, value in (counts | {"num_candidates": num_candidates}).items():
@@ -58,7 +58,7 @@ def synthesise(
             raise ValueError(f"{name} is {value}; expected at least 1")
     if acceptance_model.depth_loss:
         raise ValueError(
-            f"depth_loss is {acceptance_model.depth_loss}; a trace knows no depth, so that only 0 can be synthesised"
+            f"depth_loss is {acceptance_model.depth_loss}; a trace has no depth, so only 0 can be synthesised"
         )
     of_draft = logits(acceptance_model, num_texts=num_prompts, num_tokens=num_tokens, seed=seed)
     rng = np.random.default_rng([seed, 1])
@@ -92,9 +92,9 @@ def synthesise(
 
 
 def _luck(confidence: _Floats, rng: np.random.Generator) -> _Floats:
-    """A number in [0, 1) per position. Positions of like confidence get evenly spread ones.
+    """A number in [0, 1) per position, evenly spread over positions of similar confidence.
 
-    So acceptance is that of the process at every level of confidence, and not only in the long run.
+    So acceptance matches the process at every level of confidence, not only in the long run.
     """
     order = np.argsort(confidence, axis=None)
     spread = np.empty(confidence.size)
@@ -103,7 +103,7 @@ def _luck(confidence: _Floats, rng: np.random.Generator) -> _Floats:
 
 
 def _of_mean(from_logits: _Floats, mean: float) -> _Floats:
-    """Probabilities with that mean, at logits a constant away from these."""
+    """Probabilities with that mean, at logits shifted from these by a constant."""
     most = float(np.abs(from_logits).max()) + 20
     shifted: _Floats = expit(from_logits + brentq(lambda by: expit(from_logits + by).mean() - mean, -most, most))
     return shifted
@@ -112,7 +112,7 @@ def _of_mean(from_logits: _Floats, mean: float) -> _Floats:
 def _guesses(
     shares: _Floats, tokens: npt.NDArray[np.int32], luck: _Floats
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """The target's rank (K where it is none of the candidates), the candidates' ids and their log-probs.
+    """The target's rank (K if it is not among the candidates), the candidates' ids and their log-probs.
 
     The candidates are consecutive ids: the target's is the one at its rank.
     """

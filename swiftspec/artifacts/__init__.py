@@ -1,1 +1,1 @@
-"""Files that pass between the stages: profiles, traces, plans, timelines, reports. No torch here."""
+"""Files passed between the stages: profiles, traces, plans, timelines, reports. No torch here."""

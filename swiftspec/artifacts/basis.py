@@ -13,9 +13,9 @@ __all__ = ["candidate_of", "files_of", "make_basis", "path_of", "read_profile", 
 
 
 def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> Basis:
-    """A reference that survives moving the plan together with what lies beside or below it.
+    """A reference that survives moving the plan together with the files next to or below it.
 
-    content: what the file will hold, if it is yet to be written.
+    content: the file's future content, if it is yet to be written.
     """
     absolute, folder = path.resolve(), plan_path.resolve().parent
     stored = absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute
@@ -37,7 +37,7 @@ def read_trace(plan: Plan, plan_path: Path) -> AcceptanceTrace:
 
 
 def files_of(plan: Plan, plan_path: Path) -> dict[str, Path | str]:
-    """Files and model directories that a plan rests on, by description; no output may overwrite them."""
+    """Files and model directories that a plan depends on, by description; no output may overwrite them."""
     names = {"the plan's target": plan.target.model, "the plan's draft": plan.draft.model}
     files: dict[str, Path | str] = {
         "--plan": plan_path,
@@ -48,7 +48,7 @@ def files_of(plan: Plan, plan_path: Path) -> dict[str, Path | str]:
 
 
 def candidate_of(plan: Plan, policy: str | None) -> Candidate:
-    """The plan's choice, or its best candidate of the policy named. ValueError if it has none."""
+    """The plan's choice, or its best candidate of the named policy. ValueError if it has none."""
     if policy is None:
         return plan.chosen
     if policy not in plan.candidates:

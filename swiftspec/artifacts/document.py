@@ -1,4 +1,4 @@
-"""The files that pass between stages: schema'd JSON, checked on load, written whole or not at all. No torch here."""
+"""Files between stages: JSON with a schema, checked on load, written whole or not at all. No torch here."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def _fail_fast(schema: Any) -> None:
-    """Let every list of a schema stop at the first error: a million of them take gigabytes."""
+    """Let every list of a schema stop at the first error: a million errors take gigabytes."""
     if isinstance(schema, dict):
         if schema.get("type") in ("list", "tuple"):
             schema["fail_fast"] = True
@@ -41,7 +41,7 @@ def _fail_fast(schema: Any) -> None:
 
 
 class Facts(BaseModel):
-    """Frozen values; unknown fields, NaN and infinities are errors. Of a list, the first item that is wrong is one."""
+    """Frozen values; unknown fields, NaN and infinity are errors. Of a list, only the first wrong item is reported."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
 
@@ -62,7 +62,7 @@ class Origin(Facts):
 
     @classmethod
     def here(cls) -> "Origin":
-        """This command, now, on this machine."""
+        """Origin of a file written by this command, now, on this machine."""
         names = ("swiftspec-llm", "torch", "numpy", "simpy")
         return cls(
             command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -142,7 +142,7 @@ def file_sha256(path: Path) -> str:
 
 
 def device_name() -> str:
-    """The processor's own name and the number of cores this process may use."""
+    """The processor's own name and the number of cores that this process may use."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -159,7 +159,7 @@ def _version(name: str) -> str:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Field, value and what is wrong, of the first thing that does not validate."""
+    """Field, value and fault of the first item that does not validate."""
     problem = error.errors(include_url=False)[0]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
     if problem["type"] == "missing":

@@ -11,11 +11,11 @@ __all__ = ["Goal", "Objective", "cost_per_million"]
 
 
 class Objective(StrEnum):
-    """What a plan is to be best at.
+    """Objective of a plan.
 
     `tokens-per-s`: speed of one user, from request to last token. `tpot`, `tpot-p95`: time per output token, mean and
     95th percentile over requests. `tokens-per-gpu`: speed over the devices in use. `cost`: tokens for the money.
-    `devices`: the fewest devices that keep to the limits, and the fastest plan on these.
+    `devices`: the fewest devices that meet the limits, and the fastest plan on these.
 
     Examples
     --------
@@ -28,21 +28,21 @@ class Objective(StrEnum):
     TPOT_P95 = "tpot-p95"  # over requests
     TOKENS_PER_GPU = "tokens-per-gpu"  # tokens/s over devices in use
     COST = "cost"  # tokens per unit of money
-    DEVICES = "devices"  # the fewest devices that keep to the limits, and the fastest plan on these
+    DEVICES = "devices"  # the fewest devices that meet the limits, and the fastest plan on these
 
 
 class Goal(Facts):
-    """What a plan is to be best at, and the limits that it must keep to.
+    """Objective of a plan, and the limits that it must meet.
 
     Attributes
     ----------
     objective : Objective
     min_tokens_per_s : float, optional
-        Least speed of one user, from request to last token.
+        Lowest speed of one user, from request to last token.
     max_tpot_s, max_ttft_s : float, optional
-        Most seconds per output token, and until the first one, of the mean request.
+        Highest mean seconds per output token, and until the first one.
     max_devices : int, optional
-        Most devices in use, of those there are.
+        Most devices in use.
     splits : tuple of str
         Only these splits, named as `4+4`; any if empty.
     price_per_hour : float, optional
@@ -51,7 +51,7 @@ class Goal(Facts):
     Raises
     ------
     ValueError
-        If a value is out of range, or the objective lacks what it needs.
+        If a value is out of range, or the objective lacks a value it needs.
 
     Examples
     --------
@@ -77,10 +77,10 @@ class Goal(Facts):
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a speed, TPOT or TTFT to keep to."""
+        """Whether there is a speed, TPOT or TTFT limit."""
         return (self.min_tokens_per_s, self.max_tpot_s, self.max_ttft_s) != (None, None, None)
 
 
 def cost_per_million(price_per_hour: float, num_devices: int, tokens_per_s: float) -> float:
-    """What a million tokens of one user cost, on devices of this price each."""
+    """Cost of a million tokens of one user, on devices of this price each."""
     return 1e6 * price_per_hour * num_devices / (3600 * tokens_per_s)

@@ -34,7 +34,7 @@ def weakest(provenances: Iterable[Provenance]) -> Provenance:
 
 
 class Part(Facts):
-    """Operations of one name in a composed step, all layers together."""
+    """Operations of one name in a composed step, over all layers."""
 
     name: str
     seconds: float = Field(ge=0)
@@ -44,7 +44,7 @@ class Part(Facts):
 class Latency(NamedTuple):
     """A distribution in seconds: `quantiles_s[i]` is the (i + 0.5) / NUM_QUANTILES quantile. Their mean is the mean.
 
-    parts: what it is composed of, if it is; they add up to the mean.
+    parts: the operations it is composed of, if any; they add up to the mean.
     """
 
     quantiles_s: tuple[float, ...]
@@ -53,7 +53,7 @@ class Latency(NamedTuple):
 
     @property
     def shares(self) -> dict[Provenance, float]:
-        """Shares of the mean by provenance; 1 in all."""
+        """Shares of the mean by provenance; they sum to 1."""
         total_s = sum(part.seconds for part in self.parts)
         if not total_s:
             return {self.provenance: 1.0}

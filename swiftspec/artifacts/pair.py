@@ -1,4 +1,4 @@
-"""A model pair as it is named: directories, shapes, inflation, dtype and vocabularies, checked."""
+"""A model pair as named by the user: directories, shapes, inflation, dtype and vocabularies, checked."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ DTYPES = {
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",
 }
-# fp8 and int4 are what the layers' weights are quantised to at load; all else is bfloat16.
+# The layers' weights are quantised to fp8 or int4 at load; everything else is bfloat16.
 GPU_DTYPES = DTYPES | {"float16": "float16", "fp16": "float16", "fp8": "fp8", "int4": "int4"}
 
 
@@ -34,7 +34,7 @@ class Pair:
 
 
 def model_name(model: str) -> str:
-    """`demo/NAME` as it is; the path of a directory made absolute, so that files that name it can be used anywhere.
+    """`demo/NAME` unchanged; the path of a directory made absolute, so that files that name it work from any folder.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def model_name(model: str) -> str:
 
 
 def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
-    """Both models, found readable and made for each other. ValueError with one sentence if not."""
+    """Both models, readable and with one vocabulary. ValueError with one sentence if not."""
     target, draft = model_name(target), model_name(draft)
     spec = ModelSpec.from_directory(model_directory(target))
     ModelSpec.from_directory(model_directory(draft))
@@ -58,7 +58,7 @@ def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str, de
 
 
 def named_dtype(dtype: str, *, device: str = "cpu") -> str:
-    """torch's name of a dtype, or what weights are quantised to. ValueError if it is none of the device's."""
+    """torch's name of a dtype, or of a quantisation. ValueError if the device has no such dtype."""
     known = GPU_DTYPES if device == "cuda" else DTYPES
     if dtype not in known:
         raise ValueError(f"dtype is {dtype!r}; expected auto or one of {', '.join(known)}, on {device}")
@@ -68,8 +68,8 @@ def named_dtype(dtype: str, *, device: str = "cpu") -> str:
 def check_models(pair: Pair, *, profile: Profile, profile_path: Path, trace: AcceptanceTrace, trace_path: Path) -> None:
     """ValueError unless profile and trace were made with these models.
 
-    Latencies depend on inflation and dtype. Acceptance does not: an inflated target says the same, so a trace only
-    has to be of the same models.
+    Latencies depend on inflation and dtype. Acceptance does not, because an inflated target has the same output: a
+    trace only has to be of the same models.
     """
     _check_model(profile_path, "target", profile.target, pair.target)
     _check_model(profile_path, "draft", profile.draft, pair.draft)

@@ -11,19 +11,19 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["save_timelines", "to_events"]
 
-Process = tuple[Role, int]  # and its group
+Process = tuple[Role, int]  # with its group
 
 
 def to_events(timelines: Sequence[Timeline], *, names: Mapping[Process, str] | None = None) -> list[dict[str, Any]]:
     """Complete events in microseconds from the first request's start, and the tracks' names.
 
-    Requests keep their distance where they share a clock. One that would overlap the previous one on a track, as
-    simulated ones do, each with a clock of its own, is moved behind it.
+    Requests that share a clock keep their distance. One that would overlap the previous one on a track, as simulated
+    ones do, each with its own clock, is moved after it.
 
     Parameters
     ----------
     names : mapping, optional
-        What to call a process; its role if absent, with the number of a further target group.
+        Names of processes; by default the role, with the number of a further target group.
     """
     tracks = {process: number for number, process in enumerate(_processes(timelines), start=1)}
     events = [
@@ -58,13 +58,13 @@ def _name(process: Process) -> str:
 
 
 def _processes(timelines: Sequence[Timeline]) -> list[Process]:
-    """In the order of the tracks: targets first."""
+    """Processes in the order of the tracks: targets first."""
     present = {process for timeline in timelines for process in timeline.processes}
     return sorted(present, key=lambda process: (list(Role).index(process[0]), process[1]))
 
 
 def _shift_s(timeline: Timeline, ends_s: Mapping[Process, float]) -> float:
-    """Seconds by which a request must move so that it overlaps nothing before it; 0 if it does not."""
+    """Seconds by which a request must move so that it overlaps no earlier one; 0 if it overlaps none."""
     first_s: dict[Process, float] = {}
     for span in timeline.spans:
         process = (span.role, span.group)

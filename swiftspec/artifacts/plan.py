@@ -1,4 +1,4 @@
-"""Plan: the chosen policy, shape and devices, its predicted metrics, and the files behind it. No torch here."""
+"""Plan: the chosen policy, shape and devices, its predicted metrics, and its input files. No torch here."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ __all__ = [
     "named_split",
 ]
 
-# A prediction of which more than this share rests on no measurement of any machine says so first.
+# If more than this share of a prediction rests on no measurement of any machine, that is stated first.
 WEAK_SHARE = 0.2
 WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
 _Count = Annotated[int, Field(ge=0)]
@@ -44,7 +44,7 @@ _Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 
 
 class Basis(Facts):
-    """A file the plan was computed from: where, and its SHA-256."""
+    """A file that the plan was computed from: path and SHA-256."""
 
     path: str
     sha256: str
@@ -53,9 +53,9 @@ class Basis(Facts):
 class Prediction(Facts):
     """Predicted metrics of a candidate.
 
-    Where forwards have known errors all figures are averages over these. tokens_per_s_low, tokens_per_s_high: 95 %
-    interval of the mean over prompts, known errors included. provenance: share of the predicted time that rests on
-    latencies of each provenance.
+    If forwards have known errors, all figures are averages over these. tokens_per_s_low, tokens_per_s_high: 95 %
+    interval of the mean over prompts, known errors included. provenance: share of the predicted time from latencies of
+    each provenance.
     """
 
     metrics: Metrics
@@ -66,7 +66,7 @@ class Prediction(Facts):
     @field_validator("metrics")
     @classmethod
     def _has_a_speed(cls, metrics: Metrics) -> Metrics:
-        """Refuse a speed of 0: costs and errors are divided by it."""
+        """Refuse a speed of 0, since costs and errors are divided by it."""
         if metrics.figures.tokens_per_s <= 0:
             raise ValueError("expected figures.tokens_per_s above 0")
         return metrics
@@ -75,10 +75,10 @@ class Prediction(Facts):
 class Candidate(Facts):
     """A policy with its shape, on device groups, and its prediction.
 
-    groups: device numbers per role; a target-only or co-located policy has the target's group alone. ranks: processes
-    that divide each of a role's groups; a role that is not named has one on a CPU, and one for each GPU. patience_s:
-    longest that the target waits for its draft before it decodes on alone. package: name and version of the package
-    that offers the policy; None, and not in the file, for one of swiftspec's own.
+    groups: device numbers per role; a target-only or co-located policy has only the target's group. ranks: processes
+    that divide each of a role's groups; the default is one on a CPU, and one for each GPU. patience_s: longest that the
+    target waits for its draft before it decodes alone. package: name and version of the package that offers the policy;
+    None, and absent from the file, for one of swiftspec's own.
     """
 
     policy: str
@@ -119,7 +119,7 @@ class Candidate(Facts):
 
     @property
     def devices(self) -> set[int]:
-        """Numbers of the devices that it uses."""
+        """Numbers of the devices in use."""
         return {device for group in self.groups.values() for device in group}
 
     @property
@@ -133,7 +133,7 @@ class Candidate(Facts):
 
 
 def named_split(groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], *, target_groups: int = 1) -> str:
-    """`target+draft` device counts, as 1+1; a single number for one group; 2x1 where two ranks have one device each."""
+    """`target+draft` device counts, as 1+1; a single number for one group; 2x1 for two ranks with one device each."""
     counts = {role: target_groups if role is Role.TARGET else 1 for role in Role}
     return "+".join(
         named_group(len(groups[role]), ranks.get(role, 1), count) for role, count in counts.items() if role in groups
@@ -141,7 +141,7 @@ def named_split(groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int
 
 
 def named_group(num_devices: int, ranks: int, num_groups: int = 1) -> str:
-    """`2`, or `2x1`: processes that divide a model, times the devices of each. Several groups have so many each."""
+    """`2`, or `2x1`: processes that divide a model, times the devices of each. The same for each of several groups."""
     if ranks == 1:
         return str(num_devices)
     return f"{num_groups * ranks}x{num_devices // (num_groups * ranks)}"
@@ -154,9 +154,9 @@ def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
 
 
 class Acceptance(Facts):
-    """Source of the trace's acceptance: `basis` is a sentence, `provenance` says how well it is known.
+    """Source of the trace's acceptance: `basis` is a sentence, `provenance` how well it is known.
 
-    `warning`: that it is known on one narrow kind of text only; empty if it is not.
+    `warning`: that it is known for one narrow kind of text only; otherwise empty.
     """
 
     basis: str
@@ -167,8 +167,8 @@ class Acceptance(Facts):
 class GroupMemory(Facts):
     """Memory of each device of a group, in bytes: available and used.
 
-    weights_bytes, kv_bytes: of every model that has a shard there. reserve_bytes: captured graphs and workspace.
-    usable_bytes: of the device's memory, the share that a server may fill.
+    weights_bytes, kv_bytes: of every model with a shard there. reserve_bytes: captured graphs and workspace.
+    usable_bytes: the share of the device's memory that a server may fill.
     """
 
     devices: tuple[_Count, ...]
@@ -183,10 +183,10 @@ class GroupMemory(Facts):
 
 
 class Explored(Facts):
-    """The best of a policy's options on one split, as far as they were simulated: a cell of the heat map.
+    """The best simulated option of a policy on one split: a cell of the heat map.
 
-    tokens_per_s: from request to last token. tpot_s: mean over requests. Where the last stage did not get to the
-    option, both are what earlier stages say, times what the policy's finalist gained or lost from there to the end:
+    tokens_per_s: from request to last token. tpot_s: mean over requests. For options that did not reach the last stage,
+    both are early-stage results, scaled by how the policy's finalist changed between that stage and the last:
     `estimated`. num_options: simulated on this split.
     """
 
@@ -202,10 +202,10 @@ class Explored(Facts):
 class Sensitivity(Facts):
     """Effect of another assumption on the choice.
 
-    change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate, simulated as planned and as changed on the same
-    few prompts, the ratio of which scales its prediction. best, best_tokens_per_s: the fastest of the chosen and its
-    rivals then, likewise; rivals are options that might have been chosen. changes_choice: whether that is another one,
-    by more than simplicity may cost.
+    change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate; its prediction is scaled by the ratio of two
+    simulations on the same few prompts, as changed and as planned. best, best_tokens_per_s: the fastest of the chosen
+    and its rivals after the change, computed likewise; rivals are options that might have been chosen. changes_choice:
+    whether that is another option, by more than simplicity may cost.
     """
 
     change: str
@@ -216,7 +216,7 @@ class Sensitivity(Facts):
 
 
 class Rejection(NamedTuple):
-    """Why options were not simulated, and how many of each policy; under no name those of a reason that names none."""
+    """Reason why options were not simulated, and their number per policy; under no name if it names no policy."""
 
     reason: str
     by_policy: Mapping[str, int]
@@ -227,41 +227,41 @@ class Rejection(NamedTuple):
 
 
 class Plan(Document):
-    """How to decode: the chosen policy with its shape and devices, and the best of every other policy.
+    """The chosen policy with its shape and devices, and the best of every other policy.
 
     Attributes
     ----------
     device : str
-        `cpu`, `cuda`, or the name of a device that is not here.
+        `cpu`, `cuda`, or the name of a device that is not installed here.
     num_devices : int
-        Devices there are; the chosen candidate may use fewer.
+        Available devices; the chosen candidate may use fewer.
     engine : str, optional
-        Whose forwards were composed; None where they were measured with this project's engine.
+        Engine whose forwards were composed; None if they were measured with this project's engine.
     target, draft : ModelRef
     profile, trace : Basis
-        The files that the plan was computed from, with their SHA-256.
+        Files that the plan was computed from, with their SHA-256.
     max_new_tokens : int
         Output tokens of each simulated request, at most.
     chosen : Candidate
     alternatives : tuple of Candidate
         The best of every other policy, best first.
     ties : tuple of str
-        Policies whose predictions do not differ from the chosen one by more than the noise; it is the simplest.
+        Policies whose predictions differ from the chosen one by no more than the noise; the chosen one is the simplest.
     num_simulated : int
         Options that were simulated.
     rejected : dict of str to int
-        Why options were not simulated, and how many.
+        Number of options that were not simulated, by reason.
     goal : Goal
-        What it was chosen for.
+        Goal of the choice.
     known_errors : dict of str to float or None
-        Relative standard deviations of what predictions rest on, which their intervals include; None where unknown.
+        Relative standard deviations of the inputs, which the predictions' intervals include; None where unknown.
     acceptance, quantisation, memory
-        Of a plan for devices that are not here: where acceptance comes from, the weight format of each model, and the
-        bytes on each device.
+        For a plan for devices that are not installed here: source of acceptance, weight format of each model, and bytes
+        on each device.
     collectives : tuple of Collective
-        The all-reduce of each role of the chosen candidate, where its forwards are composed.
+        The all-reduce of each role of the chosen candidate, if its forwards are composed.
     explored, sensitivities
-        What else was simulated: the best option on each split, and the choice under other assumptions.
+        Other simulations: the best option on each split, and the choice under other assumptions.
 
     Examples
     --------
@@ -313,7 +313,7 @@ class Plan(Document):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """For notebooks: the summary, and the best of every policy. `swiftspec report` writes the whole page."""
+        """Summary for notebooks, with the best of every policy. `swiftspec report` writes the whole page."""
         rows = (
             (
                 candidate.policy,
@@ -343,7 +343,7 @@ class Plan(Document):
         return {candidate.policy: candidate for candidate in (self.chosen, *self.alternatives)}
 
     def select(self, policies: Sequence[str] | None) -> list[Candidate]:
-        """Candidates of these policies, in the plan's order; all if None. The chosen one always: regret is its.
+        """Candidates of these policies, in the plan's order; all if None. Includes the chosen one, for the regret.
 
         Raises
         ------
@@ -357,9 +357,9 @@ class Plan(Document):
 
     @property
     def fastest_by_devices(self) -> Mapping[int, Explored]:
-        """The fastest of what was explored on each number of devices, fewest first: tokens/s against devices.
+        """The fastest explored option for each number of devices, fewest first.
 
-        On as many devices as the choice uses, estimates do not count: there the last stage has decided.
+        For the number of devices that the choice uses, estimates are left out: there the last stage has decided.
         """
         decided = len(self.chosen.devices)
         cells = [cell for cell in self.explored if not (cell.estimated and cell.num_devices == decided)]
@@ -369,7 +369,7 @@ class Plan(Document):
 
     @property
     def cost_per_million_tokens(self) -> float | None:
-        """Price of the devices in use while a million tokens come; None where the goal names no price."""
+        """Price of the devices in use for the time of a million tokens; None if the goal has no price."""
         if self.goal.price_per_hour is None:
             return None
         tokens_per_s = self.chosen.prediction.metrics.figures.tokens_per_s
@@ -377,7 +377,7 @@ class Plan(Document):
 
     @property
     def rejections(self) -> list[Rejection]:
-        """Rejected options by reason, most options first: policies that share a reason are together."""
+        """Rejected options by reason, most options first; policies that share a reason are grouped."""
         reasons: dict[str, Counter[str]] = {}
         for text, count in self.rejected.items():
             policy, _, rest = text.partition(": ")
@@ -388,11 +388,11 @@ class Plan(Document):
 
     @property
     def weak_share(self) -> float:
-        """Share of the chosen candidate's predicted time that rests on `roofline` or `assumed`."""
+        """Share of the chosen candidate's predicted time from `roofline` or `assumed` latencies."""
         shares = self.chosen.prediction.provenance
         return sum(shares.get(provenance, 0.0) for provenance in WEAK)
 
     @property
     def is_weak(self) -> bool:
-        """Whether that is so much that it has to be said first."""
+        """Whether that share is large enough to be stated first."""
         return self.weak_share > WEAK_SHARE

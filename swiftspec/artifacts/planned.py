@@ -14,7 +14,7 @@ from swiftspec.files.writing import locate, write_output
 __all__ = ["Planned", "side_files"]
 
 PROFILE_SUFFIX, TRACE_SUFFIX = ".profile.json", ".trace.npz"
-_UNNAMED = Path("plan.json")  # where a plan that is written to a stream is taken to end
+_UNNAMED = Path("plan.json")  # assumed path of a plan that is written to a stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Planned:
     profile : Profile
     trace : AcceptanceTrace
     profile_path, trace_path : Path, optional
-        The files that the two were read from; not given where they were composed or measured just now.
+        Files of the two; not given if they were just composed or measured.
 
     Examples
     --------
@@ -44,19 +44,19 @@ class Planned:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a plan, and the profile and the trace that it names.
+        """Read a plan, and the profile and trace that it names.
 
         Raises
         ------
         ValueError
-            If a file cannot be read, or is not the one that the plan was computed from: its SHA-256 differs.
+            If a file cannot be read, or its SHA-256 is not that of the file the plan was computed from.
         """
         path = Path(path)
         return cls.of(Plan.load(path), path)
 
     @classmethod
     def of(cls, plan: Plan, path: Path) -> Self:
-        """A plan that was read from `path`, with what it rests on. Raises as `load`."""
+        """A plan that was read from `path`, with its profile and trace. Raises as `load`."""
         return cls(
             plan=plan,
             profile=read_profile(plan, path),
@@ -71,7 +71,7 @@ class Planned:
         return f"{chosen.describe()} on {self.plan.device}: {speed:.1f} tokens/s predicted"
 
     def placed(self, path: Path) -> tuple[Plan, Mapping[Path, bytes]]:
-        """The plan as it is to be saved at `path`, and the files to be written beside it; none beside a stream."""
+        """The plan as saved at `path`, and the files to be written next to it; none next to a stream."""
         is_stream = locate(path).is_stream
         path = _UNNAMED if is_stream else path
         files: dict[Path, bytes] = {}
@@ -89,12 +89,12 @@ class Planned:
         return self.plan.model_copy(update=bases), {} if is_stream else files
 
     def save(self, path: Path | str) -> Plan:
-        """Write the plan to a file, say X.json, and what is in no file yet beside it: X.profile.json and X.trace.npz.
+        """Write the plan to a file, say X.json, and unsaved inputs next to it: X.profile.json and X.trace.npz.
 
         Returns
         -------
         Plan
-            As written: with the paths and the SHA-256 of both.
+            The plan as written, with the paths and the SHA-256 of both.
         """
         path = Path(path)
         plan, files = self.placed(path)
@@ -105,8 +105,8 @@ class Planned:
 
 
 def side_files(out: Path, *, with_trace: bool) -> dict[str, Path]:
-    """Files that are written beside a plan, by what to call them; none beside a pipe or a device."""
+    """Files written next to a plan, by their description; none for a pipe or a device."""
     if locate(out).is_stream:
         return {}
-    profile = {"the profile beside --out": out.with_suffix(PROFILE_SUFFIX)}
-    return profile | ({"the trace beside --out": out.with_suffix(TRACE_SUFFIX)} if with_trace else {})
+    profile = {"the profile next to --out": out.with_suffix(PROFILE_SUFFIX)}
+    return profile | ({"the trace next to --out": out.with_suffix(TRACE_SUFFIX)} if with_trace else {})

@@ -24,7 +24,7 @@ __all__ = [
     "StepTable",
 ]
 
-MOST_DEVICES = 65536  # more than any plan is made for
+MOST_DEVICES = 65536  # more than any plan has
 _Seconds = Annotated[float, Field(gt=0, le=1e6)]  # a forward of twelve days is a mistake
 _Degree = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 
@@ -48,14 +48,14 @@ class _Measured(Facts):
 
 
 class StepPoint(_Measured):
-    """One whole forward of a role's model, from launch to the answer on the host.
+    """One whole forward of a role's model, from launch to the result on the host.
 
     degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
-    meanwhile. rows: tokens in the forward, a prefill's prompt length included; context: slots of the cache in use
-    before it, measured as a prefix of that length. cold: whether the role's process did something else before, waiting
-    included, for so long that the model's weights have left the caches; matters for small models only. ranks: processes
-    that divide the group's devices and the model, on a CPU; on GPUs there is one for each, and this stays 1. parts:
-    what a composed step consists of.
+    meanwhile. rows: tokens in the forward, including a prefill's prompt length; context: slots of the cache in use
+    before it, measured as a prefix of that length. cold: whether the role's process did something else before, such as
+    waiting, for so long that the model's weights have left the caches; matters for small models only. ranks: processes
+    that divide the group's devices and the model on a CPU; GPUs have one each, and this stays 1. parts: operations of a
+    composed step.
     """
 
     role: Role
@@ -90,15 +90,15 @@ class StepPoint(_Measured):
 
     @property
     def table(self) -> StepTable:
-        """Which table it belongs to: all but rows and context."""
+        """The table it belongs to: all fields but rows and context."""
         return StepTable(self.role, self.phase, self.degree, self.peer_busy, self.cold, self.ranks)
 
 
 class HostPoint(_Measured):
-    """Host time of a role's process around an effect of this phase, its forward excluded, at this many rows.
+    """Host time of a role's process around an effect of this phase, without its forward, at this many rows.
 
-    For `wait` it is the channel's hop: peer's send ended to message in hand. For `arrive` it is by how much a message
-    delays the process that computes when it arrives.
+    For `wait` it is the channel's hop: from the end of the peer's send to the message in hand. For `arrive` it is the
+    delay that a message causes to a process that computes when it arrives.
     """
 
     phase: Phase
@@ -106,7 +106,7 @@ class HostPoint(_Measured):
 
 
 class Collective(Facts):
-    """All-reduce that a role's composed steps use at a degree, and the cost of the other implementations.
+    """All-reduce in a role's composed steps at a degree, and the cost of the other implementations.
 
     seconds: of one all-reduce of a verification's (an expansion's) activations, by implementation. ranks: as in
     `StepPoint`.
@@ -126,27 +126,27 @@ class Collective(Facts):
 
 
 class Profile(Document):
-    """How long forwards of a model pair take on a machine, in seconds.
+    """Forward latencies of a model pair on a machine, in seconds.
 
     Attributes
     ----------
     device : str
-        `cpu`, `cuda`, or the name of a device that is not here.
+        `cpu`, `cuda`, or the name of a device that is not installed here.
     num_devices : int
     target, draft : ModelRef
     steps : tuple of StepPoint
         Latencies of whole forwards, by model, phase, devices, rows and context.
     host : tuple of HostPoint
-        Time that a process spends beside its forwards.
+        Time that a process spends outside its forwards.
     peers_interfere : bool
-        Whether forwards of one model may take longer while the other computes, as on shared memory. Where they do not,
-        `steps` are those beside an idle peer.
+        Whether forwards of one model may take longer while the other computes, as on shared memory. If not, `steps` are
+        those with an idle peer.
     collectives : tuple of Collective
         All-reduces of forwards that were composed.
     sources : tuple of str
-        What forwards were composed from, files with their SHA-256.
+        Inputs of composed forwards, with the SHA-256 of files.
     checks : tuple of StepPoint
-        Some of the composed forwards as measured whole, to compare.
+        Some of the composed forwards, also measured whole for comparison.
 
     Examples
     --------
@@ -207,7 +207,7 @@ class Profile(Document):
         context : int
             Tokens in the cache before it.
         role : Role, optional
-            Whose prefill; follows from any other phase.
+            Role of a prefill; follows from any other phase.
         cold : bool
             Whether the weights have left the processor's caches since the last forward.
         ranks : int
@@ -220,10 +220,10 @@ class Profile(Document):
 
         Notes
         -----
-        Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last;
-        on the GPUs of this machine, whose forwards are filled up to the next measured rows, as long as those.
-        A table with a busy peer that was not measured is that of an idle one, and says `assumed` if peers interfere;
-        a cold one that was not measured is the warm one.
+        Bilinear between the measured rows and contexts, flat in context beyond them, linear in rows beyond the last; on
+        the GPUs of this machine, whose forwards are padded to the next measured rows, the latency there. An unmeasured
+        table with a busy peer equals that with an idle one, and is `assumed` if peers interfere; an unmeasured cold one
+        equals the warm one.
 
         Raises
         ------
@@ -242,13 +242,13 @@ class Profile(Document):
         )
 
     def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
-        """Host time of an effect, linear in rows between measurements; None where the profile has none."""
+        """Host time of an effect, linear in rows between measurements; None if the profile has none."""
         return self.latencies.host_latency(phase, rows=rows)
 
     def retimed(self, factors: Mapping[StepTable, float]) -> Self:
-        """The same profile with the steps of these tables so many times as long.
+        """The same profile with the steps of these tables scaled by the factors.
 
-        A table without a factor has that of its warm counterpart, or of that with the peer in the other state.
+        A table without a factor uses that of its warm counterpart, or of the one with the peer in the other state.
         """
 
         def factor(table: StepTable) -> float:
@@ -260,12 +260,12 @@ class Profile(Document):
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | {"steps": steps})
 
     def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
-        """Degrees at which a role's steps of a phase are known for so many ranks, ascending."""
+        """Degrees for which a role's steps of a phase are known with these ranks, ascending."""
         return self.latencies.degrees(phase, role=role, ranks=ranks)
 
     @cached_property
     def latencies(self) -> Latencies:
-        """The times alone."""
+        """The latencies alone."""
         steps: dict[StepTable, list[StepPoint]] = {}
         for step in self.steps:
             steps.setdefault(step.table, []).append(step)
@@ -288,7 +288,7 @@ class Profile(Document):
         return self.device == "cuda" and table.phase is not Phase.PREFILL
 
     def _in_chunks(self, table: StepTable) -> bool:
-        """Whether its forwards are prefills by this package's decoder for CPUs, which pads them."""
+        """Whether its forwards are prefills by this package's CPU decoder, which pads them."""
         return self.device == "cpu" and table.phase is Phase.PREFILL
 
 

@@ -21,7 +21,7 @@ _MOST_PROMPTS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A text to continue and the id under which results are reported."""
+    """A text to continue and the id in results."""
 
     prompt_id: str
     text: str
@@ -34,19 +34,19 @@ class Prompt:
 def read_prompts(path: Path) -> "PromptFile":
     """Every prompt of a file, in order; blank lines are skipped.
 
-    The id is `id` or `question_id`, else the line's number. Of Spec-Bench's `turns` the first is taken. Other fields
-    (a category, a reference answer) belong to whoever wrote the file and are left alone.
+    The id is `id` or `question_id`, else the line's number. Of Spec-Bench's `turns` the first is taken. Other fields (a
+    category, a reference answer) are ignored.
 
     Raises
     ------
     ValueError
-        One sentence naming file, line and what is wrong with it.
+        One sentence naming file, line and fault.
     """
     return PromptFile(path)
 
 
 class PromptFile(Sequence[Prompt]):
-    """The prompts of a file, each read when it is asked for, so that memory does not grow with the file.
+    """The prompts of a file, each read on demand, so that memory does not grow with the file.
 
     The whole file is checked first. It stays open, and a pipe is copied to a temporary file.
     """
@@ -80,7 +80,7 @@ class PromptFile(Sequence[Prompt]):
         return _parsed(self._path, self._numbers[index], line)
 
     def _index(self, source: int, *, is_copy: bool) -> None:
-        """Find the lines with a prompt, and check every one."""
+        """Find the lines with a prompt, and check each."""
         line_of: dict[str, int] = {}
         start = 0
         for number, line in read_lines(self._path, most_bytes=_MOST_LINE_BYTES, descriptor=source):

@@ -1,4 +1,4 @@
-"""Report: predicted beside measured, policy by policy. No torch here."""
+"""Report: predicted and measured figures, policy by policy. No torch here."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -12,14 +12,13 @@ __all__ = ["Drift", "PolicyReport", "Report", "relative_error"]
 
 
 class PolicyReport(Facts):
-    """One policy.
+    """Figures of one policy.
 
     error: predicted / measured - 1, figure by figure. error_margin: half the 95 % confidence interval of the error in
-    tokens_per_s, as far as it stems from which prompts were traced and which were measured; None for a single prompt.
-    repeats: tokens/s of each measured repetition. seconds_per_token: per repetition and prompt, the time from request
-    to last token over the number of output tokens; empty in reports made before this was kept. retimed: the prediction,
-    had the profile been as the machine was while this was measured. retraced: the same, had the measured texts been
-    those traced. None where that was not looked at.
+    tokens_per_s over the choice of traced and measured prompts; None for a single prompt. repeats: tokens/s of each
+    measured repetition. seconds_per_token: per repetition and prompt, the time from request to last token over the
+    number of output tokens; empty in older reports. retimed: the prediction repeated with the latencies during this
+    measurement. retraced: also with a trace of the measured texts. None if not computed.
     """
 
     policy: str
@@ -37,7 +36,7 @@ class PolicyReport(Facts):
 
     @property
     def retimed_error(self) -> float | None:
-        """Of tokens_per_s: what remains when the machine's change since it was profiled is taken out."""
+        """Error of tokens_per_s that remains without the machine's change since it was profiled."""
         return None if self.retimed is None else relative_error(self.retimed, self.measured).tokens_per_s
 
     @property
@@ -47,7 +46,7 @@ class PolicyReport(Facts):
 
 
 class Drift(Facts):
-    """Latency drift of forwards of one kind: time while the policies were measured, over time in the profile."""
+    """Latency drift of one kind of forward: time while the policies were measured, over time in the profile."""
 
     role: str
     phase: str
@@ -64,7 +63,7 @@ class Report(Document):
     Attributes
     ----------
     plan_sha256 : str
-        Of the plan's file.
+        SHA-256 of the plan's file.
     chosen : str
         The policy that the plan chose.
     num_prompts : int
@@ -73,7 +72,7 @@ class Report(Document):
     regret : float
         Measured tokens/s of the best policy over those of the chosen one, minus 1; 0 if the choice was right.
     drift : tuple of Drift
-        How forwards that were timed again between the requests had changed since the profile.
+        Change since the profile of forwards that were timed again between the requests.
 
     Examples
     --------
@@ -99,12 +98,12 @@ class Report(Document):
 
     @property
     def median_error(self) -> float:
-        """Of tokens_per_s, over policies, without its sign."""
+        """Median absolute error of tokens_per_s over policies."""
         return median(abs(policy.error.tokens_per_s) for policy in self.policies)
 
     @property
     def text_error(self) -> float | None:
-        """Of tokens per round, median over the policies that draft: how much easier the traced text was."""
+        """Median error of tokens per round over the policies that draft: how much easier the traced text was."""
         errors = [policy.error.tokens_per_round for policy in self.policies if policy.policy != "autoregressive"]
         return median(errors) if errors else None
 
@@ -128,9 +127,9 @@ class Report(Document):
 
     @property
     def order_repeatability(self) -> float | None:
-        """Kendall's tau between the measured orders of two repetitions, on average; None for a single one.
+        """Mean Kendall's tau between the measured orders of two repetitions; None for a single one.
 
-        How far noise moves the order of one repetition; that of their means moves less.
+        Shows how far noise changes the order in one repetition; the order of the means changes less.
         """
         orders = list(zip(*[policy.repeats for policy in self.policies], strict=True))
         if len(orders) < 2:
@@ -139,7 +138,7 @@ class Report(Document):
 
     @property
     def decided_pairs(self) -> tuple[int, int, int]:
-        """Pairs of policies; those that every repetition orders alike; and how many of these are so predicted."""
+        """Pairs of policies; pairs that every repetition orders alike; and how many of these are predicted so."""
         pairs = list(combinations(self.policies, 2))
         decided = [(first, second) for first, second in pairs if _same_sign(first.repeats, second.repeats)]
         agreeing = [
@@ -154,8 +153,8 @@ class Report(Document):
 
 
 def _kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
-    """Of two orders; 1 for a single entry."""
-    from scipy.stats import kendalltau  # over half a second, which most commands do without
+    """Kendall's tau of two orders; 1 for a single entry."""
+    from scipy.stats import kendalltau  # takes over half a second, and most commands do not need it
 
     return float(kendalltau(first, second).statistic) if len(first) > 1 else 1.0
 

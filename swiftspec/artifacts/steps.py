@@ -23,12 +23,12 @@ __all__ = [
     "prefill_rows",
 ]
 
-# A model whose last forward ended longer ago than this is cold. Longer than what passes between two forwards of one,
-# shorter than a forward of a target that is worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
+# A model whose last forward ended longer ago than this is cold. Longer than the pause between two forwards of one
+# model, shorter than a forward of a target worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
 COOLING_S = 1e-3
 
 # A CPU computes a prompt in chunks of 128 rows, the last one padded to one of a few sizes: any other size would be
-# compiled when a prompt first needs it, and would stay in memory (2.7 MB each for a model of 2 MB).
+# compiled when first needed, and would stay in memory (2.7 MB each for a model of 2 MB).
 PREFILL_CHUNK = 128
 PREFILL_SIZES: tuple[int, ...] = (*range(1, 33), 48, 64, 80, 96, 112, PREFILL_CHUNK)
 
@@ -36,7 +36,7 @@ _Array = npt.NDArray[np.float64]
 
 
 def padded_rows(num_rows: int) -> int:
-    """Rows that are computed for the `num_rows` of a prompt's chunk, at most `PREFILL_CHUNK`."""
+    """Rows computed for the `num_rows` of a prompt's chunk, at most `PREFILL_CHUNK`."""
     return next(size for size in PREFILL_SIZES if size >= num_rows)
 
 
@@ -87,8 +87,8 @@ class _Column(NamedTuple):
 class StepGrid:
     """Steps of one table: bilinear between its rows and contexts, flat in context and linear in rows beyond them.
 
-    in_buckets: rows between those that are known are not interpolated: they are filled up to the next known number.
-    in_chunks: rows are those of a prompt that a CPU computes, see `prefill_rows`.
+    in_buckets: rows between known ones are not interpolated but padded to the next known number. in_chunks: rows are
+    those that a CPU computes for a prompt, see `prefill_rows`.
     """
 
     def __init__(self, points: Iterable[_Step], *, in_capture_sizes: bool = False, in_chunks: bool = False) -> None:
@@ -98,7 +98,7 @@ class StepGrid:
         for point in sorted(points, key=lambda point: (point.rows, point.context)):
             by_rows.setdefault(point.rows, []).append(point)
         ordered = [point for column in by_rows.values() for point in column]
-        # Composition is a formula: between its points it is as good as at them.
+        # Composition is a formula: it is as good between its points as at them.
         self._is_composed = all(point.parts for point in ordered)
         kinds = {(part.name, part.provenance) for point in ordered for part in point.parts}
         self._kinds = sorted(kinds) if self._is_composed else []
@@ -116,7 +116,7 @@ class StepGrid:
 
     @property
     def part_names(self) -> set[str]:
-        """Names of the parts that its steps are composed of, if they are."""
+        """Names of the parts of its steps, if they are composed."""
         return {name for name, _ in self._kinds}
 
     @property
@@ -147,12 +147,12 @@ class StepGrid:
         return np.concatenate([column.values[:, :NUM_QUANTILES].mean(axis=1) for column in self._columns])
 
     def stretched(self, factor: Callable[[str], float]) -> "StepGrid":
-        """The same steps with parts so many times as long as their name says; steps without parts stay as they are."""
+        """The same steps with parts scaled by a factor of their name; steps without parts are unchanged."""
         factors = np.array([factor(name) for name, _ in self._kinds])
         return self._replaced([_stretched(column, factors) for column in self._columns]) if len(factors) else self
 
     def scaled(self, factor: float) -> "StepGrid":
-        """The same steps, so many times as long."""
+        """The same steps scaled by a factor."""
         return self._replaced([column._replace(values=column.values * factor) for column in self._columns])
 
     def _replaced(self, columns: list[_Column]) -> "StepGrid":
@@ -179,7 +179,7 @@ class HostGrid:
         self._provenances = [point.provenance for point in ordered]
 
     def at(self, rows: int) -> Latency:
-        """Host time at so many rows."""
+        """Host time at a number of rows."""
         quantiles = _interpolate(self._rows, self._values, rows)
         known = zip(self._rows, self._provenances, strict=True)
         exact = [provenance for at_rows, provenance in known if at_rows == rows]
@@ -224,7 +224,7 @@ class Latencies:
         return Latency(latency.quantiles_s, Provenance.ASSUMED) if assumed else latency
 
     def _warm_or_cold(self, table: StepTable) -> StepGrid | None:
-        """The steps of a table, or else of those as warm: where no difference was measured there is none."""
+        """The steps of a table, else of its warm counterpart: without a measured difference there is none."""
         return self.steps.get(table) or self.steps.get(table._replace(cold=False))
 
     def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
@@ -233,7 +233,7 @@ class Latencies:
         return grid.at(rows) if grid else None
 
     def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
-        """Degrees at which a role's steps of a phase are known for so many ranks, ascending."""
+        """Degrees for which a role's steps of a phase are known with these ranks, ascending."""
         wanted = (role, phase, ranks)
         return sorted({table.degree for table in self.steps if (table.role, table.phase, table.ranks) == wanted})
 
@@ -242,13 +242,13 @@ class Latencies:
         return sorted({table.ranks for table in self.steps if (table.role, table.degree) == (role, degree)})
 
     def changed(self, change: Callable[[StepTable, StepGrid], StepGrid]) -> Self:
-        """The same with every table as `change` answers it."""
+        """The same latencies with every table replaced by the result of `change`."""
         steps = {table: change(table, grid) for table, grid in self.steps.items()}
         return type(self)(steps=steps, host=self.host, peers_interfere=self.peers_interfere)
 
 
 def _stretched(column: _Column, factors: _Array) -> _Column:
-    """Every distribution grows as its mean does, by what its parts gain. factors (kinds,)."""
+    """The column with every distribution scaled like its mean, by the growth of its parts. factors (kinds,)."""
     quantiles, parts = np.split(column.values, [NUM_QUANTILES], axis=1)
     before = parts.sum(axis=1, keepdims=True)
     after = parts * factors

@@ -1,4 +1,4 @@
-"""Timeline: spans of what each role did, and their metrics. Simulator and engine emit the same kind."""
+"""Timeline: spans of each role's activity, and their metrics. Simulator and engine emit the same kind."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ COMPUTING = frozenset({Phase.PREFILL, *DRAFTING, *_VERIFYING})
 
 
 class Span(NamedTuple):
-    """One phase of one process, `role`. `model` is whose forward or cache it was: a co-located process has both.
+    """One phase of one process, `role`. `model` has the forward or cache; a co-located process has both models.
 
     `group` tells several target groups apart.
     """
@@ -53,7 +53,7 @@ class Span(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """Spans of some rounds, cut where these begin and end, and all processes, also those without a span here."""
+    """Spans of some rounds, cut at their beginning and end, and all processes, including those without a span here."""
 
     start_s: float
     end_s: float
@@ -63,7 +63,7 @@ class Excerpt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What each process did when, for one request, simulated or measured.
+    """Activity of each process over time, for one request, simulated or measured.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Timeline:
     start_s : float
         When the request was handed to the processes, in seconds; they share the clock.
     spans : tuple of Span
-        Phases with their begin and end in seconds. Those of one process do not overlap and come in order of time.
+        Phases with their start and end in seconds. Those of one process are in order of time and do not overlap.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class Timeline:
 
     @property
     def process_names(self) -> list[str]:
-        """`target`, `draft`; with its group where there are several targets."""
+        """`target`, `draft`; with the group if there are several targets."""
         return [f"{role} {group}" if (role, 1) in self.processes else role.value for role, group in self.processes]
 
     def phase(self, *phases: Phase) -> list[Span]:
@@ -111,7 +111,7 @@ class Timeline:
 
     @property
     def commits(self) -> list[Span]:
-        """Times at which tokens reached the user, and how many."""
+        """Spans in which tokens reached the user, with their number."""
         return self.phase(Phase.COMMIT)
 
     @property
@@ -143,7 +143,7 @@ class Timeline:
         return [end - start for start, end in pairwise(bounds)]
 
     def excerpt(self, *, first: int = 5, num_rounds: int = 10) -> Excerpt:
-        """Some rounds from the `first` one (0 is the first), or the last so many; everything if there are none."""
+        """Rounds from number `first` on (0 is the first), or the last `num_rounds`; everything if there are none."""
         starts_s = self.verifications_s
         first = max(0, min(first, len(starts_s) - num_rounds))
         window = [*starts_s, self.e2e_s + self.start_s][first : first + num_rounds + 1]
@@ -157,21 +157,21 @@ class Timeline:
 
     @property
     def verified_tokens(self) -> int:
-        """Tokens that verifications brought; autoregressive decoding has its first from the prefill."""
+        """Tokens from verifications; autoregressive decoding has its first token from the prefill."""
         starts_s = self.verifications_s
         return sum(span.tokens for span in self.commits if starts_s and span.start_s >= starts_s[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Sums over requests, from which their rates follow: all that has to be kept of requests that are over.
+    """Sums over requests, which suffice for their rates, so that finished requests need not be kept.
 
     Parameters
     ----------
     requests, tokens, rounds : int
         Finished requests, their output tokens, and their verification rounds.
     verified_tokens : int
-        Output tokens that verifications brought.
+        Output tokens from verifications.
     seconds : float
         From each request to its last token.
     """
@@ -240,11 +240,11 @@ class Metrics(Facts):
     wasted_draft : float, optional
         Share of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
     tail_s : Spread, optional
-        Seconds at the draft from a verdict received to the next subtree sent, in rounds where that took no forward.
+        Seconds at the draft from a received verdict to the next subtree sent, in rounds where that took no forward.
     hit_fraction : float, optional
-        Share of such rounds, the one that starts when the target has finished its prefill included.
+        Share of such rounds, including the one that starts when the target has finished its prefill.
     drafts_per_round : float, optional
-        The draft's forwards over the rounds; None where it was not looked at.
+        The draft's forwards per round; None if not counted.
     """
 
     figures: Figures
@@ -265,7 +265,7 @@ class Metrics(Facts):
     @field_validator("figures")
     @classmethod
     def _not_negative(cls, figures: Figures) -> Figures:
-        """Of errors, which have the same fields, they may be."""
+        """Refuse negative figures; errors have the same fields and may be negative."""
         least = min(figures.tokens_per_s, figures.tokens_per_round, figures.round_s.median, figures.round_s.p95)
         if least < 0:
             raise ValueError(f"expected no figure below 0, as {least}")
@@ -278,7 +278,7 @@ class Metrics(Facts):
 
     @property
     def decoding_tokens_per_s(self) -> float:
-        """Verified tokens over the time of all rounds: what remains without prefill, whatever the output's length."""
+        """Verified tokens over the time of all rounds: the speed without prefill, for any length of output."""
         return self.figures.tokens_per_round / self.mean_round_s if self.mean_round_s else 0.0
 
     @property

@@ -19,7 +19,7 @@ __all__ = ["AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
 
 
 class Guesser(StrEnum):
-    """Who says what might come next."""
+    """Source of guesses of the next token."""
 
     DRAFT = "draft"
     FUZZY = "fuzzy"  # the draft, layers in groups
@@ -41,13 +41,13 @@ class Guesses(NamedTuple):
         return int(self.tokens.shape[1])
 
 
-# One-dimensional arrays of the file, all prompts one after another; beside them two of every guesser.
+# One-dimensional arrays of the file, all prompts concatenated; in addition two for every guesser.
 _COLUMNS = ("target_tokens", "ranks")
 _ARRAYS = {"about", "lengths", "prompt_lengths", "prompt_tokens", "draft_tokens", "draft_logprobs", *_COLUMNS}
 
 _OPTIONAL_ARRAYS = {f"{guesser}_{name}" for guesser in Guesser for name in Guesses._fields}
 _MOST_TOKEN_ID = 2**31 - 1
-_ROUNDING = 1e-3  # of a log-prob, which may come out a little above 0
+_ROUNDING = 1e-3  # of a log-prob, which rounding may leave a little above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,11 @@ class TracedPrompt:
     target_tokens : int32 array (T,)
         The target's own greedy output.
     guesses : mapping
-        Of the draft, and of whom else the trace asked.
+        Of the draft, and of other guessers that the trace recorded.
     ranks : int32 array (T,)
         Rank of the target's token in the draft's whole vocabulary; 0 is the draft's first choice.
     ended : bool
-        Whether the last token is an end of sequence, and not the limit.
+        Whether the last token is an end of sequence, rather than the length limit reached.
     """
 
     prompt_id: str
@@ -78,7 +78,7 @@ class TracedPrompt:
 
     @property
     def draft(self) -> Guesses:
-        """The draft's."""
+        """The draft's guesses."""
         return self.guesses[Guesser.DRAFT]
 
     @property
@@ -89,12 +89,12 @@ class TracedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceTrace:
-    """How a draft model ranks the target's own output on some prompts; what `trace` returns.
+    """A draft model's ranking of the target's own output on some prompts; what `trace` returns.
 
     Parameters
     ----------
     origin : Origin
-        The command, machine and versions that it comes from.
+        The command, machine and versions that produced it.
     source : str
         `recorded`, or `synthesised` from published acceptance.
     target, draft : ModelRef
@@ -120,7 +120,7 @@ class AcceptanceTrace:
 
     @property
     def guessers(self) -> frozenset[Guesser]:
-        """Whose guesses every prompt holds."""
+        """Guessers recorded for every prompt."""
         return frozenset.intersection(*[frozenset(prompt.guesses) for prompt in self.prompts])
 
     @property
@@ -189,7 +189,7 @@ class _PromptFacts(Facts):
 
 
 class _About(Document):
-    """Facts of the file other than its arrays."""
+    """Contents of the file other than its arrays."""
 
     schema_name: ClassVar[str] = "swiftspec.acceptance-trace"
     schema_version: ClassVar[int] = 2
@@ -220,7 +220,7 @@ def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) ->
 
 
 def _guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
-    """Those of all prompts. ValueError where only one of the two arrays is there."""
+    """Guesses of all prompts. ValueError if only one of the two arrays is there."""
     found = {}
     for guesser in Guesser:
         names = [f"{guesser}_{name}" for name in Guesses._fields]
@@ -228,7 +228,7 @@ def _guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
         if present == names:
             found[guesser] = Guesses(*(arrays[name] for name in names))
         elif present:
-            raise ValueError(f"{min(set(names) - set(present))} is missing beside {present[0]}")
+            raise ValueError(f"{min(set(names) - set(present))} is missing, but there is {present[0]}")
     return found
 
 

@@ -33,7 +33,7 @@ def check_outputs(
     inputs : mapping, optional
         Files and directories that the verb reads, by the name that errors use: `--plan`.
     beside : mapping, optional
-        Files that are written next to an output, by the name that errors use: `the profile beside --out`.
+        Files that are written next to an output, by the name that errors use: `the profile next to --out`.
     paths
         Outputs, by the name of their option: `json` for `--json`.
 

@@ -124,7 +124,7 @@ def _show_devices(made: Plan) -> None:
 
 
 def _show_machine(made: Plan) -> None:
-    """What the plan assumes about hardware that is not local."""
+    """Print the assumptions about hardware that is not local."""
     if made.acceptance is not None:
         if made.acceptance.warning:
             console.paragraph(f"Warning: acceptance is {made.acceptance.warning}")

@@ -1,1 +1,1 @@
-"""Operations: their measured latencies, what a forward consists of, and profiles composed of both."""
+"""Cost model: measured latencies of operations, the operations of a forward, and profiles composed of both."""

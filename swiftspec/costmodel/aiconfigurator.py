@@ -1,4 +1,4 @@
-"""Op tables from the installed package `aiconfigurator-core`, which carries NVIDIA's measurements as parquet files."""
+"""Op tables from the installed package `aiconfigurator-core`, which ships NVIDIA's measurements as parquet files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -21,7 +21,7 @@ _DTYPES = {"bfloat16": "bf16", "half": "fp16"}
 _DENSE_ROWS, _MOST_SEQUENCES = 128, 8
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "int8": 1}
 _MS_TO_US = 1e3
-_IF_THERE = ("window_size",)  # older tables know attention without a window only
+_IF_THERE = ("window_size",)  # older tables have attention without a window only
 
 
 def from_package(*, device: str) -> OpTables:
@@ -30,7 +30,7 @@ def from_package(*, device: str) -> OpTables:
     Raises
     ------
     ValueError
-        One sentence, if the package or pyarrow is not installed, or the package does not have the device.
+        One sentence, if the package or pyarrow is not installed, or the package has no measurements of the device.
     """
     named_device(device)
     system = _data() / _SYSTEMS.get(device, device.replace("-", "_"))
@@ -69,7 +69,7 @@ def _data() -> Path:
 
 
 def _read(system: Path, pattern: str, columns: Sequence[str], wanted: Mapping[str, Sequence[Any]]) -> Iterator[Record]:
-    """Rows of every library's and version's file of one table, where their columns have wanted values."""
+    """Rows of one table over all libraries and versions, where their columns have wanted values."""
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
@@ -88,7 +88,7 @@ def _read(system: Path, pattern: str, columns: Sequence[str], wanted: Mapping[st
 
 
 def _gemms(system: Path) -> Iterator[Record]:
-    """All row counts up to 128, powers of two beyond: a prompt is long or short."""
+    """All row counts up to 128, powers of two beyond: a prompt's exact length matters little."""
     rows = [*range(1, _DENSE_ROWS + 1), *(2**power for power in range(8, 16))]
     wanted = {"gemm_dtype": ("bfloat16", "fp8"), "m": rows}
     for row in _read(system, "gemm/*/*/gemm_perf.parquet", ("n", "k"), wanted):
@@ -97,7 +97,7 @@ def _gemms(system: Path) -> Iterator[Record]:
 
 
 def _attentions(system: Path) -> Iterator[Record]:
-    """Decoding without a window, of as few sequences as are planned for."""
+    """Decoding attention without a window, for the numbers of sequences that are planned for."""
     wanted = {"window_size": (0,), "head_dim": (64, 128), "batch_size": range(1, _MOST_SEQUENCES + 1)}
     columns = ("num_heads", "num_key_value_heads", "kv_cache_dtype", "step", "isl")
     for row in _read(system, "attention/*/*/generation_attention_perf.parquet", columns, wanted):
@@ -114,7 +114,7 @@ def _attentions(system: Path) -> Iterator[Record]:
 
 
 def _collectives(system: Path) -> Iterator[Record]:
-    """The libraries' own all-reduces inside a graph, and NCCL's. Messages are counted in elements there."""
+    """The libraries' own all-reduces inside a graph, and NCCL's. These tables count messages in elements."""
     for row in _read(
         system, "comm/*/*/custom_allreduce_perf.parquet", ("kernel_source", "num_gpus"), {"message_size": _SIZES}
     ):
@@ -142,5 +142,5 @@ def _quantisations(system: Path) -> Iterator[Record]:
     for file, op in (("scale_matrix", "fp8_quant_static"), ("computescale", "fp8_quant_dynamic_minus_static")):
         wanted = {"quant_dtype": ("fp8",), "m": rows}
         for row in _read(system, f"quantize/*/*/{file}_perf.parquet", ("k",), wanted):
-            if row["library"] != "sglang":  # timed unfused, 5 to 10 us, which is not what its GEMMs include
+            if row["library"] != "sglang":  # timed unfused, 5 to 10 us, unlike the quantisation that its GEMMs include
                 yield {**row, "framework": row["library"], "op": op}

@@ -1,4 +1,4 @@
-"""Profile of a pair on hardware that is not here: every forward composed, at every TP degree."""
+"""Composed profile of a pair on hardware that is not installed here: every forward, at every TP degree."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +21,8 @@ __all__ = ["HOST_S", "Named", "compose_profile"]
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64)
 PROMPTS = (16, 128, 1024)
-USUAL_ROWS = 8  # those of a verification or expansion that the collective is chosen for
-# Around an effect: what this engine takes on a CPU, medians of profiles/demo-zen4-2-cores, rounded.
+USUAL_ROWS = 8  # rows of a typical verification or expansion, for which the collective is chosen
+# Host time around an effect of this engine on a CPU: medians of profiles/demo-zen4-2-cores, rounded.
 HOST_S = {
     Phase.EXPAND: 60e-6,
     Phase.FUZZY: 45e-6,
@@ -37,7 +37,7 @@ HOST_S = {
 
 
 class Named(Protocol):
-    """A model by name, as the registry has it."""
+    """A model by its registered name."""
 
     @property
     def name(self) -> str: ...
@@ -68,17 +68,17 @@ def compose_profile(
     num_devices : int
     target, draft : Named
     quant, draft_quant : str
-        Weight formats; the draft's is the target's if not given.
+        Weight formats; the draft's defaults to the target's.
     kernels : Kernels
-        Of this device.
+        Kernel latencies of this device.
     max_context : int
         The longest prefix, in tokens; beyond it a step costs what it costs there.
     host : Host, optional
-        What the engine adds to every forward; that of the leanest engine with known figures if not given.
+        Time that the engine adds to every forward; that of the leanest engine with known figures if not given.
     published : PublishedForwards, optional
-        Whose whole forwards stand for composed ones of models in int4, prefills excepted.
+        Source of whole forwards that replace the composed ones of models in int4, prefills excepted.
     collective : str, optional
-        The all-reduce of composed forwards; the fastest that is known if not given.
+        The all-reduce of composed forwards; the fastest known one if not given.
 
     Composed steps have no spread: all their quantiles are the same.
     """
@@ -130,19 +130,19 @@ def _collective(
     if degree == 1:
         return None
     if published is not None:
-        # Other implementations were not measured inside these forwards: alone they would look faster.
+        # Other implementations were not measured inside these forwards: timed alone they would look faster.
         own = {published.collective: published.all_reduce_s(spec, degree=degree, rows=USUAL_ROWS)}
         return Collective(role=role, degree=degree, implementation=published.collective, seconds=own)
     times = all_reduce_times(kernels, num_bytes=USUAL_ROWS * spec.hidden_size * 2, degree=degree)
     if named is not None and named not in times:
-        raise ValueError(f"collective is {named!r}; over {degree} {kernels.device.name} there is {', '.join(times)}")
+        raise ValueError(f"collective is {named!r}; expected {' or '.join(times)} over {degree} {kernels.device.name}")
     seconds = {name: time.seconds for name, time in times.items()}
     return Collective(role=role, degree=degree, implementation=named or fastest(times), seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """A role's model on so many devices."""
+    """A role's model on a number of devices."""
 
     role: Role
     spec: ModelSpec
@@ -155,7 +155,7 @@ class _Group:
 
     def steps(self, max_context: int) -> Iterator[StepPoint]:
         for rows in sorted({*PROMPTS, max_context}):
-            # A prompt is no verification: the fastest collective for its size, and logits of its last row.
+            # A prompt is not a verification: the fastest collective for its size, and logits of its last row only.
             parts = self._parts(self.spec, rows, context=0, collective=None, answers=1)
             yield self._point(Phase.PREFILL, rows, 0, parts)
         for context in _contexts(max_context):
@@ -167,7 +167,7 @@ class _Group:
         whole = self._whole(self.spec, rows, context)
         if self.role is Role.DRAFT:
             yield Phase.EXPAND, whole
-            # Nothing is published of layers in groups: a fuzzy forward then costs an exact one's time.
+            # No forwards with layers in groups are published: a fuzzy forward then costs as much as an exact one.
             yield Phase.FUZZY, self._fuzzy(rows, context) if self.degree > 1 and not self.published else whole
             return
         yield Phase.VERIFY, whole
@@ -224,7 +224,7 @@ class _Group:
 
 
 def _contexts(longest: int) -> list[int]:
-    """A few, closer to each other where they are short: attention grows in proportion, between them linearly."""
+    """A few contexts, denser where they are short: attention grows in proportion, and is linear between them."""
     return sorted({min(64, longest), max(1, longest // 16), max(1, longest // 4), longest})
 
 

@@ -1,4 +1,4 @@
-"""The few constants of composition that are not in a table, each fitted to measurements of others: constants.json."""
+"""Constants of the composition that are in no table, each fitted to published measurements: constants.json."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _FILE = Path(__file__).with_name("constants.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """One constant: `value` in `unit`, and what it was fitted on."""
+    """One constant: `value` in `unit`, and the data it was fitted on."""
 
     name: str
     value: float
@@ -23,7 +23,7 @@ class Fitted:
 
 
 def fitted_constants() -> tuple[Fitted, ...]:
-    """All of them, as the file has them."""
+    """All constants, as in the file."""
     content = json.loads(_FILE.read_text(encoding="utf-8"))
     return tuple(Fitted(name=name, **entry) for name, entry in content.items())
 

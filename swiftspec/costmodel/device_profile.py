@@ -1,7 +1,7 @@
-"""The profile of a pair on devices by name: the one composer, for plans and for backtests.
+"""Profile of a pair on devices by name: the one composer, for plans and for backtests.
 
-What an engine's name stands for is decided here alone: whose op tables, how much time on the host, and whose published
-forwards where weights are in int4. A backtest therefore tests the very profiles that plans are made of.
+Only this module decides what an engine's name stands for: its op tables, its host time, and its published forwards
+where weights are in int4. A backtest therefore tests the very profiles that plans are made from.
 """
 
 from collections.abc import Callable
@@ -40,27 +40,27 @@ def device_profile(
     Parameters
     ----------
     device : str
-        By its name in the registry.
+        Name in the registry.
     num_devices : int
     target, draft : Named
     quant, draft_quant : str
-        Weight formats; the draft's is the target's if not given.
+        Weight formats; the draft's defaults to the target's.
     engine : str
-        One of `ENGINES`. `auto` has the usual op tables, the host time of the leanest engine, and SwiftSpec's forwards
-        in int4.
+        One of `ENGINES`. `auto` combines the usual op tables, the host time of the leanest engine, and SwiftSpec's
+        forwards in int4.
     max_context : int
         The longest prefix, in tokens.
     op_tables : Path, optional
-        The user's, instead of those that come with the package.
+        The user's, instead of the packaged ones.
     collective : str, optional
-        The all-reduce; the fastest that is known if not given.
+        The all-reduce; the fastest known one if not given.
     int4_forwards : callable, optional
-        From a device to whole forwards with int4 weights, if these are not to be the engine's.
+        From a device to whole forwards with int4 weights, to replace the engine's.
 
     Raises
     ------
     ValueError
-        If the op tables are of another device, or hold nothing of the engine.
+        If the op tables are of another device, or have no rows of the engine.
     """
     spec = named_device(device)
     int4_forwards = int4_forwards or _int4_forwards(engine)
@@ -85,7 +85,7 @@ def device_profile(
 
 
 def engine_kernels(device: str, *, engine: str = "auto", op_tables: Path | None = None) -> Kernels:
-    """From op tables, or by roofline where there are none. ValueError if they are of another device or engine."""
+    """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or engine."""
     if engine not in SERVING_ENGINES:
         return kernels_of(device, path=op_tables)
     tables = tables_of(device, op_tables)
@@ -95,7 +95,7 @@ def engine_kernels(device: str, *, engine: str = "auto", op_tables: Path | None 
 
 
 def _int4_forwards(engine: str) -> Int4Forwards | None:
-    """None for engines that are composed in int4 as in any other format."""
+    """Published int4 forwards of an engine; None for engines that are composed in int4 as in any other format."""
     if engine in SERVING_ENGINES:
         return None
     return StandardInt4Kernels if engine == "vllm-int4" else SwiftSpecKernels

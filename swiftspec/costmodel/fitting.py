@@ -1,4 +1,4 @@
-"""Fit of the constants of composition to op tables; those of engines are fitted to serving points, in backtest."""
+"""Fit of the composition's constants to op tables; engines' constants are fitted to serving points, in backtest."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +14,7 @@ __all__ = ["fit_kernels"]
 _ROBUST = 0.1  # relative residuals beyond this count less than by their square
 _FEW_ROWS = 16
 _MANY_ROWS, _WIDE = 1024, 2048
-_COLD_BYTES = 8e6  # the tables' harness goes through six copies of the weights: those of smaller ones stay in the L2
+_COLD_BYTES = 8e6  # the tables' harness cycles through six copies of the weights; smaller ones stay in the L2
 _LARGE_EXCHANGE = 512 * 1024
 _Array = npt.NDArray[np.float64]
 

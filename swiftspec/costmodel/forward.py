@@ -18,14 +18,14 @@ from swiftspec.models.spec import ModelSpec
 __all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "fuzzy_parts"]
 
 FUSED = "fused"  # residual and norm in the same kernel
-_Timed = tuple[str, KernelTime, float]  # name, one of them, how many
+_Timed = tuple[str, KernelTime, float]  # name, time of one, count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What an engine adds to a forward's kernels: scheduling, launch, sampling; and keeping a group in step.
+    """Time that an engine adds to a forward's kernels: scheduling, launch, sampling; and keeping a group in step.
 
-    The latter per doubling of the group: it waits for its slowest device.
+    The latter per doubling of the group, which waits for its slowest device.
     """
 
     step_s: float
@@ -33,14 +33,14 @@ class Host:
 
     @classmethod
     def of(cls, engine: str) -> "Host":
-        """Of a serving engine, vllm or trtllm, as fitted to what was measured of it; of another, the leaner of both."""
+        """Fitted host time of a serving engine, vllm or trtllm; for any other engine, the smaller of these two."""
         step_s = CONSTANTS.get(f"host_{engine}_s", CONSTANTS["host_trtllm_s"])
         return cls(step_s=step_s, group_s=CONSTANTS["host_group_s"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forward:
-    """The operations of one forward, as often as they come."""
+    """The operations of one forward, with their counts."""
 
     spec: ModelSpec
     kernels: Kernels
@@ -56,20 +56,20 @@ class _Forward:
         if self.quant not in QUANTISATIONS:
             raise unknown("quant", self.quant, QUANTISATIONS)
         if not 1 <= self.sequences <= self.rows:
-            raise ValueError(f"sequences is {self.sequences}; expected 1 to {self.rows}, as many as there are rows")
+            raise ValueError(f"sequences is {self.sequences}; expected 1 to {self.rows}, the number of rows")
 
     @property
     def shard(self) -> ModelSpec:
-        """What one device computes with."""
+        """The shard that one device computes with."""
         return sharded(self.spec, self.degree)
 
     @property
     def activation_bytes(self) -> int:
-        """Of the hidden states of all rows."""
+        """Bytes of the hidden states of all rows."""
         return self.rows * self.spec.hidden_size * BF16_BYTES
 
     def attention_block(self, count: float) -> Iterable[_Timed]:
-        """So many layers' attention with its projections and norm; the all-reduce behind it is an `exchange`."""
+        """Attention of `count` layers with its projections and norm; the all-reduce after it is an `exchange`."""
         spec, shard, kernels, rows = self.spec, self.shard, self.kernels, self.rows
         width, kv_width = shard.query_size, 2 * shard.kv_size
         yield "norm", self._norm(), count
@@ -88,7 +88,7 @@ class _Forward:
         yield "o", self._gemm(spec.hidden_size, width), count
 
     def feed_forward(self, count: float) -> Iterable[_Timed]:
-        """So many layers' gated products with their norm; the all-reduce behind them is an `exchange`."""
+        """Gated products of `count` layers with their norm; the all-reduce after them is an `exchange`."""
         spec, shard = self.spec, self.shard
         yield "norm", self._norm(), count
         yield "gate_up", self._gemm(2 * shard.intermediate_size, spec.hidden_size), count
@@ -107,7 +107,7 @@ class _Forward:
             yield "all_reduce", times[name], count
 
     def ends(self, answers: int) -> Iterable[_Timed]:
-        """Embedding, last norm, and the LM head for so many rows, its columns divided over the group."""
+        """Embedding, last norm, and the LM head for `answers` rows, its columns divided over the group."""
         spec, kernels = self.spec, self.kernels
         yield from self.exchanges(1)  # the embedding's rows are divided over the group
         yield "embedding", kernels.elementwise(num_bytes=2 * self.activation_bytes), 1
@@ -140,7 +140,7 @@ def forward_parts(
     answers: int | None = None,
     host: Host | None = None,
 ) -> tuple[Part, ...]:
-    """What a forward consists of, the same operations of all layers together, and in what order of seconds.
+    """Parts of a forward: equal operations of all layers together, with their seconds.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def forward_parts(
     degree : int
         Devices of the group.
     rows : int
-        Of all sequences together.
+        Rows of all sequences together.
     context : int
         Tokens of KV of every sequence before this forward. Several rows of a sequence are a short query over them.
     sequences : int
@@ -160,9 +160,9 @@ def forward_parts(
     kv_dtype : str
         bf16 or fp8.
     answers : int, optional
-        Rows whose logits are wanted; all if not given.
+        Rows with logits; all if not given.
     host : Host, optional
-        Without one, the parts are those of the devices alone.
+        Without one, the parts are the devices' only.
     """
     forward = _Forward(
         spec=spec,
@@ -196,10 +196,10 @@ def fuzzy_parts(
     collective: str | None = None,
     host: Host | None = None,
 ) -> tuple[Part, ...]:
-    """As `forward_parts`, layers in groups of up to four: every device computes whole attention blocks of its own.
+    """As `forward_parts`, with layers in groups of up to four: every device computes whole attention blocks.
 
-    The first and the last layer are groups of one. A group's outputs are exchanged at once; its feed-forward blocks
-    follow one another, divided over the devices as ever.
+    The first and the last layer are groups of one. A group's outputs are exchanged together; its feed-forward blocks
+    run one after another, divided over the devices as usual.
     """
     forward = _Forward(
         spec=spec,
@@ -231,9 +231,9 @@ def _host_time(host: Host | None, degree: int) -> Iterable[_Timed]:
 
 
 def all_reduce_times(kernels: Kernels, *, num_bytes: int, degree: int) -> dict[str, KernelTime]:
-    """One all-reduce by every implementation there is, and by the fused one.
+    """Time of one all-reduce by every known implementation, and by the fused one.
 
-    The fused one is the fastest exchange in one step, less the start of the norm that it absorbs. That is assumed.
+    The fused one is assumed to be the fastest one-step exchange, less the start of the norm that it absorbs.
     """
     times = {
         name: kernels.all_reduce(num_bytes=num_bytes, degree=degree, implementation=name)

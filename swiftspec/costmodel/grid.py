@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 __all__ = ["Found", "Grid"]
 
-_SPIKE = 1.4  # so many times both of its neighbours
+_SPIKE = 1.4  # times both of its neighbours
 
 
 class Found(NamedTuple):
-    """A value, and whether it stands on the grid itself.
+    """A value, and whether it is a grid point's own.
 
-    clipped: an axis was left at its first or last knot. borrowed: the grid has no value around the point, and this is
-    the nearest one that it has.
+    clipped: an axis was held at its first or last knot. borrowed: the grid has no value around the point, so this is
+    the nearest one it has.
     """
 
     value: float
@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 class _Bracket(NamedTuple):
-    """Knots around a coordinate with their weights: one knot if it is one, or lies beyond the ends."""
+    """Knots around a coordinate with their weights: a single knot at a knot or beyond the ends."""
 
     knots: tuple[tuple[int, float], ...]
     clipped: bool
@@ -42,12 +42,12 @@ class Grid:
     points : array (N, D)
         Coordinates.
     values : array (N,)
-        The last of several at one point counts.
+        Of several values at one point the last counts.
     smooth_axis : int, optional
-        Values more than 1.4 times both of their neighbours along this axis are taken for mishaps of the measurement:
-        they are replaced by what lies between the neighbours, and no longer count as measured.
+        Values more than 1.4 times both of their neighbours along this axis count as measurement glitches: they are
+        replaced by interpolation between the neighbours, and no longer count as measured.
     rising_axis : int, optional
-        Along this axis no value counts for more than one behind it: an exchange may be padded to a larger one.
+        Along this axis a value is at most that of any later knot: an exchange may be padded to a larger one.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Grid:
         return self._axes
 
     def at(self, *point: float) -> Found:
-        """The value at a point. Beyond an axis' ends, that at the end; where the grid has gaps, that of the rest."""
+        """The value at a point; beyond an axis' ends, the value at the end; at gaps, from the remaining knots."""
         brackets = [_bracket(axis, coordinate) for axis, coordinate in zip(self._axes, point, strict=True)]
         clipped = any(bracket.clipped for bracket in brackets)
         total = weights = 0.0
@@ -110,13 +110,13 @@ def _bracket(axis: Sequence[float], coordinate: float) -> _Bracket:
 
 
 def _rising(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-    """The least of each value and those behind it along an axis; gaps stay."""
+    """Minimum of each value and the later ones along an axis; gaps stay."""
     least = np.flip(np.fmin.accumulate(np.flip(values, axis), axis), axis)
     return np.where(np.isnan(values), np.nan, least)
 
 
 def _smooth(values: npt.NDArray[np.float64], measured: npt.NDArray[np.bool_], axis: int) -> None:
-    """Replace spikes along an axis, in place. Neighbours are those of the grid: a gap beside a value spares it."""
+    """Replace spikes along an axis, in place. Neighbours are grid neighbours: a value next to a gap is kept."""
     lines, known = np.moveaxis(values, axis, -1), np.moveaxis(measured, axis, -1)
     before, here, after = lines[..., :-2], lines[..., 1:-1], lines[..., 2:]
     with np.errstate(invalid="ignore"):

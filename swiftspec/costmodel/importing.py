@@ -1,9 +1,9 @@
 """Op tables from measurements of others: a folder of CSV files, one row per measurement.
 
-The columns are those of the extract of AIConfigurator's tables that the shipped profiles are made from: gemm.csv,
-all_reduce.csv, attention.csv and elementwise.csv, each with the rows of several systems, libraries and versions. What
-composition uses is kept: GEMMs in bf16 and fp8, decoding attention, quantisation, and of each collective the newest
-version, the median of its runs, without a host between launches.
+The columns are those of the extract of AIConfigurator's tables from which the shipped profiles are made: gemm.csv,
+all_reduce.csv, attention.csv and elementwise.csv, each with the rows of several systems, libraries and versions. Only
+what composition uses is kept: GEMMs in bf16 and fp8, decoding attention, quantisation, and of each collective the
+newest version, the median of its runs, without a host between launches.
 """
 
 import csv
@@ -23,7 +23,7 @@ __all__ = ["Measurements", "Record", "from_directory", "read_rows", "select"]
 
 _US = 1e-6
 _MOST_LINE_BYTES = 1 << 20
-_MOST_DIGITS = 18  # that 64 bits hold
+_MOST_DIGITS = 18  # in 64 bits
 Record = dict[str, str | int | float]
 
 _GEMM = {"framework": str, "version": str, "dtype": str, "m": int, "n": int, "k": int}
@@ -51,7 +51,7 @@ _GIVEN_SCALES, _FINDING_SCALES = "fp8_quant_static", "fp8_quant_dynamic_minus_st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """Rows of the four files for one device, by file name, and what their licence asks to be said."""
+    """Rows of the four files for one device, by file name, with their licence and attribution."""
 
     device: str
     rows: Mapping[str, Sequence[Record]]
@@ -65,7 +65,7 @@ def from_directory(directory: Path, *, device: str) -> OpTables:
     Raises
     ------
     ValueError
-        One sentence naming file and line for a row that cannot be read; or if the folder holds nothing of the device.
+        One sentence naming file and line of a row that cannot be read; or if the folder has no rows of the device.
     """
     named_device(device)
     system = device.replace("-", "_")
@@ -73,7 +73,7 @@ def from_directory(directory: Path, *, device: str) -> OpTables:
     if not files["gemm.csv"]:
         raise ValueError(f"{directory / 'gemm.csv'}: no row has system {system!r}")
     about = directory / "README.md"
-    attribution = f"see {about.name} beside the tables" if about.exists() else "not stated"
+    attribution = f"see {about.name} next to the tables" if about.exists() else "not stated"
     return select(Measurements(device=device, rows=files, licence="as its source states", attribution=attribution))
 
 
@@ -83,7 +83,7 @@ def _of_system(path: Path, kinds: Mapping[str, type], system: str) -> list[Recor
 
 
 def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] = ()) -> Iterator[Record]:
-    """Typed rows of a CSV file: texts, whole numbers of 1 or more, numbers above 0.
+    """Typed rows of a CSV file: texts, positive integers, positive numbers.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] 
     kinds : mapping
         Column name to str, int or float; other columns are ignored.
     optional : sequence of str
-        Columns that may be blank, and are left out of the row then.
+        Columns that may be blank, and are then left out of the row.
 
     Raises
     ------
@@ -159,7 +159,7 @@ _READ: Mapping[type, Callable[[str, str, str], str | int | float]] = {str: _text
 
 
 def select(measurements: Measurements) -> OpTables:
-    """What composition uses of all that was measured."""
+    """Selection of the measurements that composition uses."""
     rows = measurements.rows
     gemms = [row for row in rows["gemm.csv"] if row["dtype"] in _WEIGHTS]
     decoding = [row for row in rows["attention.csv"] if row["kind"] == "generation"]
@@ -180,7 +180,7 @@ def select(measurements: Measurements) -> OpTables:
 
 
 def _quantising(rows: Sequence[Record]) -> list[Record]:
-    """Quantisation with a given scale, and with one found on the way: the former plus the measured difference."""
+    """Quantisation with a given scale, and with a computed one: the former plus the measured difference."""
     extra = {_place_of(row): float(row["latency_us"]) for row in rows if row["op"] == _FINDING_SCALES}
     given = [{**row, "scale": "given"} for row in rows if row["op"] == _GIVEN_SCALES and _place_of(row) in extra]
     found = [{**row, "scale": "found", "latency_us": float(row["latency_us"]) + extra[_place_of(row)]} for row in given]
@@ -192,7 +192,7 @@ def _place_of(row: Record) -> tuple[str | int | float, ...]:
 
 
 def _newest(rows: Sequence[Record], *same: str) -> list[Record]:
-    """Rows of the newest version of what agrees in these columns."""
+    """Rows of the newest version among rows that agree in these columns."""
     newest: dict[tuple[object, ...], str] = {}
     for row in rows:
         what = tuple(row[name] for name in same)

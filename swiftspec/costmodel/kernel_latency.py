@@ -16,7 +16,7 @@ _KV_BYTES = {"bf16": 2, "fp8": 1}
 
 
 class KernelTime(NamedTuple):
-    """Seconds of one operation inside a captured graph, and how they are known."""
+    """Seconds of one operation inside a captured graph, and their provenance."""
 
     seconds: float
     provenance: Provenance
@@ -25,13 +25,13 @@ class KernelTime(NamedTuple):
 class Kernels(Protocol):
     """Seconds of single operations on one device, or between the devices of a group.
 
-    Sizes are those of a device's shard. An implementation may know some operations better and leave the others to one
-    that it wraps.
+    Sizes are those of a device's shard. An implementation may know some operations better and delegate the others to
+    one that it wraps.
     """
 
     @property
     def device(self) -> DeviceSpec:
-        """What the operations run on."""
+        """The device that runs the operations."""
         ...
 
     def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
@@ -41,11 +41,11 @@ class Kernels(Protocol):
     def attention(
         self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
     ) -> KernelTime:
-        """Rows of all sequences together, each over `context` tokens of its own and, causally, the rows before it."""
+        """Attention of all sequences' rows, each over `context` tokens of its own and causally over earlier rows."""
         ...
 
     def collectives(self, degree: int) -> tuple[str, ...]:
-        """Implementations of an all-reduce over so many devices."""
+        """Implementations of an all-reduce over `degree` devices."""
         ...
 
     def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
@@ -62,11 +62,11 @@ class Kernels(Protocol):
 
 
 class RooflineKernels:
-    """Operations as bytes over achieved bandwidth or FLOP over achieved FLOP/s, plus what starting a kernel takes.
+    """Operations as bytes over achieved bandwidth or FLOP over achieved FLOP/s, plus the time to start a kernel.
 
-    A kernel that reads b bytes takes a + b / (s * peak): so its achieved bandwidth falls with the shard's size. Both
-    constants are fitted to the bf16 GEMMs of the Hopper tables. Nothing is known of a device's collectives but its
-    links, so these are an all-reduce in one step at the latency of the Hopper ones.
+    A kernel that reads b bytes takes a + b / (s * peak), so its achieved bandwidth falls with the shard's size. Both
+    constants are fitted to the bf16 GEMMs of the Hopper tables. Of a device's collectives only the links are known, so
+    they are one-step all-reduces with the latency of the Hopper ones.
     """
 
     def __init__(self, device: DeviceSpec) -> None:
@@ -114,6 +114,6 @@ class RooflineKernels:
         return KernelTime(CONSTANTS["gemm_floor_s"] + seconds, Provenance.ROOFLINE)
 
     def _flops(self, quant: str) -> float:
-        """Of 4-bit and of int8 weights, which are multiplied in bf16, that of bf16."""
+        """Peak FLOP/s of a format; 4-bit and int8 weights are multiplied in bf16, so they have bf16's."""
         peaks = self._device.peak_flops
         return (peaks["fp8"] if quant == "fp8" and "fp8" in peaks else peaks["bf16"]) * CONSTANTS["flops_share"]

@@ -11,7 +11,7 @@ __all__ = ["LinearFit", "Observation", "leave_one_out"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A published or measured latency, and how much of each cost it holds."""
+    """A published or measured latency, and the amount of each cost in it."""
 
     name: str
     amounts: Mapping[str, float]
@@ -27,7 +27,7 @@ class LinearFit:
 
     @classmethod
     def to(cls, observations: Sequence[Observation]) -> "LinearFit":
-        """Least squares of the errors relative to what was observed."""
+        """Least squares of the errors relative to the observed latencies."""
         names = sorted({name for observation in observations for name in observation.amounts})
         seconds = np.array([observation.seconds for observation in observations])
         fixed_s = np.array([observation.fixed_s for observation in observations])
@@ -46,7 +46,7 @@ class LinearFit:
 
 
 def leave_one_out(observations: Sequence[Observation]) -> list[float | None]:
-    """The error of each observation under the fit to all others; None where it alone has some cost."""
+    """The error of each observation under the fit to all others; None if it alone has some cost."""
     errors: list[float | None] = []
     for index, observation in enumerate(observations):
         others = [*observations[:index], *observations[index + 1 :]]

@@ -1,4 +1,4 @@
-"""Operations as the tables of a device have them; between measured points by utilisation, elsewhere by roofline."""
+"""Operations from a device's tables: between measured points by utilisation, elsewhere by roofline."""
 
 from functools import cache
 from typing import Any
@@ -17,27 +17,27 @@ __all__ = ["TableKernels"]
 
 _Sizes = Any  # whole numbers, or arrays of them
 _BYTES = {"bf16": 2, "fp8": 1}
-_HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on: what is left is kernel start and replay
-# Packed query rows of one KV head, measured up to 128; more of them are further tiles, on idle multiprocessors.
+_HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving only kernel start and replay
+# Packed query rows of one KV head, measured up to 128; more are further tiles, on idle multiprocessors.
 _ROWS_LIBRARY, _MOST_PACKED = "sglang", 128
-# From so many bytes on, vLLM's all-reduce sends parts instead of all of a tensor to every peer: up to 4 devices, more.
+# Bytes from which vLLM's all-reduce sends every peer parts, not all, of a tensor: for up to 4 devices; for more.
 _TWO_SHOT_BYTES_FEW, _TWO_SHOT_BYTES = 512 * 1024, 256 * 1024
 
 
 class TableKernels:
     """Kernels of one library's tables.
 
-    A GEMM never costs more than the same with more rows (see `row_curve`). GEMMs in fp8 are priced without the
-    quantisation of their input, which engines fuse into the kernel before.
-    Attention is what the tables say beyond their harness floor, but never less than reading the cache at the bandwidth
-    of GEMMs: there it was warm. Weights in a format without a table are a roofline on their bytes.
+    A GEMM never costs more than the same one with more rows (see `row_curve`). GEMMs in fp8 are priced without the
+    quantisation of their input, which engines fuse into the preceding kernel. Attention is the tables' time above their
+    harness floor, but at least the time to read the cache at the GEMMs' bandwidth, since it was measured with a warm
+    cache. Weights in a format without a table are a roofline on their bytes.
 
     Parameters
     ----------
     tables : OpTables
     framework : str
     device : DeviceSpec, optional
-        One whose compute and memory are those of the tables' device, and whose links may not be.
+        A device with the compute and memory of the tables' device, but perhaps other links.
     """
 
     def __init__(self, tables: OpTables, *, framework: str = "vllm", device: DeviceSpec | None = None) -> None:
@@ -50,7 +50,7 @@ class TableKernels:
         self._device = device or self._of_tables
         self._roofline = RooflineKernels(self._device)
         self._implementations = tuple(tables.values("collective", "implementation"))
-        # Composing a profile asks for every operation dozens of times.
+        # Composing a profile requests every operation dozens of times.
         self._gemm = cache(self._find_gemm)
         self._curve = cache(self._row_curve)
         self._attention = cache(self._find_attention)
@@ -111,7 +111,8 @@ class TableKernels:
         found = {int(rows): grid.at(rows, n, k) for rows in grid.axes[0]}
         # In a table with gaps some numbers of rows were measured for no shape nearby.
         known = [rows for rows in found if not found[rows].borrowed] or list(found)
-        # Faster than its bytes with any number of rows: the weights had stayed in the L2, as in a forward they do not.
+        # Faster than its bytes for every number of rows: the weights had stayed in the L2, which they do not in a
+        # forward.
         cached = any(found[rows].value < 1 for rows in known)
         times = []
         for rows in known:
@@ -121,7 +122,7 @@ class TableKernels:
         return RowCurve.padded(times)
 
     def _table_time(self, found: Found, rows: int, n: int, k: int, quant: str) -> KernelTime:
-        """At one number of rows of the tables."""
+        """Time at one number of rows of the tables."""
         seconds = found.value * float(self._bound_s(rows, n, k, quant))
         if quant == "bf16":
             return KernelTime(seconds, Provenance.MEASURED if found.exact else Provenance.INTERPOLATED)
@@ -133,7 +134,7 @@ class TableKernels:
         return grid.at(rows, k).value if grid is not None else 0.0
 
     def _bound_s(self, rows: _Sizes, n: _Sizes, k: _Sizes, quant: str) -> _Sizes:
-        """Least seconds of GEMMs at the peaks of the tables' device: utilisation is this over what it takes."""
+        """Minimum seconds of GEMMs at the peaks of the tables' device; utilisation is this over the measured time."""
         num_bytes = n * k * _BYTES[quant] + rows * (n + k) * _BYTES["bf16"]
         computing_s = 2.0 * rows * n * k / self._of_tables.peak_flops[quant]
         return np.maximum(num_bytes / self._of_tables.memory_bandwidth_Bps, computing_s)
@@ -162,7 +163,7 @@ class TableKernels:
         return KernelTime(seconds, provenance)
 
     def _packing_s(self, context: int, rows: int, group_size: int) -> float:
-        """What several query rows of a sequence take longer than one, both packed with the heads of a KV head."""
+        """Extra time of several query rows of a sequence over one, both packed with the heads of a KV head."""
         grid = self._attentions(_ROWS_LIBRARY, "bf16", 128)
         if rows == 1 or grid is None:
             return 0.0
@@ -182,7 +183,7 @@ class TableKernels:
         return KernelTime(seconds, Provenance.MEASURED if found.exact else Provenance.INTERPOLATED)
 
     def _longer_wire_s(self, op: str, implementation: str, degree: int, num_bytes: int) -> float:
-        """What slower links than those of the tables' device add to an exchange."""
+        """Extra time of an exchange over slower links than those of the tables' device."""
         slower = 1 / self._device.link_bandwidth_Bps - 1 / self._of_tables.link_bandwidth_Bps
         two_shot_bytes = _TWO_SHOT_BYTES_FEW if degree <= 4 else _TWO_SHOT_BYTES
         if op == "all_gather":
@@ -190,7 +191,7 @@ class TableKernels:
         elif implementation == NCCL or num_bytes >= two_shot_bytes:
             sent = 2 / degree * num_bytes  # reduced in parts, then gathered
         else:
-            # In one step; but as more bytes never cost less, no more than what the least message in two steps sends.
+            # In one step; but since more bytes never cost less, at most what the smallest two-step message sends.
             sent = min(float(num_bytes), 2 / degree * two_shot_bytes)
         return (degree - 1) * sent * slower / CONSTANTS["link_share"]
 
@@ -205,7 +206,7 @@ class TableKernels:
         return Grid(np.stack([rows, n, k], axis=1), utilised, smooth_axis=0)
 
     def _quantisation_grid(self) -> Grid | None:
-        # SGLang's kernels quantise as vLLM's do, and were not timed.
+        # SGLang's quantisation kernels are like vLLM's, and were not timed.
         for library in (self._framework, "vllm"):
             columns = self._tables.rows("quantisation", framework=library, scale="found")
             if len(columns["rows"]):

@@ -17,7 +17,7 @@ __all__ = ["COLUMNS", "Columns", "OpTables", "Source"]
 Columns = Mapping[str, np.ndarray]
 
 _TEXT, _COUNT, _SECONDS = "text", "count", "seconds"
-# What every table holds, a row per measurement. Sizes are those of one device's shard.
+# Columns of every table; a row per measurement. Sizes are those of one device's shard.
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     # y[rows, n] = x[rows, k] W[n, k]^T, quantising x included
     "gemm": {"framework": _TEXT, "dtype": _TEXT, "rows": _COUNT, "n": _COUNT, "k": _COUNT, "latency_s": _SECONDS},
@@ -32,7 +32,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "kv_heads": _COUNT,
         "latency_s": _SECONDS,
     },
-    # all_reduce: the tensor that every device holds; all_gather: the whole of what is gathered
+    # all_reduce: the tensor that every device holds; all_gather: the gathered whole
     "collective": {
         "op": _TEXT,
         "implementation": _TEXT,
@@ -40,7 +40,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "num_bytes": _COUNT,
         "latency_s": _SECONDS,
     },
-    # x[rows, k] to fp8 with a scale that is given, or found on the way, as the library's fp8 GEMMs include it
+    # x[rows, k] to fp8 with a given or a computed scale, as the library's fp8 GEMMs include it
     "quantisation": {"framework": _TEXT, "scale": _TEXT, "rows": _COUNT, "k": _COUNT, "latency_s": _SECONDS},
 }
 _KINDS = {_TEXT: "U", _COUNT: "iu", _SECONDS: "f"}
@@ -48,7 +48,7 @@ _NAMES = {"about", *(f"{table}.{name}" for table, kinds in COLUMNS.items() for n
 
 
 class Source(Facts):
-    """Who measured what: a library, its version, and the tables that rest on it."""
+    """Source of measurements: a library, its version, and the tables from it."""
 
     library: str
     version: str
@@ -62,14 +62,14 @@ class OpTables:
     Parameters
     ----------
     origin : Origin
-        Of the file.
+        Origin of the file.
     device : str
-        A name of `swiftspec.registry.DEVICES`.
+        A registered device name.
     sources : tuple of Source
     licence, attribution : str
         Of the measurements.
     tables : mapping
-        The columns of every name in `COLUMNS`, all as long as each other. A table may be empty, and none is missing.
+        Columns of every table in `COLUMNS`, all of one length. A table may be empty, but none is missing.
     """
 
     origin: Origin
@@ -92,7 +92,7 @@ class OpTables:
         return sum(len(columns["latency_s"]) for columns in self.tables.values())
 
     def rows(self, table: str, **wanted: str) -> dict[str, np.ndarray]:
-        """The columns of a table where its text columns say this."""
+        """The columns of a table, restricted to rows whose text columns have the wanted values."""
         columns = self.tables[table]
         chosen = np.ones(len(columns["latency_s"]), bool)
         for name, value in wanted.items():
@@ -100,7 +100,7 @@ class OpTables:
         return {name: column[chosen] for name, column in columns.items()}
 
     def values(self, table: str, column: str) -> list[str]:
-        """What a text column says anywhere, sorted."""
+        """Values of a text column, sorted."""
         return [str(value) for value in np.unique(self.tables[table][column])]
 
     def save(self, path: Path) -> None:
@@ -145,7 +145,7 @@ class OpTables:
 
 
 class _About(Document):
-    """What the file says beside its arrays."""
+    """Contents of the file other than its arrays."""
 
     schema_name: ClassVar[str] = "swiftspec.op-tables"
     schema_version: ClassVar[int] = 1

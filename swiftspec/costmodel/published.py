@@ -1,9 +1,9 @@
-"""Forwards with 4-bit weights, which no op table holds, from what SwiftSpec's authors published about two stacks.
+"""Forwards with 4-bit weights, absent from all op tables, from SwiftSpec's authors' figures of two stacks.
 
-Both were measured on H800s. A kernel reads its weights at some bandwidth behind a floor; a one-shot all-reduce pushes
-the activations to every peer, which in a whole forward takes longer than in a kernel timed alone. Rows come in tiles of
-8. The coefficients are least-squares fits to the published tables (`published.json`); on another device, bytes take as
-long as its memory and links say.
+Both were measured on H800s. A kernel reads its weights at some bandwidth after a fixed floor; a one-shot all-reduce
+pushes the activations to every peer, which takes longer in a whole forward than in a kernel timed alone. Rows come in
+tiles of 8. The coefficients are least-squares fits to the published tables (`published.json`); on another device, bytes
+take as long as its memory and links imply.
 """
 
 import json
@@ -24,38 +24,38 @@ __all__ = ["PublishedForwards", "StandardInt4Kernels", "SwiftSpecKernels", "int4
 
 _TABLES = Path(__file__).with_name("published.json")
 _INT4_BYTES = QUANTISATIONS["int4"].bytes_per_weight
-_TILE_ROWS = 8  # the tensor cores' smallest: fewer rows cost as much
-_HEAD_EFFICIENCY = 0.8  # of the memory bandwidth: what bf16 GEMMs of that size reach in the Hopper tables
+_TILE_ROWS = 8  # the tensor cores' smallest tile: fewer rows cost as much
+_HEAD_EFFICIENCY = 0.8  # of the memory bandwidth: reached by bf16 GEMMs of that size in the Hopper tables
 _OPERATIONS = ("qkv", "attention", "o", "gate_up", "down")
 _MEASURED_ON = named_device("h800-sxm")
 
 
 class PublishedForwards(Protocol):
-    """Whole forwards of an engine that is known by what was published of it."""
+    """Whole forwards of an engine that is known by its published figures."""
 
     @property
     def collective(self) -> str:
-        """How its devices add up."""
+        """Name of its all-reduce."""
         ...
 
     def all_reduce_s(self, spec: ModelSpec, *, degree: int, rows: int) -> float:
-        """Of one sum, as far as a forward waits for it."""
+        """Time of one all-reduce that a forward waits for."""
         ...
 
     def parts(self, spec: ModelSpec, *, degree: int, rows: int, context: int) -> tuple[Part, ...]:
-        """A forward of `rows` rows behind `context` slots on `degree` devices."""
+        """A forward of `rows` rows after `context` slots on `degree` devices."""
         ...
 
 
 @cache
 def published_tables() -> Mapping[str, Any]:
-    """Figures as they were published, with their places in the paper."""
+    """Published figures, with their places in the paper."""
     tables: Mapping[str, Any] = json.loads(_TABLES.read_text(encoding="utf-8"))
     return tables
 
 
 def int4_weight_bytes(spec: ModelSpec, degree: int) -> dict[str, float]:
-    """Of one layer on one device, by matrix product."""
+    """Weight bytes of one layer on one device, by matrix product."""
     shard = sharded(spec, degree)
     weights = {
         "qkv": shard.query_size + 2 * shard.kv_size,
@@ -86,8 +86,7 @@ class SwiftSpecKernels:
 
     @cached_property
     def forwards(self) -> LinearFit:
-        """What the exchange of activations takes beyond the kernels timed alone, per second of pushing; and what a
-        further tile of rows adds to a kernel's time."""
+        """Extra time of the exchange over kernels timed alone, per second of pushing; and of a further tile of rows."""
         return LinearFit.to(self.forward_observations())
 
     def forward_observations(self) -> list[Observation]:
@@ -115,7 +114,7 @@ class SwiftSpecKernels:
         return cost * _push_s(spec, degree, rows=rows, device=self.device)
 
     def parts(self, spec: ModelSpec, *, degree: int, rows: int, context: int) -> tuple[Part, ...]:
-        """A forward of `rows` rows behind `context` slots on `degree` devices."""
+        """A forward of `rows` rows after `context` slots on `degree` devices."""
         layers = spec.num_layers * (1 + self.forwards.coefficients["tile"] * (_num_tiles(rows) - 1))
         push_s = _push_s(spec, degree, rows=rows, device=self.device)
         pushing_s = _push_s(spec, degree, rows=_TILE_ROWS, device=self.device) * self.kernels.coefficients["push_s"]
@@ -125,7 +124,7 @@ class SwiftSpecKernels:
         exchange_s = push_s * self.forwards.coefficients["exchange"]
         seconds["all_reduce"] = 2 * (layers * pushing_s + spec.num_layers * exchange_s)
         seconds["lm_head"] = _head_s(spec, degree, self.device)
-        # QKV is in none of the tables: it costs what the kernel for gate and up costs by the byte.
+        # QKV is in none of the tables: it costs as much per byte as the kernel for gate and up.
         known = {"qkv": Provenance.COMPOSED, "lm_head": Provenance.ROOFLINE}
         return tuple(
             Part(name=name, seconds=value, provenance=_known(known.get(name, Provenance.INTERPOLATED), self.device))
@@ -136,7 +135,7 @@ class SwiftSpecKernels:
     def kernel_s(
         self, operation: str, spec: ModelSpec, degree: int, *, rows: int = _TILE_ROWS, context: int = 0
     ) -> float:
-        """One layer's kernel, for as many rows as a tile has at most."""
+        """Time of one layer's kernel, for at most one tile of rows."""
         amounts = _amounts(operation, spec, degree, rows=min(rows, _TILE_ROWS), context=context, device=self.device)
         slower = _MEASURED_ON.memory_bandwidth_Bps / self.device.memory_bandwidth_Bps
         scaled = {name: amount * slower if name.endswith("_bytes") else amount for name, amount in amounts.items()}
@@ -147,14 +146,14 @@ class SwiftSpecKernels:
 class StandardInt4Kernels:
     """Forwards of vLLM 0.7.2's kernels for 4-bit weights, with NCCL.
 
-    A layer costs a floor (attention, norms, launches), the bytes of its weights, and, over several devices, so much for
-    every device that an all-reduce waits for.
+    A layer costs a floor (attention, norms, launches), the bytes of its weights, and, over several devices, a time for
+    each device that an all-reduce waits for.
 
     Parameters
     ----------
     device : DeviceSpec
     attention : SwiftSpecKernels, optional
-        Whose attention kernel runs instead, as in the paper's ablation.
+        Use its attention kernel instead, as in the paper's ablation.
     """
 
     device: DeviceSpec
@@ -164,15 +163,15 @@ class StandardInt4Kernels:
 
     @cached_property
     def fit(self) -> LinearFit:
-        """Seconds per layer, byte, and device that is waited for in a layer."""
+        """Seconds per layer, per byte, and per device waited for in a layer."""
         return LinearFit.to(standard_observations())
 
     def all_reduce_s(self, spec: ModelSpec, *, degree: int, rows: int) -> float:
-        del spec, rows  # the published times do not show how large the messages were
+        del spec, rows  # the published times do not show an effect of message size
         return degree * self.fit.coefficients["waits"] / 2
 
     def parts(self, spec: ModelSpec, *, degree: int, rows: int, context: int) -> tuple[Part, ...]:
-        """A forward of `rows` rows behind `context` slots on `degree` devices; more than 8 rows as a second tile's."""
+        """A forward of `rows` rows after `context` slots on `degree` devices; more than 8 rows as a second tile."""
         amounts, cost = _standard_amounts(spec, degree), self.fit.coefficients
         slower = _MEASURED_ON.memory_bandwidth_Bps / self.device.memory_bandwidth_Bps
         kv_bytes = spec.num_layers * context * 2 * sharded(spec, degree).kv_size * BF16_BYTES
@@ -213,12 +212,12 @@ def standard_observations() -> list[Observation]:
 
 
 def kernel_observations() -> list[Observation]:
-    """The paper's kernels of its own."""
+    """The paper's times of its own kernels."""
     tables = published_tables()["kernels"]
     columns = (("o", 0), ("down", 0), ("gate_up", 0), ("attention", 500), ("attention", 1000))
     return [
         Observation(
-            name=f"{operation}{f' behind {context}' if context else ''}, {model} on {degree}",
+            name=f"{operation}{f' after {context}' if context else ''}, {model} on {degree}",
             amounts=_amounts(
                 operation,
                 known_model(model).spec,
@@ -237,7 +236,7 @@ def kernel_observations() -> list[Observation]:
 def _amounts(
     operation: str, spec: ModelSpec, degree: int, *, rows: int, device: DeviceSpec, context: int = 0
 ) -> dict[str, float]:
-    """How much of each cost one kernel of SwiftSpec's has."""
+    """Amount of each cost in one of SwiftSpec's kernels."""
     if operation == "attention":
         return {"attention_floor": 1.0, "scores": rows * sharded(spec, degree).query_size * context}
     weight_bytes = int4_weight_bytes(spec, degree)[operation]
@@ -248,7 +247,7 @@ def _amounts(
 
 
 def _push_s(spec: ModelSpec, degree: int, *, rows: int, device: DeviceSpec) -> float:
-    """Activations of some rows, a tile of them at least, to every peer, at the links' bandwidth."""
+    """Time to push the activations of some rows, at least a tile, to every peer at the links' bandwidth."""
     return _num_tiles(rows) * _TILE_ROWS * spec.hidden_size * BF16_BYTES * (degree - 1) / device.link_bandwidth_Bps
 
 
@@ -261,7 +260,7 @@ def _standard_amounts(spec: ModelSpec, degree: int) -> dict[str, float]:
 
 
 def _known(provenance: Provenance, device: DeviceSpec) -> Provenance:
-    """What was measured on H800s holds for a device with the same memory; for any other it is a roofline on bytes."""
+    """Provenance on a device: H800 measurements hold for the same memory; else they are a roofline on bytes."""
     same = device.memory_bandwidth_Bps == _MEASURED_ON.memory_bandwidth_Bps
     return provenance if same else weakest((provenance, Provenance.ROOFLINE))
 
@@ -271,6 +270,6 @@ def _num_tiles(rows: int) -> int:
 
 
 def _head_s(spec: ModelSpec, degree: int, device: DeviceSpec) -> float:
-    """The LM head, in bf16, its columns divided."""
+    """Time of the LM head, in bf16, its columns divided."""
     head_bytes = sharded(spec, degree).vocab_size * spec.hidden_size * BF16_BYTES
     return head_bytes / (_HEAD_EFFICIENCY * device.memory_bandwidth_Bps)

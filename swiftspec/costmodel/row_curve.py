@@ -1,12 +1,12 @@
 """Seconds of one matrix product by its number of rows, padded as an engine pads it.
 
-Engines capture a graph for each of a few numbers of rows and fill a forward up to the next one: powers of two up to 64
-in this project, much the same elsewhere. An engine may also take a larger graph that happens to be faster, so that a
-product never costs more than the same with more rows. In most tables that is a matter of a few percent; in one (vLLM's
-fp8 on B200) a single row takes 1.7 times as long as eight.
+Engines capture a graph for each of a few numbers of rows and pad a forward up to the next one: powers of two up to 64
+in this project, similar elsewhere. An engine may also use a larger graph that happens to be faster, so a product never
+costs more than the same one with more rows. In most tables that changes a few percent; in one (vLLM's fp8 on B200) a
+single row takes 1.7 times as long as eight.
 
 Only powers of two are compared. The tables hold dozens of row counts, whose times differ by 10 to 15 % between
-neighbours, mostly because a clock was low for a moment; the least of all of them would be 4 to 6 % too short.
+neighbours, mostly because a clock was briefly low; the minimum over all of them would be 4 to 6 % too short.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ from swiftspec.costmodel.kernel_latency import KernelTime
 
 __all__ = ["RowCurve"]
 
-_MOST_PADDED = 128  # rows: a forward of more is a prompt, and runs as it is
+_MOST_PADDED = 128  # rows: a larger forward is a prompt, and is not padded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class RowCurve:
 
     @classmethod
     def padded(cls, times: Sequence[tuple[int, KernelTime]]) -> "RowCurve":
-        """From one or more times by rows, ascending: at each power of two the least of it and of the larger ones.
+        """From times by rows, ascending: at each power of two the minimum of its time and those of larger ones.
 
-        Where no number of rows is a power of two, all of them are knots.
+        If no number of rows is a power of two, all of them are knots.
         """
         known = [(rows, time) for rows, time in times if rows.bit_count() == 1] or list(times)
         least = known[-1][1]
@@ -52,7 +52,7 @@ class RowCurve:
         return cls(rows=tuple(rows for rows, _ in known), times=tuple(reversed(falling)))
 
     def at(self, rows: int) -> KernelTime:
-        """At the next knot up to 128 rows; beyond, linear in the logarithms; behind the last knot, the time there."""
+        """Time at the next knot up to 128 rows; beyond, log-linear; after the last knot, the time there."""
         right = bisect_left(self.rows, rows)
         if right == len(self.rows):
             return self.times[-1]

@@ -1,4 +1,4 @@
-"""Kernels of a device by its name: from op tables, the user's or those that come with the package; else by roofline."""
+"""Kernels of a device by its name: from the user's or the packaged op tables, else by roofline."""
 
 from functools import cache
 from pathlib import Path
@@ -18,18 +18,18 @@ _USUAL = "vllm"
 
 
 def shipped_tables(device: str) -> Path | None:
-    """Where the op tables of a device, or of its twin, are."""
+    """Path of the op tables of a device, or of its twin."""
     path = _PROFILES / _STANDS_FOR.get(device, device) / "ops.npz"
     return path if path.exists() else None
 
 
 def tables_of(device: str, path: Path | None = None) -> OpTables | None:
-    """Those in a file, or those that come with the package; None where there are none.
+    """Op tables from a file, or the packaged ones; None if there are none.
 
     Raises
     ------
     ValueError
-        For a device that the registry does not have, or a file that holds another device's.
+        For an unregistered device, or a file of another device.
     """
     named_device(device)
     found = path or shipped_tables(device)
@@ -43,12 +43,12 @@ def tables_of(device: str, path: Path | None = None) -> OpTables | None:
 
 @cache
 def kernels_of(device: str, *, framework: str | None = None, path: Path | None = None) -> Kernels:
-    """Kernels of one library's tables; of vLLM's, or the first there is, if it is not named.
+    """Kernels of one library's tables; by default vLLM's, or the first in the tables.
 
     Raises
     ------
     ValueError
-        As `tables_of`, or if the tables hold nothing of the library.
+        As `tables_of`, or if the tables have no rows of the library.
     """
     tables = tables_of(device, path)
     if tables is None:
@@ -59,7 +59,7 @@ def kernels_of(device: str, *, framework: str | None = None, path: Path | None =
 
 
 def source_of(device: str, path: Path | None = None) -> str:
-    """What the kernels of a device rest on, in a phrase: whose tables, under which licence, with which SHA-256."""
+    """Source of a device's kernels in a phrase: origin of its tables, their licence and SHA-256."""
     tables = tables_of(device, path)
     found = path or shipped_tables(device)
     if tables is None or found is None:

@@ -193,7 +193,7 @@ def _guessing_seconds(gauge: Gauge, scope: Scope) -> float:
 
 
 def left_out(choice: Choice, wanted: Choice = LADDER[0]) -> list[str]:
-    """What a choice leaves out of the full demo, and the consequences, in sentences; empty if nothing."""
+    """Sentences about the parts of the full demo that a choice leaves out, and the consequences; empty if none."""
     differences = (
         (choice.layers, wanted.layers, "layers of the target", "its cost is closer to the draft's"),
         (choice.passes, wanted.passes, "passes of the profile", "slow spells of the machine have more effect"),

@@ -16,15 +16,15 @@ class DeviceSpec:
     ----------
     name : str
     memory_bytes : int
-        As the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is sold by.
-        A process can allocate 0.4 to 1.3 % less, which the share that a plan leaves free covers.
+        As the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is sold by. A
+        process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free.
     memory_bandwidth_Bps : float
     peak_flops : mapping
         FLOP/s (or integer operations/s) of dense matrix products, by dtype.
     link_bandwidth_Bps : float
         To its peers in a node, all links together, one direction.
     devices_per_node : int
-        Of the usual node.
+        In the usual node.
     source : str
         Of all but the memory's size.
     memory_source : str
@@ -45,14 +45,13 @@ class DeviceSpec:
 class ClusterSpec:
     """Equal nodes of one kind of device.
 
-    A forward is divided within a node: between nodes travels what roles tell each other, token ids, so that the
-    bandwidth there is of no account.
+    A forward is divided within a node. Between nodes roles send only token ids, so the bandwidth there does not matter.
 
     Parameters
     ----------
     device : DeviceSpec
     num_devices : int
-        In all; nodes are filled one after another.
+        In total; nodes are filled one after another.
     """
 
     device: DeviceSpec
@@ -69,7 +68,7 @@ class ClusterSpec:
         return tuple(range(start, min(start + size, self.num_devices)) for start in range(0, self.num_devices, size))
 
     def place(self, sizes: Sequence[int]) -> tuple[range, ...] | None:
-        """Devices of groups of these sizes, each group in the first node with room for it; None if one finds none."""
+        """Devices of groups of these sizes, each in the first node with room; None if a group fits in none."""
         free = list(self.nodes)
         groups = []
         for size in sizes:
@@ -115,7 +114,7 @@ DEVICES: dict[str, DeviceSpec] = {
             link_bandwidth_Bps=200e9,
             devices_per_node=8,
             source="H100's; NVLink at 400 GB/s in both directions together, arXiv 2505.09343",
-            memory_source="H100's, whose memory it has",
+            memory_source="H100's; the memory is the same",
         ),
         DeviceSpec(
             name="a100-sxm",
@@ -159,7 +158,7 @@ def named_device(name: str) -> DeviceSpec:
 
 
 def registered_device(name: str, *, field: str = "device") -> str:
-    """The name in the table of a device as people write it, such as `h100`.
+    """Registered name of a device from an informal one, such as `h100`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""CPU contention: how much CPU time other processes took on the cores that this process may use."""
+"""CPU contention: the CPU time that other processes took on the cores that this process may use."""
 
 import os
 import time
@@ -19,16 +19,16 @@ _PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat after the name: parent; 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTimes:
-    """Seconds of CPU time since the start of the machine, over the cores that this process may use.
+    """Seconds of CPU time since boot, over the cores that this process may use.
 
     Parameters
     ----------
     wall_s : float
-        Of the clock, from any start.
+        Of the clock, from any origin.
     used_s : float
         By all processes, and by other guests of the same host.
     own_s : float
-        By this process and its descendants, also those that have ended.
+        By this process and its descendants, including those that have ended.
     """
 
     wall_s: float
@@ -38,19 +38,19 @@ class CpuTimes:
 
 @dataclass(slots=True)
 class Contention:
-    """What `watch_contention` has found; complete once its block has ended."""
+    """Result of `watch_contention`; complete once its block has ended."""
 
-    others_share: float = 0.0  # of the cores' time; 0 where the system does not tell
+    others_share: float = 0.0  # of the cores' time; 0 where the system does not report it
 
     @property
     def is_busy(self) -> bool:
-        """Whether other processes took so much that timings cannot be trusted."""
+        """Whether other processes took too much for timings to be trusted."""
         return self.others_share > BUSY_SHARE
 
 
 @contextmanager
 def watch_contention() -> Iterator[Contention]:
-    """Measure what other processes take on this process's cores while the block runs."""
+    """Measure the time that other processes take on this process's cores while the block runs."""
     found, cores = Contention(), os.sched_getaffinity(0)
     before = cpu_times(cores)
     try:
@@ -69,7 +69,7 @@ def others_share(before: CpuTimes, after: CpuTimes, *, num_cores: int) -> float:
 
 
 def cpu_times(cores: Set[int], proc: Path = Path("/proc")) -> CpuTimes | None:
-    """Read the times now; None where there is no such `/proc`."""
+    """Read the times now; None if there is no such `/proc`."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     try:
         used = sum(_used_ticks(line, cores) for line in (proc / "stat").read_text().splitlines())
@@ -87,7 +87,7 @@ def _used_ticks(line: str, cores: Set[int]) -> int:
 
 
 def _own_ticks(proc: Path) -> int:
-    """Of this process and its descendants. A process that has ended counts with the parent that waited for it."""
+    """CPU ticks of this process and its descendants. An ended process counts with the parent that waited for it."""
     children: dict[int, list[int]] = defaultdict(list)
     ticks: dict[int, int] = {}
     for folder in proc.iterdir():

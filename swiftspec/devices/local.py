@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 __all__ = ["TREE_SLOTS", "Device", "num_devices_here", "usable_device"]
 
 Device = Literal["cpu", "cuda"]
-TREE_SLOTS: dict[Device, int] = {"cpu": 512, "cuda": 256}  # most tree rows any policy may hold; eight words of a kernel
+TREE_SLOTS: dict[Device, int] = {"cpu": 512, "cuda": 256}  # most tree rows of any policy; eight words of a kernel
 
 
 def num_devices_here(device: str) -> int:
-    """Cores that this process may use, or GPUs that torch can."""
+    """Number of cores that this process may use, or of GPUs that torch can."""
     if device == "cpu":
         return len(os.sched_getaffinity(0))
     import torch
@@ -24,7 +24,7 @@ def num_devices_here(device: str) -> int:
 
 
 def usable_device(name: str) -> torch.device:
-    """`cpu`, `cuda` (the first GPU) or `cuda:N`. ValueError for any other, and for a GPU that is not there."""
+    """`cpu`, `cuda` (the first GPU) or `cuda:N`. ValueError for any other, and for a GPU that does not exist."""
     import torch
 
     kind, _, number = name.partition(":")

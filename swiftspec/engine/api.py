@@ -1,4 +1,4 @@
-"""The engine for programs that wait: a plan's warm processes, and prompts that run on them one after another."""
+"""The engine for synchronous programs: a plan's warm processes, and prompts that run on them one after another."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Chunk", "Engine", "Stats"]
 
-_MAX_CONTEXT = 4096  # unless told otherwise: caches are as long
+_MAX_CONTEXT = 4096  # default; caches are this long
 
 
 class Chunk(NamedTuple):
-    """What one commit brought.
+    """Tokens and text of one commit.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Figures of all requests that were finished so far.
+    """Figures of all finished requests.
 
     Parameters
     ----------
@@ -59,9 +59,9 @@ class Stats:
     tokens_per_round : float
         Output tokens per verification; 0 before the first request.
     losses : int
-        How often the target went on without its draft.
+        How often the target continued without its draft.
     restarts : int
-        How often the draft was started again.
+        How often the draft was restarted.
     """
 
     requests: int
@@ -90,7 +90,7 @@ class _Past:
 
 
 class Engine:
-    """The processes of a plan, with both models loaded; a context manager, which ends them.
+    """The processes of a plan, with both models loaded; a context manager that ends them on exit.
 
     Prompts run one after another: each `generate` ends before the next begins.
 
@@ -101,11 +101,11 @@ class Engine:
     policy : str, optional
         One of the plan's alternatives; its choice if not given.
     max_context : int, optional
-        Tokens of the longest request, prompt and output together. If not given, as many as the target knows, but 4096
-        at most. Key-value caches are allocated for so many.
+        Tokens of the longest request, prompt and output together; key-value caches are allocated for as many. If not
+        given, the target's number of positions, but 4096 at most.
     max_restarts : int
-        How often within an hour a draft that died is started again. After that the target decodes alone, and a
-        warning of the logger `swiftspec` says so.
+        How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
+        `swiftspec` warns of it.
     executor : Executor, optional
         Starts the processes, perhaps on several nodes; this machine if not given.
     cancelled : threading.Event, optional
@@ -204,22 +204,22 @@ class Engine:
         prompt : str, or sequence of int
             A text, or token ids.
         max_new_tokens : int, optional
-            Output tokens at most; as planned if not given.
+            Output tokens at most; the plan's number if not given.
         temperature : float
             0 is greedy; otherwise tokens are drawn with this temperature.
         top_p : float
-            Draw among the likeliest tokens that together reach this probability; 1 is all.
+            Draw among the most likely tokens that together reach this probability; 1 is all.
         top_k : int
-            Draw among so many likeliest tokens; 0 is all.
+            Draw among the `top_k` most likely tokens; 0 is all.
         seed : int
-            The same seed gives the same text, whichever policy decodes.
+            The same seed gives the same text with every policy.
         acceptance_method : str
             Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
-            (`residual`, which disaggregated policies cannot).
+            (`residual`, which disaggregated policies do not support).
         request_id : str, optional
-            Names the request in its timeline; its number if not given.
+            Name of the request in its timeline; its number if not given.
         cancelled : threading.Event, optional
-            Another thread may set it to end the request, even while that waits for a token.
+            Another thread may set it to end the request, even while the request waits for a token.
 
         Yields
         ------
@@ -228,13 +228,13 @@ class Engine:
         Returns
         -------
         Generation
-            As the value of the generator: all tokens, the timeline in seconds, and whether it was cut short.
+            The generator's return value: all tokens, the timeline in seconds, and whether it was interrupted.
 
         Raises
         ------
         ValueError
-            If a parameter is out of range, the prompt is empty, too long or has tokens that the model does not know, or
-            another request is running.
+            If a parameter is out of range; if the prompt is empty, too long or has unknown tokens; or if another
+            request is running.
         swiftspec.errors.EngineError
             If the target died; the chunks before it are what it had committed.
         """
@@ -246,21 +246,21 @@ class Engine:
         return self._chunks(task, sampler, cancelled or Event())
 
     def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
-        """Run a short request, since the first one is slower: buffers are allocated and caches filled.
+        """Run a short request: the first one is slower, because buffers are allocated and caches filled.
 
         Parameters
         ----------
         prompt : str, or sequence of int
             A text, or token ids. A few tokens are added to it, which `stats` does not count.
         max_new_tokens : int, optional
-            Add no more than so many.
+            Limit of the tokens added.
 
         Raises
         ------
         ValueError, swiftspec.errors.EngineError
             As `generate`.
         KeyboardInterrupt
-            If a signal cut it short.
+            If a signal interrupted it.
         """
         task = Task(prompt_id="warm-up", request=self._request(prompt, max_new_tokens))
         warm_up(self._launcher, self._candidate, task)
@@ -293,11 +293,11 @@ class Engine:
 
     @property
     def processes(self) -> tuple[ProcessInfo, ...]:
-        """Role, process id and cores of every process; without the draft's while that is started again."""
+        """Role, process id and cores of every process; the draft's are missing during a restart."""
         return self._launcher.processes
 
     def stats(self) -> Stats:
-        """Figures of the requests that were finished, at once, however many there were."""
+        """Figures of the finished requests, in constant time."""
         past = self._past
         return Stats(
             requests=past.totals.requests,
@@ -313,7 +313,7 @@ class Engine:
 def _as_text(
     commits: Generator[tuple[int, ...], None, Generation], text: TextStream
 ) -> Generator[Chunk, None, Generation]:
-    """Commits with the text that they complete; what is left of it comes last, also before an EngineError."""
+    """Commits with the text that they complete; the remaining text comes last, also before an EngineError."""
     try:
         while True:
             tokens = next(commits)

@@ -21,7 +21,7 @@ __all__ = ["AsyncEngine"]
 class AsyncEngine:
     """`Engine` for asyncio; an asynchronous context manager, whose processes start on entering.
 
-    One request runs at a time: those that come meanwhile wait their turn. Nothing blocks the event loop.
+    One request runs at a time; later ones wait their turn. Nothing blocks the event loop.
 
     Parameters
     ----------
@@ -47,10 +47,10 @@ class AsyncEngine:
 
     def __init__(self, plan: Plan | str | Path, **options: Any) -> None:
         self._start = partial(Engine, plan, **options)
-        # One thread for all that blocks: closing a request waits until its last look for tokens is over.
+        # One thread for everything that blocks: closing a request waits until its last poll for tokens is over.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swiftspec")
         self._turn = asyncio.Lock()
-        self._cancelled = Event()  # of the request under way, for which the thread may be waiting
+        self._cancelled = Event()  # of the running request, for which the thread may be waiting
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
@@ -59,7 +59,7 @@ class AsyncEngine:
         try:
             self._engine = await asyncio.shield(started)
         except asyncio.CancelledError:
-            # Nobody would ever close what is on its way.
+            # Nobody else could close the engine that is being started.
             cancelled.set()
             started.add_done_callback(self._close_unwanted)
             with suppress(Exception):
@@ -97,11 +97,11 @@ class AsyncEngine:
         Raises
         ------
         ValueError, swiftspec.errors.EngineError
-            As `Engine.generate`, when the first chunk is asked for.
+            As `Engine.generate`, on the first chunk.
         """
         async with self._turn:
             self._cancelled = cancelled = Event()
-            # In the thread, too: a long prompt takes seconds to tokenise.
+            # In the thread, too: tokenising a long prompt takes seconds.
             stream = await self._call(partial(self._running.generate, prompt, cancelled=cancelled, **options))
             try:
                 while (chunk := await self._call(partial(next, stream, None))) is not None:
@@ -111,7 +111,7 @@ class AsyncEngine:
                 await asyncio.shield(self._call(stream.close))
 
     def stats(self) -> Stats:
-        """Figures of the requests that were finished; ValueError outside of `async with`."""
+        """Figures of the finished requests; ValueError outside `async with`."""
         return self._running.stats()
 
     @property

@@ -1,4 +1,4 @@
-"""Checks before processes are started for a plan, or a request is sent to them. Each rule once."""
+"""Checks before processes start for a plan, or a request is sent to them. Each rule once."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class ContextLimit:
     Parameters
     ----------
     num_positions : int
-        Of the model, or of the engine's caches.
+        Positions of the model, or slots of the engine's caches.
     what : str
-        Where that many are, for errors: `the 4096 positions of demo/target`.
+        Description of that limit for errors: `the 4096 positions of demo/target`.
     tree_rows : int
         Positions that the tree of a verification takes.
     """
@@ -57,7 +57,7 @@ class ContextLimit:
 
     @classmethod
     def of_model(cls, spec: ModelSpec, policies: Iterable[Policy], *, model: str) -> Self:
-        """A model's, with the largest tree of some policies."""
+        """A model's limit, less the largest tree of some policies."""
         return cls(
             num_positions=spec.max_position,
             what=f"the {spec.max_position} positions of {model}",
@@ -80,7 +80,7 @@ class ContextLimit:
 
 
 def check_acceptance(policy: Policy, sampler: Sampler) -> None:
-    """ValueError if the policy cannot accept draft tokens as the sampler says."""
+    """ValueError if the policy does not support the sampler's acceptance method."""
     if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
         raise ValueError(
             f"acceptance_method is {sampler.acceptance} at temperature {sampler.temperature}; {policy.name} is "

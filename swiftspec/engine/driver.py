@@ -32,20 +32,20 @@ __all__ = ["Channel", "Driver"]
 
 
 class Channel(Protocol):
-    """Messages to one peer and from it, as the driver sees them."""
+    """Messages to and from one peer, as the driver sees them."""
 
     def send(self, message: Message) -> None:
-        """Without waiting for the peer."""
+        """Send without waiting for the peer."""
 
     def receive(self, within_s: float | None) -> Message | None:
-        """The next message; None if there was none in time."""
+        """The next message; None if none came in time."""
 
     def poll(self) -> Message | None:
-        """The next message, if it is there."""
+        """The next message, if one is there."""
 
 
 class _Done(NamedTuple):
-    """An effect's answer and what its span says; no span without a phase."""
+    """An effect's answer and the fields of its span; no span without a phase."""
 
     answer: Any
     phase: Phase | None
@@ -60,17 +60,17 @@ class Driver:
     Parameters
     ----------
     role, group : Role, int
-        Whose program this process runs, and for which of several target groups; spans carry both.
+        Role of this process's program, and its target group, if there are several; spans carry both.
     models : mapping
         The models of this process, by role.
     channels : sequence of Channel
-        To every peer.
+        One for every peer.
     commit : callable
         Takes committed tokens.
     interrupted : callable
-        Asked after each commit; when true the program ends there.
+        Called after each commit; when it returns true the program ends there.
     sampler : Sampler
-        Draws the target's choices, and the draft's candidates where it needs their probabilities.
+        Draws the target's choices, and the draft's candidates if the policy needs their probabilities.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Driver:
         self._commit = commit
         self._interrupted = interrupted
         self._sampler = sampler
-        self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
+        self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
         self._residual = RejectionSampler(sampler) if sampler.needs_draft_probabilities else None
         self._perform: dict[type[Effect], Callable[[Any], _Done]] = {
             Prefill: self._prefill,
@@ -108,7 +108,7 @@ class Driver:
         }
 
     def run(self, program: Program) -> list[Span]:
-        """Every span of the program, in order; those so far when it was told to stop."""
+        """Every span of the program, in order; if it was told to stop, those so far."""
         for held in self._models.values():
             held.reset()
         spans: list[Span] = []

@@ -1,4 +1,4 @@
-"""The engine from outside: starts its processes, hands out requests, gathers tokens and timelines, cleans up."""
+"""Launcher of the engine: starts its processes, hands out requests, gathers tokens and timelines, cleans up."""
 
 import logging
 import time
@@ -29,10 +29,10 @@ from swiftspec.policies.prompt_lookup import PromptLookup
 
 __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 
-PATIENCE_S = 0.5  # where no plan says otherwise
+PATIENCE_S = 0.5  # default for plans without one
 MAX_RESTARTS = 3
 _LOOK_EVERY_S = 0.01
-_SAY_AFTER_S = 10.0  # of waiting for models, who is waited for
+_SAY_AFTER_S = 10.0  # of waiting for models, before a warning names the processes
 _log = logging.getLogger("swiftspec")
 
 
@@ -43,9 +43,9 @@ class Generation:
     Parameters
     ----------
     interrupted : bool
-        Ctrl-C, or whoever took the tokens, cut it short.
+        Ctrl-C, or the consumer of the tokens, ended it early.
     losses : int
-        How often the target had to go on without its draft.
+        How often the target had to continue without its draft.
     """
 
     tokens: tuple[int, ...]
@@ -60,38 +60,38 @@ class Launcher:
     Parameters
     ----------
     target, draft : ModelRef
-        `draft` may be None where no policy drafts.
+        `draft` may be None if no policy drafts.
     groups : mapping of Role to device numbers
         Device n is the n-th core this process may use, or GPU n. Disaggregated: groups of both roles, disjoint unless
-        they share a GPU; otherwise the target's group alone, for both models.
+        they share a GPU; otherwise only the target's group, for both models.
     layout : Layout
-        What the policies to come need; a co-located engine also decodes without its draft.
+        Layout that the policies to come need; a co-located engine also decodes without its draft.
     target_groups : int
         Equal groups that the target's devices are split into, each with a copy of the target.
     ranks : mapping of Role to int
-        Processes that divide each of a role's groups, and its models, equally; a role that is not named has one on a
-        CPU, with a thread per core, and one for each GPU.
+        Processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
+        thread per core, and one for each GPU.
     max_context : int
         Prompt and output tokens of the longest request.
     device : "cpu" or "cuda"
-        What the numbers in `groups` count. On a GPU a process is one rank, and a rank has one GPU; roles that share
-        one are two processes on it.
+        Kind of the devices in `groups`. On a GPU a process is one rank with one GPU; roles that share a GPU are two
+        processes on it.
     patience_s : float
-        Longest that a target waits for its draft before it decodes on alone.
+        Longest that a target waits for its draft before it decodes alone.
     fallback : Policy
-        How, without a draft; the text is looked up in itself if not given.
+        Policy without a draft; prompt lookup if not given.
     max_restarts : int
-        How often within an hour a draft that died is started again. When it may not be, the target decodes alone,
-        and a warning of the logger `swiftspec` says so.
+        How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
+        `swiftspec` warns of it.
     executor : Executor
         Where processes run; this machine if not given.
     cancelled : Event
-        Set by another thread, it ends the start.
+        Set by another thread, it cancels the start.
 
     Raises
     ------
     ValueError
-        If a model cannot be loaded or a device does not exist; no process is left behind.
+        If a model cannot be loaded or a device does not exist; no process is left running.
     EngineError
         If a process ends while it loads: the target's, or a draft's four times.
     InterruptedError
@@ -160,9 +160,9 @@ class Launcher:
         executor: Executor | None = None,
         cancelled: Event | None = None,
     ) -> "Launcher":
-        """The processes that a plan's candidate asks for.
+        """The processes that a plan's candidate needs.
 
-        `layout` is the candidate's if not given; co-located where its devices are to serve such policies, too.
+        `layout` defaults to the candidate's; co-located if its devices are to serve co-located policies, too.
         """
         policy = candidate.build()
         layout = layout or policy.layout
@@ -185,9 +185,9 @@ class Launcher:
 
     @staticmethod
     def _await_ready(worker_groups: Sequence[WorkerGroup], cancelled: Event) -> None:
-        """Until all processes have their models: as long as loading takes, which nobody knows.
+        """Wait until all processes have their models; there is no timeout, since loading may take any time.
 
-        A warning names those that are waited for once that takes long, and again whenever their states have changed.
+        After a while a warning names the processes still loading, and again whenever their states have changed.
         """
         waiting, said = Silence(), ""
         while not all(worker_group.is_ready for worker_group in worker_groups):
@@ -244,7 +244,7 @@ class Launcher:
     def close(self) -> None:
         """End every process."""
         for worker_group in self._worker_groups:
-            worker_group.hang_up()  # all at once, before the first is waited for
+            worker_group.hang_up()  # all of them, before waiting for the first
         self._stack.close()
 
     @property
@@ -253,19 +253,19 @@ class Launcher:
 
     @property
     def processes(self) -> tuple[ProcessInfo, ...]:
-        """Those that are ready: all, unless a draft has died."""
+        """Processes that are ready: all, unless a draft has died."""
         return tuple(process for worker_group in self._worker_groups for process in worker_group.processes)
 
     @property
     def num_restarts(self) -> int:
-        """How often the draft was started again."""
+        """Number of times the draft was restarted."""
         return self._draft.num_starts - 1 if self._draft else 0
 
     def attend(self) -> None:
-        """Notice what became of the draft since the last request: one that died is started again."""
+        """Check on the draft since the last request, and restart one that died."""
         if self._draft is not None:
             for _ in self._draft.reports_or_restart():
-                pass  # of a request that is over
+                pass  # of a finished request
 
     def generate(
         self,
@@ -276,7 +276,7 @@ class Launcher:
         sampler: Sampler,
         on_commit: Callable[[tuple[int, ...]], None] | None = None,
     ) -> Generation:
-        """One request, start to end. Ctrl-C ends it early with what was committed. Raises as `stream`."""
+        """One request, start to end. Ctrl-C ends it early with the tokens so far. Raises as `stream`."""
         with (
             interrupts_noted() as interrupted,
             closing(
@@ -290,7 +290,7 @@ class Launcher:
                         on_commit(tokens)
             except StopIteration as finished:
                 generation: Generation = finished.value
-        # Also one that came when all was said: here nobody can miss it any more.
+        # Also an interrupt that came after the last token: later nobody would notice it.
         return replace(generation, interrupted=generation.interrupted or interrupted.is_set())
 
     def stream(
@@ -302,13 +302,13 @@ class Launcher:
         sampler: Sampler,
         interrupted: Event | None = None,
     ) -> Generator[tuple[int, ...], None, Generation]:
-        """One request's tokens as they are committed; closing the generator, or setting `interrupted`, ends it early.
+        """Tokens of one request as they are committed; closing the generator, or setting `interrupted`, ends it early.
 
         Raises
         ------
         ValueError
-            If this engine is not laid out for the policy, the policy cannot accept as the sampler says, or the request
-            does not fit the context.
+            If the engine's layout does not suit the policy, the policy does not support the sampler's acceptance
+            method, or the request does not fit the context.
         EngineError
             If a process of the target died; its `tokens` are what had been committed.
         """
@@ -318,7 +318,7 @@ class Launcher:
         self.attend()
         drafts = policy.layout is Layout.DISAGGREGATED
         alone = drafts and (self._draft is None or not self._draft.is_idle)
-        # With several target groups it is the draft that holds the text, and nothing goes on without it.
+        # With several target groups the draft holds the text, and nothing continues without it.
         first = self._fallback if alone and policy.target_groups > 1 else policy
         running = self._running(first, request, sampler, alone=alone)
         yield from running.stream(interrupted)
@@ -361,7 +361,7 @@ class Launcher:
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         runs = {self.layout, Layout.TARGET_ONLY} if self.layout is Layout.COLOCATED else {self.layout}
         if policy.layout not in runs:
-            raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is laid out {self.layout}")
+            raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is {self.layout}")
         if policy.target_groups != self.target_groups:
             raise ValueError(
                 f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self.target_groups}"

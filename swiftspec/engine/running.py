@@ -1,4 +1,4 @@
-"""One request on its way through the engine's processes, and what becomes of the draft meanwhile."""
+"""One request as it runs through the engine's processes, and the draft's failures and restarts during it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["RunningRequest"]
 
-_DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores: it looks seldom, not at once
+_DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores, so it polls rarely instead of reacting at once
 _STOP_WITHIN_S = 1.0
 _DRAFT_ENDS_WITHIN_S = 0.25  # after the target has
-_STOPPED_AFTER_S, _SILENT_AFTER_S = 3.0, 30.0  # of a target's silence: worth a word, once a request
+_STOPPED_AFTER_S, _SILENT_AFTER_S = 3.0, 30.0  # of a target's silence: log it, once per request
 _log = logging.getLogger("swiftspec")
 
 
 class RunningRequest:
-    """Hands a request to the worker groups and gathers what they say of it.
+    """Sends a request to the worker groups and gathers their reports of it.
 
-    The request is finished when the targets are. They are waited for as long as it takes, with a word where they are
-    silent: one that is slow cannot be told from one that hangs, nothing else can go on, and Ctrl-C ends the wait.
+    The request is finished when the targets are. The wait for them is unlimited, with a log message when they are
+    silent: a slow target cannot be told from one that hangs, nothing else can continue, and Ctrl-C ends the wait.
 
-    A draft that dies is started again, and joins in when it is ready; one that is at an earlier request, because it was
-    suspended, joins in when it is done with that.
+    A draft that dies is restarted, and joins when it is ready. A draft still busy with an earlier request (it was
+    suspended) joins when that one ends.
 
     Parameters
     ----------
     targets : sequence of WorkerGroup
     draft : WorkerGroup or None
-        None where no process of its own drafts.
+        None if no separate process drafts.
     command : Generate
     """
 
@@ -48,7 +48,7 @@ class RunningRequest:
         self._command = command
         self._silence = Silence()
         self._has_warned = False
-        # With several target groups it is the draft that commits: one that starts afresh would do so again.
+        # With several target groups the draft commits: a restarted one would commit the same tokens again.
         self._can_rejoin = command.policy.target_groups == 1
         self.tokens: list[int] = []
         self.spans: list[Span] = []
@@ -58,7 +58,7 @@ class RunningRequest:
     def stream(self, interrupted: Event) -> Iterator[tuple[int, ...]]:
         """Tokens as they are committed; ends early when interrupted, or closed.
 
-        EngineError if a target's process dies; ValueError if the request was the reason.
+        EngineError if a target's process dies; ValueError if the request was the cause.
         """
         for worker_group in self._targets:
             worker_group.generate(self._command)
@@ -76,17 +76,17 @@ class RunningRequest:
             raise
         except (
             BaseException
-        ):  # closed, or an interrupt that nobody held back: the next request comes to idle worker groups
-            with suppress(EngineError, ValueError):  # what a process says after it has failed is not the reason
+        ):  # closed, or an interrupt that was not held back: the next request needs idle worker groups
+            with suppress(EngineError, ValueError):  # errors reported after a process has failed are not the cause
                 for _ in self._stop():
-                    pass  # nobody takes them any more
+                    pass  # nobody takes the tokens any more
             raise
         yield from self._stop()
 
     def _stop(self) -> Iterator[tuple[int, ...]]:
-        """Tell those that still run to end, and wait for them no longer than a bound."""
+        """Tell the worker groups that still run to end, and wait for a limited time."""
         self.was_stopped = any(worker_group.is_running for worker_group in self._targets)
-        # The draft, too: what the next request says to it would be dropped as long as it is at this one.
+        # The draft, too: while it is busy with this request it would drop the next one's messages.
         worker_groups = [
             worker_group
             for worker_group in (*self._targets, self._draft)
@@ -101,14 +101,14 @@ class RunningRequest:
             time.sleep(_DRAIN_EVERY_S)
 
     def _until_draft_ends(self, seconds: float) -> Iterator[tuple[int, ...]]:
-        """Its spans come with its end; one that is frozen is not waited for."""
+        """Wait for the draft's end, which brings its spans; a frozen draft is not waited for."""
         deadline_s = time.perf_counter() + seconds
         while self._draft and self._is_at_it(self._draft) and time.perf_counter() < deadline_s:
             yield from self._drain()
             time.sleep(_DRAIN_EVERY_S)
 
     def _is_at_it(self, worker_group: WorkerGroup) -> bool:
-        """And not at an earlier request, from which it was never heard again."""
+        """Whether it is running this request, and not a stale one that it never finished."""
         return worker_group.is_running and worker_group.asked == self._command.number
 
     def _drain(self) -> Iterator[tuple[int, ...]]:
@@ -118,7 +118,7 @@ class RunningRequest:
             yield from self._attend(self._draft)
 
     def _mind_silence(self) -> None:
-        """Say, once, that a target has not been heard of for a while."""
+        """Log, once, that a target has been silent for a while."""
         seconds = self._silence.look()
         if self._has_warned or seconds < _STOPPED_AFTER_S:
             return

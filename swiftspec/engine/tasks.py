@@ -1,4 +1,4 @@
-"""Requests made of a plan and prompts, and the engines that `validate` runs them on."""
+"""Requests made from a plan and prompts, and the engines that `validate` runs them on."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -40,9 +40,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompts(Sequence[EncodedPrompt]):
-    """Prompts as id and token ids, tokenised whenever one is asked for: a large file never lies in memory.
+    """Prompts as id and token ids, tokenised on demand: a large file is never whole in memory.
 
-    Asking raises ValueError for a prompt without tokens, and for one that `model` cannot take.
+    Access raises ValueError for a prompt without tokens, and for one that `model` cannot take.
     """
 
     prompts: Sequence[Prompt]
@@ -52,7 +52,7 @@ class EncodedPrompts(Sequence[EncodedPrompt]):
 
     @classmethod
     def of(cls, prompts: Sequence[Prompt], *, model: str) -> Self:
-        """As the model in a directory, or a bundled one, reads them."""
+        """Prompts tokenised for the model in a directory, or for a bundled one."""
         directory = model_directory(model)
         return cls(prompts, Tokenizer(directory), model, ModelSpec.from_directory(directory))
 
@@ -87,7 +87,7 @@ class EncodedPrompts(Sequence[EncodedPrompt]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks(Sequence[Task]):
-    """Requests for every prompt, made whenever one is asked for. max_context: tokens of the longest with its output."""
+    """Requests for every prompt, made on demand. max_context: tokens of the longest one with its output."""
 
     prompts: Sequence[EncodedPrompt]
     max_new_tokens: int
@@ -146,13 +146,13 @@ def open_engines(plan: Plan, candidates: Sequence[Candidate], tasks: Tasks, stac
 
 
 def warm_up(engine: "Launcher", candidate: Candidate, task: Task) -> None:
-    """Let a candidate do what every first time costs extra, such as the allocation of buffers."""
+    """Run a candidate once for the extra costs of a first time, such as allocating buffers."""
     tokens = min(_WARM_UP_TOKENS, task.request.max_new_tokens)
     generate_greedily(engine, candidate, replace(task, request=replace(task.request, max_new_tokens=tokens)))
 
 
 def generate_greedily(engine: "Launcher", candidate: Candidate, task: Task) -> "Generation":
-    """One whole request. KeyboardInterrupt if Ctrl-C cut it short."""
+    """One whole request. KeyboardInterrupt if Ctrl-C interrupted it."""
     from swiftspec.engine.model.sampler import Sampler
 
     generation = engine.generate(candidate.build(), task.request, request_id=task.prompt_id, sampler=Sampler())
@@ -162,7 +162,7 @@ def generate_greedily(engine: "Launcher", candidate: Candidate, task: Task) -> "
 
 
 def _sharing(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Candidates by the devices they use, and how."""
+    """Candidates grouped by the devices they use, and how."""
     shared: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in candidates:
         groups, ranks = candidate.groups.items(), candidate.ranks.items()

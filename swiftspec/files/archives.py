@@ -17,7 +17,7 @@ __all__ = ["MOST_ARCHIVE_BYTES", "archive_bytes", "read_archive"]
 
 MOST_ARCHIVE_BYTES = 128 << 20  # of all arrays together: a trace of some 300,000 output tokens
 _MOST_ARRAYS = 1000
-_ENTRY = b"PK\x01\x02"  # begins every entry of a zip file's directory
+_ENTRY = b"PK\x01\x02"  # start of every entry of a zip file's directory
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that numpy writes
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -28,12 +28,12 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
     Parameters
     ----------
     kind : str
-        What the file should be, for the error: `an acceptance trace`.
+        Expected kind of file, for the error: `an acceptance trace`.
 
     Raises
     ------
     ValueError
-        One sentence naming the file, for anything that is not such an archive or holds too much.
+        One sentence naming the file, for anything that is not such an archive or is too large.
     """
     descriptor = open_input(path)
     try:
@@ -46,17 +46,17 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
         raise ValueError(f"{path}: {error}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    # What zipfile and numpy raise for bytes that are no archive, such as ValueError for a name in it that is no text.
+    # Errors of zipfile and numpy for bytes that are not an archive, such as ValueError for a name that is not text.
     except (TypeError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: not {kind} (.npz)") from error
 
 
 class _TooLargeError(Exception):
-    """An archive that is larger than what is read."""
+    """Error: an archive is larger than the limit."""
 
 
 class _MalformedError(ValueError):
-    """An array that is not as its header says."""
+    """Error: an array differs from its header."""
 
 
 def _check_directory(file: IO[bytes]) -> None:
@@ -89,14 +89,14 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
             _check_header(member, info.file_size)
         with archive.open(info) as member:
             array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
-            member.read(1)  # the end, where the checksum is looked at
+            member.read(1)  # reaches the end, where the checksum is verified
             return array
     except (ValueError, OverflowError, MemoryError, SyntaxError, TokenError) as error:
         raise _MalformedError from error
 
 
 def _check_header(member: IO[bytes], size: int) -> None:
-    """ValueError unless the array is as large as its header says."""
+    """ValueError unless the array has the size in its header."""
     version = np.lib.format.read_magic(member)
     if version not in _HEADERS:
         raise ValueError(f"version {version}")

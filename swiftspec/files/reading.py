@@ -1,6 +1,6 @@
-"""Bounded readers: a file is believed only as far as memory and time allow.
+"""Bounded readers: limits on memory and time for any input file.
 
-Every complaint is a ValueError of one sentence that names the file.
+Every error is a ValueError of one sentence that names the file.
 """
 
 import json
@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 MOST_JSON_BYTES = 24 << 20  # a profile of 16 GPUs has 3 MB
-_MOST_JSON_VALUES = 1_000_000  # and 130,000 values; an empty object takes twenty times its text
+_MOST_JSON_VALUES = 1_000_000  # and 130,000 values; an empty object takes twenty times the memory of its text
 _MOST_KEYS = 10_000  # of one object: a large model has 1,200 tensors
-_MOST_DIGITS = 18  # of a whole number, so that 64 bits hold it
+_MOST_DIGITS = 18  # of an integer, so that it fits in 64 bits
 _TOO_MUCH_JSON = (
     f"not a JSON document (more than {MOST_JSON_BYTES >> 20} MiB or {_MOST_JSON_VALUES:,} values; "
     "no file of this program is so large)"
@@ -44,7 +44,7 @@ def shown(value: object) -> str:
 
 
 def brief(error: BaseException) -> str:
-    """A library's error on one line, cut short: it may quote a whole file."""
+    """A library's error on one line, cut short, since it may quote a whole file."""
     text = " ".join(str(error).split())
     return text if len(text) <= _BRIEF_CHARACTERS else text[: _BRIEF_CHARACTERS - 3] + "..."
 
@@ -60,11 +60,11 @@ def open_input(path: Path, *, pipes: bool = False) -> int:
     Parameters
     ----------
     pipes : bool
-        Whether it may be a pipe, as in `--plan <(...)`. A file that another file names may not: whoever opens a pipe
-        waits for its writer.
+        Allow a pipe, as in `--plan <(...)`. A file named inside another file may not be one: opening a pipe waits for
+        its writer.
     """
     try:
-        # Opening a pipe must not wait where none is wanted; of a regular file, reading never would.
+        # Opening must not wait for a pipe that is not allowed; for a regular file the flag changes nothing.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if pipes else os.O_NONBLOCK))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
@@ -79,7 +79,7 @@ def open_input(path: Path, *, pipes: bool = False) -> int:
 
 
 def read_input(path: Path, *, most_bytes: int, pipes: bool = False) -> bytes:
-    """A whole file of at most `most_bytes`; of a longer one nothing is kept. `pipes` as for `open_input`."""
+    """A whole file of at most `most_bytes`; a longer one is not kept. `pipes` as for `open_input`."""
     with os.fdopen(open_input(path, pipes=pipes), "rb") as file:
         try:
             content = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
@@ -97,7 +97,7 @@ def read_prefix(path: Path, num_bytes: int) -> bytes:
 
 
 def read_lines(path: Path, *, most_bytes: int, descriptor: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of every line, one at a time, none longer than `most_bytes`; `descriptor` if it is open."""
+    """Number and bytes of every line, one at a time, none longer than `most_bytes`; from `descriptor` if given."""
     with os.fdopen(open_input(path) if descriptor is None else os.dup(descriptor), "rb") as file:
         number = 0
         try:
@@ -122,7 +122,7 @@ def read_json(path: Path, *, pipes: bool = False) -> Any:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """The value of a JSON text. ValueError, not naming any file, for what is too large, too deep or no JSON."""
+    """The value of a JSON text. ValueError, without a file name, if it is too large, too deep or not JSON."""
     text = _json_text(content)
     has_long_numbers = False
 
@@ -165,12 +165,12 @@ def _json_text(content: bytes | str) -> str:
 
 
 def _may_have_halves(text: str) -> bool:
-    """Whether it is worth while to look for halves of surrogate pairs: as escapes, or as they are."""
+    """Whether to look for halves of surrogate pairs: if there are any escapes or surrogates."""
     return "\\ud" in text or "\\uD" in text or _HALF.search(text) is not None
 
 
 class _LongNumber(str):
-    """The digits of a whole number that is too long to be believed."""
+    """The digits of an integer that is too long to be accepted."""
 
     __slots__ = ()
 
@@ -180,7 +180,7 @@ def _is_half_a_character(value: Any) -> bool:
 
 
 def _find(value: Any, is_wanted: Callable[[Any], bool]) -> tuple[str, Any] | None:
-    """The first item of a document, or key of an object, that is so, and where it is: `steps[3].rows`."""
+    """The first matching item of a document, or key of an object, and its path: `steps[3].rows`."""
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         path, found = waiting.pop()

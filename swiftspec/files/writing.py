@@ -1,7 +1,7 @@
 """The one writer of outputs.
 
-A regular file appears whole or not at all. Whatever else a path names (`-` for standard output, a pipe, a device, an
-open descriptor such as /dev/fd/63) is written to as it is, and never replaced.
+A regular file appears whole or not at all. Anything else that a path names (`-` for standard output, a pipe, a device,
+an open descriptor such as /dev/fd/63) is written to in place, and never replaced.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["STDOUT", "Destination", "locate", "write_output"]
 
 STDOUT = 1
-_MOST_LINKS = 40  # as many as Linux follows
+_MOST_LINKS = 40  # Linux's own limit
 _NUMBER = re.compile("[0-9]{1,9}")  # of a descriptor
 
 
@@ -28,11 +28,11 @@ class Destination:
     Parameters
     ----------
     path : Path
-        The file behind all symbolic links.
+        The file at the end of all symbolic links.
     descriptor : int or None
-        An open descriptor of this process, where the path names one; 1 is standard output.
+        An open descriptor of this process, if the path names one; 1 is standard output.
     status : os.stat_result or None
-        Of what is there now; None if nothing is.
+        Of the existing file; None if there is none.
     """
 
     path: Path
@@ -41,12 +41,12 @@ class Destination:
 
     @property
     def is_stream(self) -> bool:
-        """Whether bytes are written to what is there, instead of a new file that takes its place."""
+        """Whether bytes are written to the existing stream, instead of to a new file that replaces it."""
         return self.descriptor is not None or (self.status is not None and not stat.S_ISREG(self.status.st_mode))
 
     @property
     def identity(self) -> object:
-        """Equal for two destinations that are the same stream or file; None for devices, which any number may share."""
+        """Equal for two destinations that are the same stream or file; None for devices, which may be shared."""
         if self.descriptor is not None:
             return self.descriptor
         if self.status is None:
@@ -56,7 +56,7 @@ class Destination:
         return self.status.st_dev, self.status.st_ino
 
     def check(self) -> None:
-        """OSError if this could not be written now. Leaves everything as it is."""
+        """OSError if this could not be written now. Changes nothing."""
         self.check_kind()
         if not self.is_stream:
             probe = _partial(self.path)
@@ -64,7 +64,7 @@ class Destination:
             probe.unlink()
 
     def check_kind(self) -> None:
-        """OSError for a directory, a disk, and what is write-protected."""
+        """OSError for a directory, a disk, or anything write-protected."""
         if self.descriptor == STDOUT:
             return
         if self.descriptor is not None:
@@ -80,7 +80,7 @@ class Destination:
 
 
 def locate(path: Path) -> Destination:
-    """Destination of a path named for an output. OSError where it cannot be found out, as in a loop of links."""
+    """Destination of a path named for an output. OSError if it cannot be resolved, as in a loop of links."""
     if path == Path("-"):
         return Destination(path, STDOUT, None)
     if (descriptor := _descriptor(path)) is not None:
@@ -95,7 +95,7 @@ def locate(path: Path) -> Destination:
 def write_output(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write an output.
 
-    A new file gets the permissions that the umask leaves; one that is replaced keeps its own. Links are followed.
+    A new file gets the permissions that the umask leaves; a replaced one keeps its own. Links are followed.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def write_output(path: Path, content: bytes, *, private: bool = False) -> None:
     ValueError
         One sentence naming the path.
     BrokenPipeError
-        If nobody reads standard output any more.
+        If standard output has no reader any more.
     """
     try:
         destination = locate(path)
@@ -134,7 +134,7 @@ def write_output(path: Path, content: bytes, *, private: bool = False) -> None:
 def _descriptor(path: Path) -> int | None:
     """The number N of /dev/fd/N, /proc/self/fd/N, /dev/stdout and links to them; None for any other path.
 
-    These are links to what is open, which must not be followed: a file behind one is being written to already.
+    These are links to open files and must not be followed: a file at the end of one is already being written.
     """
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(path.parent)
@@ -148,7 +148,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _replace(destination: Destination, content: bytes) -> None:
-    """Write beside, then rename: a reader or a full disk never sees half a file."""
+    """Write a neighbouring file, then rename: a reader or a full disk never sees half a file."""
     partial = _partial(destination.path)
     descriptor = _create(partial)
     try:
@@ -159,7 +159,7 @@ def _replace(destination: Destination, content: bytes) -> None:
         os.replace(partial, destination.path)
     finally:
         with suppress(OSError):
-            partial.unlink()  # there unless it was renamed, an interrupt included
+            partial.unlink()  # exists unless it was renamed, also after an interrupt
 
 
 def _create_private(path: Path, content: bytes) -> None:
@@ -184,7 +184,7 @@ def _copy_permissions(status: os.stat_result, descriptor: int) -> None:
 
 
 def _partial(path: Path) -> Path:
-    """A name beside `path` that nobody can foresee."""
+    """An unpredictable file name in the folder of `path`."""
     return path.parent / f".swiftspec-{secrets.token_hex(8)}.partial"
 
 

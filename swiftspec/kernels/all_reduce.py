@@ -1,7 +1,7 @@
-"""All-reduce of a tensor-parallel role, one shot: every rank pushes its rows to all ranks and sums what it received.
+"""One-shot all-reduce of a TP group: every rank pushes its rows to all ranks and sums what it receives.
 
-R rows, H hidden size, W ranks. Residual addition and RMSNorm follow in the same kernel, because a row that has been
-summed is in registers. How the ranks meet is `exchange.py`'s subject.
+R rows, H hidden size, W ranks. Residual addition and RMSNorm follow in the same kernel, because a summed row is in
+registers. The exchange between ranks is in `exchange.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swiftspec.kernels.symmetric import symmetric_buffers
 
 __all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_arguments"]
 
-# What one shot is for: every rank sends all it has to all others, so that beyond this a ring or a tree is faster.
+# Limit of one shot: every rank sends everything to all others, so beyond this a ring or a tree is faster.
 MAX_BYTES = 256 * 1024
 MAX_ROWS = 64
 
@@ -61,9 +61,9 @@ def _all_reduce_kernel(
 ):
     """out <- sum over ranks of x; or residual <- s = residual + that sum, out <- s rsqrt(mean(s^2) + eps) weight.
 
-    Program (c, r) pushes chunk c of row r (unless a kernel before this one has) and makes that chunk of the slot before
-    ready again. A norm needs the whole row, so the last chunk's program receives all of it; a sum only its chunk. On
-    every rank what a program waits for is pushed by itself and by programs before it, which start before it.
+    Program (c, r) pushes chunk c of row r (unless a preceding kernel has) and clears that chunk of the previous slot. A
+    norm needs the whole row, so the last chunk's program receives all of it; a sum only its chunk. On every rank a
+    program waits only for pushes by itself and by earlier programs, which start before it.
     """
     chunk = tl.program_id(0)
     row = tl.program_id(1)
@@ -84,7 +84,7 @@ def _all_reduce_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     slot = tl.load(state + SLOT, volatile=True)
     rows_before = tl.load(state + ROWS, volatile=True)
-    # Once a rank is known to be gone, the rest of the forward waits for it no more.
+    # Once a rank is known to be gone, the rest of the forward no longer waits for it.
     polls = tl.where(tl.load(state + LATE, volatile=True) > 0, 1, max_polls)
 
     columns = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -93,7 +93,7 @@ def _all_reduce_kernel(
         offsets = (slot * WORLD + rank) * rank_stride + row * stride + columns
         sent = tl.load(x + row * words + columns, mask=columns < words, other=0)
         push(sent, offsets, columns < words, peers, rank, WORLD)
-    # The other ranks wait for the push, so all else comes behind it, and is done while this one waits for theirs.
+    # The other ranks wait for the push, so everything else follows it and overlaps the wait for theirs.
     if NORM:
         base = tl.load(residual + here, mask=awaited, other=0.0)
     advance(state, slot, tl.num_programs(0) * tl.num_programs(1), tl.num_programs(1))
@@ -126,17 +126,17 @@ def all_reduce(
     out: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`all_reduce_reference`'s second answer, its first replacing `residual_RH`; without residual, the sum itself.
+    """`all_reduce_reference`'s second result, its first replacing `residual_RH`; without residual, the sum itself.
 
     Parameters
     ----------
     x_RH : Tensor, optional
-        This rank's part, of the exchange's hidden size and dtype. None: a kernel before this one has pushed it
-        (as `tools/gemm_all_reduce.py` does), `num_rows` of it.
+        This rank's part, with the exchange's hidden size and dtype. None if a preceding kernel has pushed it (as
+        `tools/gemm_all_reduce.py` does), `num_rows` rows of it.
     residual_RH, weight_H : Tensor, optional
-        Both or neither; fp32, fp16 or bf16. The dtype of `weight_H` is the answer's, else the exchange's is.
+        Both or neither; fp32, fp16 or bf16. The result has the dtype of `weight_H`, else that of the exchange.
     out : Tensor, optional
-        Answer's buffer, (R, H).
+        Buffer for the result, (R, H).
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 
@@ -153,9 +153,9 @@ def all_reduce(
 
 
 class AllReduce:
-    """A role's all-reduce by the faster way that its ranks have: symmetric memory for few rows, else the process group.
+    """A role's all-reduce by the fastest means its ranks have: symmetric memory for few rows, else the process group.
 
-    All ranks call it with the same shapes, and so take the same way.
+    All ranks call it with the same shapes, and so take the same path.
     """
 
     def __init__(self, group: dist.ProcessGroup, exchange: Exchange | None = None) -> None:
@@ -164,12 +164,12 @@ class AllReduce:
 
     @classmethod
     def connect(cls, group: dist.ProcessGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> AllReduce:
-        """Map the peers' memory, where there is such memory. Collective: every rank of the group calls it."""
+        """Map the peers' memory, if there is any. Collective: every rank of the group calls it."""
         world_size = dist.get_world_size(group)
         max_rows = min(MAX_ROWS, MAX_BYTES // (hidden * dtype.itemsize))
         try:
             words = Exchange.words_needed(world_size=world_size, hidden=hidden, dtype=dtype, max_rows=max_rows)
-        except ValueError:  # more ranks or longer rows than the kernel takes
+        except ValueError:  # more ranks or longer rows than the kernel supports
             return cls(group)
         peers = symmetric_buffers(words, group=group, device=device, fill=SENTINEL.value)
         return cls(group, None if peers is None else Exchange(peers, hidden, dtype, max_rows))
@@ -184,7 +184,7 @@ class AllReduce:
         out: Tensor | None = None,
         pdl: bool = False,
     ) -> Tensor:
-        """What `all_reduce` answers. A process group adds in the dtype of `x_RH`, in an order of its own."""
+        """The result of `all_reduce`. A process group adds in the dtype of `x_RH`, in an order of its own."""
         _check_pair(residual_RH, weight_H)
         if self.exchange is not None and len(x_RH) <= self.exchange.max_rows:
             return all_reduce(x_RH, residual_RH, weight_H, self.exchange, eps=eps, out=out, pdl=pdl)
@@ -216,7 +216,7 @@ def _launch(
     pdl: bool,
 ) -> None:
     block = triton.next_power_of_2(exchange.words)
-    # Sixteen bytes per thread and access, and two accesses per row and rank: more in flight than a CTA needs, no spill.
+    # Sixteen bytes per thread and access, and two accesses per row and rank: enough in flight for a CTA, no spill.
     num_warps = min(max(block // 256, 4), 16)
     chunk = min(block, num_warps * 128)
     _all_reduce_kernel[(triton.cdiv(exchange.words, chunk), num_rows)](
@@ -254,7 +254,7 @@ def check_arguments(
     num_rows: int,
     out: Tensor | None,
 ) -> Tensor:
-    """`out`, made if need be; ValueError for arguments that `all_reduce` does not take."""
+    """`out`, allocated if None; ValueError for arguments that `all_reduce` does not support."""
     shape = (num_rows, exchange.hidden)
     _check_pair(residual_RH, weight_H)
     if out is None:
@@ -287,7 +287,7 @@ def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -
     assert num_rows is not None
     if not 0 <= num_rows <= exchange.max_rows:
         name = "num_rows" if x_RH is None else "x_RH"
-        raise ValueError(f"{name} is of {num_rows} rows; the exchange has room for {exchange.max_rows}")
+        raise ValueError(f"{name} has {num_rows} rows; the exchange has room for {exchange.max_rows}")
     return num_rows
 
 

@@ -1,12 +1,12 @@
-"""Rows pushed from every rank of a role to all ranks, without flags: data that says itself whether it has arrived.
+"""Rows pushed from every rank to all ranks of a TP group, without flags: the data itself shows whether it arrived.
 
 A word that still holds `SENTINEL` has not arrived, and no sender sends it: as an fp32 it is -0.0, as a pair of 16-bit
 values (+0.0, -0.0), and zeros of the other sign add up to the same. Three slots take turns. While the ranks fill one of
-them, each makes the one before ready again: nobody writes there until two turns on, and so until this rank has finished
-this one. Sums go by rank, so that all ranks have the same bits. TensorRT-LLM's and FlashInfer's all-reduce for few rows
-is built on such data ("Lamport"); NCCL's LL protocol keeps a flag beside each word instead.
+them, each clears the previous one: nobody writes there until two turns later, and so not before this rank has finished
+the current one. Sums are in rank order, so that all ranks get the same bits. TensorRT-LLM's and FlashInfer's all-reduce
+for few rows uses the same protocol ("Lamport"); NCCL's LL protocol keeps a flag with each word instead.
 
-A rank that does not come is waited for `max_polls` times. Then `Exchange.check` says so, and the exchange is dead.
+A missing rank is polled `max_polls` times. Then `Exchange.check` raises, and the exchange is unusable.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ __all__ = [
     "receive",
 ]
 
-MAX_RANKS = 8  # a row of every rank's in registers; more ranks, or longer rows, spill
+MAX_RANKS = 8  # a row of every rank is in registers; more ranks, or longer rows, spill
 MAX_ROW_BYTES = 16384
-MAX_POLLS = 2**26  # a poll reads W rows from L2, up to a microsecond: about a minute, ranks that compile included
+MAX_POLLS = 2**26  # a poll reads W rows from L2, up to a microsecond: about a minute, for ranks that still compile
 NUM_SLOTS = 3
 PAYLOADS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 SENTINEL = tl.constexpr(-(2**31))
 
 # Words of `Exchange.state`.
-SLOT = tl.constexpr(0)  # whose turn it is
+SLOT = tl.constexpr(0)  # current slot
 ARRIVED = tl.constexpr(1)  # programs of the running kernel that have read the state
-ROWS = tl.constexpr(2)  # rows in the slot before
-LATE = tl.constexpr(3)  # 0, or 1 + a rank that did not come
+ROWS = tl.constexpr(2)  # rows in the previous slot
+LATE = tl.constexpr(3)  # 0, or 1 + a missing rank
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Slots in peers' memory for rows of one size and dtype, and the state that says whose turn it is.
+    """Slots in peers' memory for rows of one size and dtype, and the state that selects the current slot.
 
-    All ranks use it in the same order with the same number of rows. Nothing of it is read on the host, so that its
-    kernels replay in a CUDA graph.
+    All ranks use it in the same order with the same number of rows. The host reads none of it, so its kernels can be
+    replayed in a CUDA graph.
     """
 
     peers: PeerBuffers
@@ -74,7 +74,7 @@ class Exchange:
 
     @staticmethod
     def words_needed(*, world_size: int, hidden: int, dtype: torch.dtype, max_rows: int) -> int:
-        """Words of each rank's buffer, all of which begin as SENTINEL; ValueError for rows that cannot be sent."""
+        """Words of each rank's buffer, all initially SENTINEL; ValueError for rows that cannot be sent."""
         if not 0 < world_size <= MAX_RANKS:
             raise ValueError(f"world_size is {world_size}; supported: 1 to {MAX_RANKS}")
         if dtype not in PAYLOADS:
@@ -98,7 +98,7 @@ class Exchange:
         return _stride(self.hidden, self.dtype)
 
     def check(self) -> None:
-        """TimeoutError if a rank did not come. Waits for the device: for the end of a request, not for every call."""
+        """TimeoutError if a rank did not come. Waits for the device: call it once per request, not per call."""
         late = int(self.state[LATE.value])
         if late:
             raise TimeoutError(
@@ -108,12 +108,12 @@ class Exchange:
 
 @triton.jit
 def push(words, offsets, inside, peers, rank, WORLD: tl.constexpr):
-    """Store the words at the same offsets of every rank's buffer, the own one included. No word is SENTINEL then."""
+    """Store the words at the same offsets of every rank's buffer, its own included; no word is sent as SENTINEL."""
     words = tl.where(words == SENTINEL, 0, words)
     for step in tl.static_range(WORLD):
-        # Every rank begins with itself, so that no link has all ranks on it at once.
+        # Every rank begins with itself, so that no link carries all ranks at once.
         buffer = tl.load(peers + (rank + step) % WORLD).to(tl.pointer_type(tl.int32))
-        # The compiler knows nothing of an address out of a table, and would store word by word.
+        # The compiler knows nothing of an address from a table, and would store word by word.
         tl.store(tl.multiple_of(buffer, 16) + offsets, words, mask=inside)
 
 
@@ -167,8 +167,8 @@ def receive(inbox, columns, inside, rank_stride, max_polls, WORLD: tl.constexpr,
 
 @triton.jit
 def advance(state, slot, num_programs, num_rows):
-    """Whoever is the last program to have read the state moves it on."""
-    tl.debug_barrier()  # read by all threads of this one
+    """Advance the state; the last program that has read it does so."""
+    tl.debug_barrier()  # all threads of this program have read it
     if tl.atomic_add(state + ARRIVED, 1) == num_programs - 1:
         tl.store(state + ARRIVED, 0)
         tl.store(state + ROWS, num_rows)

@@ -1,8 +1,9 @@
 """The first half of a gated MLP in one launch: silu(x G^T) * (x U^T).
 
-R rows, N = 2 I rows of the weight (I gate rows, then I up rows), K inputs. It is the skinny GEMM with another order of
-the weight's rows: gate and up rows take turns in a tile, so that one stream of weights, one dot and one accumulator
-serve both, and every thread ends with pairs. What a separate SiLU would write and read again never leaves the program.
+R rows, N = 2 I rows of the weight (I gate rows, then I up rows), K inputs. It is the skinny GEMM with the weight's rows
+reordered: gate and up rows alternate within a tile, so that one stream of weights, one dot and one accumulator serve
+both, and every thread ends up with pairs. The intermediate that a separate SiLU would write and read never leaves the
+program.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ def gate_up(
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`gate_up_reference`, summed in fp32. What is not said here is as in `skinny_gemm`.
+    """`gate_up_reference`, summed in fp32. Other parameters as in `skinny_gemm`.
 
     Parameters
     ----------
     weight_NK : Tensor
         All gate rows, then all up rows.
     config : TileConfig, optional
-        `block_n` counts gate and up rows together. Otherwise this GPU's tuned one, or `default_config`.
+        `block_n` counts gate and up rows together. By default this GPU's tuned one, or `default_config`.
     out : Tensor, optional
-        Answer's buffer, (R, N // 2).
+        Buffer for the result, (R, N // 2).
     """
     check_shape("weight_NK", weight_NK, (None, None))
     check_shape("x_RK", x_RK, (None, None))

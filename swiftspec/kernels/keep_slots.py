@@ -1,4 +1,4 @@
-"""Compaction of the cache after a verification: kept tree slots move behind the prefix, in all layers at once.
+"""Compaction of the cache after a verification: kept tree slots move to the end of the prefix, in all layers at once.
 
 L layers, G key/value heads, C capacity, D head dimension, K slots at most. A program moves the slots of one plane
 [C, D]; source and destination overlap within a plane only, and a plane's slots fit in its program's registers.
@@ -46,7 +46,7 @@ def _keep_slots_kernel(
 ):
     """plane[prefix + i] <- plane[prefix + slots[i]] where slots[i] >= 0, all read before any is written.
 
-    The program that arrives last changes the lengths, when all the others have read them, and clears `arrivals`.
+    The last program to arrive updates the lengths, after all others have read them, and clears `arrivals`.
     """
     index_K = tl.arange(0, BLOCK_K)
     dims_D = tl.arange(0, BLOCK_D)
@@ -56,7 +56,7 @@ def _keep_slots_kernel(
     slot_K = tl.load(slots + index_K, mask=index_K < num_slots, other=-1)
     prefix = tl.load(lengths)
     plane = cache + (tl.program_id(0).to(tl.int64) * capacity + prefix) * D
-    # What is in its place already stays where it is, often all that is kept.
+    # A slot already in its place is not moved, often all that are kept.
     moves_KD = ((slot_K >= 0) & (slot_K != index_K))[:, None] & (dims_D < D)[None, :]
     rows_KD = tl.load(plane + slot_K[:, None] * D + dims_D[None, :], mask=moves_KD)
     tl.debug_barrier()  # a thread may be about to overwrite what another one still has to read
@@ -86,14 +86,14 @@ def keep_slots(
     cache_L2GCD : Tensor
         fp32, fp16 or bf16, contiguous, as all tensors here: keys and values of all layers. D up to 256.
     slots_K : Tensor
-        int32: distinct tree slots in their new order, then -1 up to K, which is at most 256. Like the lengths and
-        `num_verified` they are read on the device and therefore not checked.
+        int32: distinct tree slots in their new order, then -1 up to K, which is at most 256. Read on the device, as are
+        the lengths and `num_verified`, and therefore not checked.
     lengths_2 : Tensor
-        int32, (prefix, tree). What the tree was long before does not matter.
+        int32, (prefix, tree). The tree's previous length does not matter.
     num_verified : Tensor
-        int32, one element: how many of the kept slots join the prefix.
+        int32, one element: the number of kept slots that join the prefix.
     workspace : Tensor, optional
-        int32 [1], zero, and zero again afterwards. Without it every call clears one: a launch more.
+        int32 [1], zero, and zero again afterwards. Without it every call clears one, with an extra launch.
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

@@ -1,6 +1,6 @@
-"""x W^T by whatever was measured to be faster on this GPU: cuBLAS (torch.mm), or the skinny GEMM with a certain tiling.
+"""x W^T by the faster implementation measured on this GPU: cuBLAS (torch.mm), or the skinny GEMM with some tiling.
 
-R rows, N outputs, K inputs. Without a table of this GPU (`tables`), or for a shape that is not in it, it is cuBLAS.
+R rows, N outputs, K inputs. Without a table for this GPU (`tables`), or for a shape that is not in it, cuBLAS.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def linear(
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """x W^T + bias, (R, N). What is not said here is as in `skinny_gemm`.
+    """x W^T + bias, (R, N). Other parameters as in `skinny_gemm`.
 
     Parameters
     ----------
     x_RK : Tensor
         Any number of rows.
     pdl : bool
-        Nothing to cuBLAS, which starts when its predecessor has ended.
+        No effect on cuBLAS, which starts when its predecessor has ended.
     """
     check_shape("weight_NK", weight_NK, (None, None))
     n, k = weight_NK.shape

@@ -1,8 +1,8 @@
 """Parts shared by the matrix products of few rows: tiling, workspace, epilogues.
 
-R rows, N outputs (rows of the weight), K inputs. Every program streams BLOCK_N rows of the weight over a part of K;
-where `split_k` programs share an output tile, the last to arrive adds what all of them left in fp32, in a fixed order:
-no second launch, and the same bits every time.
+R rows, N outputs (rows of the weight), K inputs. Every program streams BLOCK_N rows of the weight over a part of K; if
+`split_k` programs share an output tile, the last to arrive adds all their fp32 sums, in a fixed order: no second
+launch, and the same bits every time.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class TileConfig:
 
     block_n, block_k   weight rows and inputs of one tile; powers of 2 from 16
     split_k            programs that share the inputs of one output tile, at most 16
-    swap_ab            the weight is the dot's first operand, whose 64 rows make a wgmma of any number of x's rows;
-                       otherwise x is, padded to 16 rows, and below 64 of them it is an mma.sync
-    num_warps, num_stages   Triton's; num_stages - 1 tiles are under way while one is multiplied
+    swap_ab            the weight is the dot's first operand: its 64 rows make a wgmma with any number of x's rows;
+                       otherwise x is first, padded to 16 rows, and an mma.sync below 64 of them
+    num_warps, num_stages   Triton's; num_stages - 1 tiles are in flight while one is multiplied
     """
 
     block_n: int
@@ -83,10 +83,10 @@ class TileConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workspace:
-    """Where programs of one output tile meet. Products that may run at the same time need one each.
+    """Memory in which the programs of one output tile combine. Products that may run concurrently need one each.
 
     partials   fp32: the sums of all programs, tile by tile
-    arrivals   int32, one per output tile; zero between launches, for the last to arrive sets it back
+    arrivals   int32, one per output tile; zero between launches, since the last program to arrive resets it
     """
 
     partials: Tensor
@@ -96,7 +96,7 @@ class Workspace:
     def allocate(
         cls, device: torch.device | str, *, num_partials: int = NUM_PARTIALS, num_tiles: int = 1 << 14
     ) -> Workspace:
-        """By default enough for what `default_config` answers."""
+        """Allocate a workspace, by default large enough for every `default_config`."""
         return cls(
             torch.empty(num_partials, dtype=torch.float32, device=device),
             torch.zeros(num_tiles, dtype=torch.int32, device=device),
@@ -104,19 +104,19 @@ class Workspace:
 
     @classmethod
     def of_stream(cls, device: torch.device) -> Workspace:
-        """The current stream's own, made on first use.
+        """The current stream's own workspace, made on first use.
 
         Raises
         ------
         RuntimeError
-            If that would be during a CUDA graph's capture: the graph would own the memory, and zero it when replayed.
+            If that is during a CUDA graph's capture: the graph would own the memory, and zero it on every replay.
         """
         if device.type != "cuda":
             return _workspace(device, 0)
         return _workspace(device, torch.cuda.current_stream(device).cuda_stream)
 
 
-@functools.cache  # without a limit: a captured graph may hold on to any of them
+@functools.cache  # unbounded, since a captured graph may use any of them
 def _workspace(device: torch.device, stream: int) -> Workspace:
     if stream and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
@@ -127,16 +127,16 @@ def _workspace(device: torch.device, stream: int) -> Workspace:
 
 
 def default_config(num_rows: int, n: int, k: int, *, bits: int = 16) -> TileConfig:
-    """A tiling for a shape that nobody measured, by arithmetic: 40 KB or more on their way to every multiprocessor.
+    """A tiling for a shape that was not measured, from arithmetic: 40 KB or more in flight to every multiprocessor.
 
-    That is two programs on each, and three for int4, whose unpacking needs more warps to hide. Which operand is first
-    follows from the code that Triton makes for sm_90: few rows of 16 bits take fewer registers with the weight first;
-    int4 words then go straight from shared memory to wgmma's registers; fp8 would be copied 8 bytes at a time.
+    That is two programs on each, and three for int4, whose unpacking needs more warps to hide. The order of operands
+    follows from Triton's code for sm_90: few rows of 16 bits take fewer registers with the weight first; int4 words
+    then go straight from shared memory to wgmma's registers; fp8 would be copied 8 bytes at a time.
     """
     tile_k = 256 if bits == 4 else 128 if num_rows <= 32 else 64
     num_tiles, programs = triton.cdiv(n, 64), _MULTIPROCESSORS * (3 if bits == 4 else 2)
     split_k = 1
-    # A program that has fewer than 4 tiles starts and ends more than it streams.
+    # A program with fewer than 4 tiles spends more time starting and ending than streaming.
     while num_tiles * split_k < programs and split_k < MAX_SPLITS and k >= 8 * tile_k * split_k:
         split_k *= 2
     return TileConfig(
@@ -144,7 +144,7 @@ def default_config(num_rows: int, n: int, k: int, *, bits: int = 16) -> TileConf
         block_k=tile_k,
         split_k=split_k,
         swap_ab=bits == 4 or (bits == 16 and num_rows <= 32),
-        # Every stage of an int4 tile has 256 inputs of all rows with it.
+        # Every stage of an int4 tile also holds 256 inputs of all rows.
         num_stages=2 if bits == 4 and num_rows > 32 else 4,
     )
 
@@ -165,7 +165,7 @@ def check_product(x_RK: Tensor, shape: tuple[int, int], out: Tensor, num_outputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What every product's kernel is launched with, whatever its weights are made of."""
+    """Launch parameters common to all products, whatever their weights' format."""
 
     grid: tuple[int, int]
     partials: Tensor
@@ -176,14 +176,14 @@ class Launch:
     def plan(
         cls, x_RK: Tensor, n: int, config: TileConfig, *, gated: bool, workspace: Workspace | None, pdl: bool
     ) -> Launch:
-        """ValueError where the workspace is too small or elsewhere."""
+        """Launch parameters of a product; ValueError if the workspace is too small or on another device."""
         num_rows, num_tiles = x_RK.shape[0], triton.cdiv(n, config.block_n)
         if config.split_k > 1:
             workspace = Workspace.of_stream(x_RK.device) if workspace is None else workspace
             _check_workspace(workspace, x_RK, num_tiles, config.split_k * num_tiles * num_rows * config.block_n)
         return cls(
             grid=(num_tiles, config.split_k),
-            # Unread where nothing is split; Triton wants a pointer.
+            # Unused without a split; Triton needs a pointer.
             partials=x_RK if workspace is None else workspace.partials,
             arrivals=x_RK if workspace is None else workspace.arrivals,
             constants={
@@ -213,7 +213,7 @@ def _check_workspace(workspace: Workspace, x_RK: Tensor, num_tiles: int, num_par
 
 @triton.jit
 def load_tile(pointers, at, keep, size_k, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr):
-    """BLOCK_K columns from `at`, of rows to keep; zeros beyond K, which EVEN_K says no program reaches."""
+    """BLOCK_K columns from `at`, of rows to keep; zeros beyond K, which with EVEN_K no program reaches."""
     if EVEN_K:
         tile = tl.load(pointers + at, mask=keep, other=0.0)
     else:
@@ -232,7 +232,7 @@ def multiply(x, weight, total, SWAP_AB: tl.constexpr, UPCAST: tl.constexpr):
 
 @triton.jit
 def weight_rows(tile, size, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
-    """Rows of the weight behind a tile's columns; GATED: gate and up take turns, so that a thread holds both.
+    """The weight's rows for a tile's columns; GATED: gate and up alternate, so that a thread holds both.
 
     Columns beyond the last repeat it: they are read without a mask and never stored.
     """
@@ -264,13 +264,13 @@ def finish(
     if SWAP_AB:
         total = tl.trans(total)
     row = tl.arange(0, BLOCK_M)[:, None]
-    # Every element is kept, be it by the only program of its tile or by the last.
+    # Every element is kept, either by the only program of its tile or by the last.
     keep = row < num_rows
     if SPLIT_K > 1:
         at = row * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         pieces = partials + tile.to(tl.int64) * SPLIT_K * num_rows * BLOCK_N + at
         tl.store(pieces + tl.program_id(1) * num_rows * BLOCK_N, total, mask=keep, cache_modifier=".cg")
-        tl.debug_barrier()  # the arrival is one thread's; it speaks for the stores of all
+        tl.debug_barrier()  # one thread signals the arrival, for the stores of all
         last = tl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == SPLIT_K - 1
         tl.store(arrivals + tile, 0, mask=last)
         keep = keep & last

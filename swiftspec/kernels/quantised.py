@@ -1,4 +1,4 @@
-"""Weights in fewer bits: int4 in groups along K, fp8 per row. How they are packed, and what they stand for.
+"""Weights in fewer bits, int4 in groups along K or fp8 per row: their packing and their values.
 
 N outputs (rows), K inputs. Packed once when a model is loaded, in torch, on any device; `quantised_gemm` reads them.
 """
@@ -23,15 +23,15 @@ _NIBBLES = (4, 8, 4, 2)  # a block's inputs in order: p, j, c, h
 class Int4Weight:
     """Symmetric int4: weight = scale * (nibble - 8), nibbles 1 to 15, a scale per row and 128 inputs.
 
-    Symmetric, for a zero point would cost every weight one more operation or every group another correction, and
-    transformers' weights have next to no mean. The scale multiplies the fp32 sum of its group, not the weights:
-    they stay small integers, exact in any 16-bit float.
+    Symmetric, because a zero point would cost every weight another operation or every group another correction, and
+    transformers' weights have almost no mean. The scale multiplies the fp32 sum of its group, not the weights: these
+    stay small integers, exact in any 16-bit float.
 
     words   int32 [N, K / 8]. A row's block of 256 inputs is 32 words. Nibble p of half h (bits 16 h to 16 h + 15) of
             word 8 c + j is input 64 p + 8 j + 2 c + h of the block. So one shift and one mask of a word give two
-            neighbours along K, side by side as 16-bit operands of a matrix instruction are; the p-th nibbles of the
-            32 words are 64 inputs in a row; and 8 words in a row (c) are what one thread holds of such an operand,
-            from 16-byte loads.
+            neighbours along K, adjacent like the 16-bit operands of a matrix instruction; the p-th nibbles of the
+            32 words are 64 consecutive inputs; and 8 consecutive words (c) are the part of such an operand that one
+            thread holds, from 16-byte loads.
     scales  fp16 [K / 256, N, 2]: one 4-byte load has both groups of a block
     """
 
@@ -59,7 +59,7 @@ class Int4Weight:
         if k % BLOCK:
             raise ValueError(f"weight_NK has shape {(n, k)}; supported: K in steps of {BLOCK}")
         groups = weight_NK.float().view(n, k // GROUP, GROUP)
-        # A subnormal scale would lose bits of its own; a group of zeros has any.
+        # A subnormal scale would lose bits; a group of zeros may have any scale.
         scales = (groups.abs().amax(-1) / 7).clamp(min=2.0**-14).half()
         nibbles = (groups / scales.float()[..., None]).round().clamp(-7, 7).int() + 8
         return cls.pack(nibbles.view(n, k), scales)
@@ -76,7 +76,7 @@ class Int4Weight:
         return cls(words.contiguous(), scales.contiguous())
 
     def dequantise(self) -> Tensor:
-        """fp32 (N, K): what `quantised_gemm` multiplies with."""
+        """fp32 (N, K): the values that `quantised_gemm` multiplies with."""
         n, k = self.shape
         words = self.words.view(n, k // BLOCK, 1, 4, 8, 1).transpose(3, 4)
         nibbles = (words >> _shifts(self.words.device)) & 15
@@ -112,12 +112,12 @@ class Fp8Weight:
         _check_weight(weight_NK)
         weight = weight_NK.float()
         largest = torch.finfo(torch.float8_e4m3fn).max
-        # A row of zeros has any scale but zero.
+        # A row of zeros may have any scale but zero.
         scales = (weight.abs().amax(-1) / largest).clamp(min=torch.finfo(torch.float32).tiny)
         return cls((weight / scales[:, None]).clamp(-largest, largest).to(torch.float8_e4m3fn), scales)
 
     def dequantise(self) -> Tensor:
-        """fp32 (N, K): what `quantised_gemm` multiplies with."""
+        """fp32 (N, K): the values that `quantised_gemm` multiplies with."""
         return self.values.float() * self.scales[:, None]
 
 

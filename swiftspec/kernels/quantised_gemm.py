@@ -1,8 +1,8 @@
 """x W^T for weights in int4 or fp8, 1 to 64 rows of x; optionally the first half of a gated MLP, as in `gate_up`.
 
-R rows, N outputs, K inputs. Weights become 16-bit floats in registers, on their way from shared memory to the matrix
-units. fp8 is the skinny GEMM with a conversion and a scale per column. int4 has a kernel of its own: a tile is one
-128-byte line per row, four matrix products over 64 inputs each, and two scales.
+R rows, N outputs, K inputs. Weights become 16-bit floats in registers, between shared memory and the matrix units. fp8
+is the skinny GEMM with a conversion and a scale per column. int4 has its own kernel: a tile is one 128-byte line per
+row, four matrix products over 64 inputs each, and two scales.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def quantised_gemm_reference(x_RK: Tensor, weight: Int4Weight | Fp8Weight, *, ga
 
 @triton.jit
 def _nibbles(words, NIBBLE: tl.constexpr, dtype: tl.constexpr, UPCAST: tl.constexpr):
-    """[N, 32] words to their 64 inputs behind one nibble of each half, [N, 64], as -8 to 7.
+    """[N, 32] words to the 64 inputs in one nibble of each half, [N, 64], as -8 to 7.
 
-    A nibble is or-ed into the mantissa of 128 (bf16) or 1024 (fp16), where a unit is the last bit: no conversion
+    A nibble is or-ed into the mantissa of 128 (bf16) or 1024 (fp16), whose last bit is worth 1: no conversion
     instruction, and both halves of a word at a time where the compiler keeps them in one register.
     """
     zero: tl.constexpr = 8.0 if dtype == tl.float32 else 1032.0 if dtype == tl.float16 else 136.0
@@ -76,7 +76,7 @@ def _load_inputs(inputs, keep):
 @triton.jit
 def _add_block(total, line, pair, tiles, SWAP_AB: tl.constexpr, UPCAST: tl.constexpr, dtype: tl.constexpr):
     """total + x weight^T over 256 inputs: two groups of 128, each summed in fp32 and scaled."""
-    # From the order in memory, which suits the threads, to that of x: moves nothing, only says who holds what.
+    # From the order in memory, which suits the threads, to that of x: only the layout changes, nothing moves.
     size: tl.constexpr = line.shape[0]
     line = tl.reshape(tl.permute(tl.reshape(line, (size, 4, 8)), (0, 2, 1)), (size, 32))
     for group in tl.static_range(2):
@@ -118,7 +118,7 @@ def _int4_gemm_kernel(
     pairs = scales + weight_row
     inputs = x + row * (num_blocks * 256) + tl.arange(0, 64)[None, :]
 
-    # The weight depends on nothing that ran before.
+    # The weight does not depend on any earlier kernel.
     any_block = first < num_blocks
     every = any_block & tl.full((BLOCK_N, 1), True, tl.int1)
     first_line = tl.load(lines + first * 32, mask=every, other=0)
@@ -134,7 +134,7 @@ def _int4_gemm_kernel(
         pair = tl.load(pairs + block * size_n)
         tiles = _load_inputs(inputs + block * 256, keep)
         total = _add_block(total, line, pair, tiles, SWAP_AB, UPCAST, x.dtype.element_ty)
-    # As in the skinny GEMM: what came first waits in registers, not in shared memory before all other loads.
+    # As in the skinny GEMM: the first tile waits in registers, not in shared memory ahead of all other loads.
     tiles = (
         tl.where(any_block, t0, 0.0),
         tl.where(any_block, t1, 0.0),
@@ -158,17 +158,17 @@ def quantised_gemm(
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`quantised_gemm_reference`, summed in fp32. What is not said here is as in `skinny_gemm`.
+    """`quantised_gemm_reference`, summed in fp32. Other parameters as in `skinny_gemm`.
 
     Parameters
     ----------
     weight : Int4Weight or Fp8Weight
     gated : bool
-        The weight has all gate rows, then all up rows; the answer is silu(gate) * up, (R, N // 2).
+        The weight has all gate rows, then all up rows; the result is silu(gate) * up, (R, N // 2).
     config : TileConfig, optional
-        `block_k` is 256 for int4. Otherwise this GPU's tuned one, or `default_config`.
+        `block_k` is 256 for int4. By default this GPU's tuned one, or `default_config`.
     out : Tensor, optional
-        Answer's buffer, (R, N) or (R, N // 2).
+        Buffer for the result, (R, N) or (R, N // 2).
     """
     check_shape("x_RK", x_RK, (None, None))
     n, k = weight.shape

@@ -1,6 +1,6 @@
-"""Residual addition and RMSNorm: x + y, and its rows brought to length one and weighted.
+"""Residual addition and RMSNorm: x + y, then each row scaled to unit RMS and weighted.
 
-R rows, H hidden size. One program per row: a row is at most some 16 KB, which one block holds in registers.
+R rows, H hidden size. One program per row: a row is at most about 16 KB, which one block holds in registers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, che
 
 __all__ = ["MAX_HIDDEN", "rms_norm", "rms_norm_reference"]
 
-MAX_HIDDEN = 16384  # a row in registers: beyond that a block spills
+MAX_HIDDEN = 16384  # a row is in registers; a longer one spills
 
 
 def rms_norm_reference(
@@ -42,7 +42,7 @@ def _rms_norm_kernel(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < size
-    # The weight depends on nothing that ran before: it may be on its way while the predecessor finishes.
+    # The weight does not depend on any earlier kernel: it may load while the predecessor finishes.
     scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -66,19 +66,19 @@ def rms_norm(
     out: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`rms_norm_reference`'s second answer; its first replaces `residual_RH`.
+    """`rms_norm_reference`'s second result; its first replaces `residual_RH`.
 
     Parameters
     ----------
     residual_RH : Tensor
-        fp32, fp16 or bf16, contiguous; updated in place where there is an `update_RH`.
+        fp32, fp16 or bf16, contiguous; updated in place if there is an `update_RH`.
     update_RH : Tensor, optional
         Same shape; any supported dtype.
     weight_H : Tensor
-        Its dtype is the answer's.
+        The result has its dtype.
     eps : float
     out : Tensor, optional
-        Answer's buffer, (R, H).
+        Buffer for the result, (R, H).
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

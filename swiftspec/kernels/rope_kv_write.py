@@ -1,8 +1,8 @@
-"""From the projection of a forward's rows to attention: head norms, rotation, and keys and values in their slots.
+"""Between the QKV projection and attention: head norms, rotation, and keys and values written to their slots.
 
 R rows, H query heads, G key/value heads, Q = (H + 2G) D columns of the projection (queries, keys, values), C capacity,
 D head dimension, F = D / 2 rotated pairs, B heads of one program. A pair is dimensions i and i + F, as in Hugging
-Face's Llama. Bound by latency: little data, so all loads that need no other one are issued first.
+Face's Llama. Latency-bound: little data, so all independent loads are issued first.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _rope_kv_write_kernel(
 ):  # fmt: skip
     """(x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin), j = i + D / 2, for BLOCK_H heads of row program_id(0).
 
-    With norms x is x rsqrt(mean(x^2) + eps) norm before. Heads are queries, keys, values; the last are moved only.
+    With norms x is first multiplied by rsqrt(mean(x^2) + eps) norm. Heads are queries, keys, values; values only move.
     """
     row = tl.program_id(0)
     head_B = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -95,7 +95,7 @@ def _rope_kv_write_kernel(
     queries = out + (row * NUM_HEADS + head_B)[:, None] * D + dims_F[None, :]
     tl.store(queries, new_low_BF, mask=is_query_B[:, None])
     tl.store(queries + D // 2, new_high_BF, mask=is_query_B[:, None])
-    # The length comes from the device: a row that does not fit must not end up in the next head.
+    # The length comes from the device: a row that does not fit must not be written into the next head.
     if slot < capacity:
         kv_head_B = tl.where(is_value_B, head_B - NUM_KV_HEADS, head_B) - NUM_HEADS
         places = (kv_head_B.to(tl.int64) * capacity + slot)[:, None] * D + dims_F[None, :]
@@ -128,14 +128,14 @@ def rope_kv_write(
     out: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`rope_kv_write_reference` in one launch: answers the queries, (R, H, D), and writes keys and values.
+    """`rope_kv_write_reference` in one launch: returns the queries, (R, H, D), and writes keys and values.
 
     Parameters
     ----------
     qkv_RQ : Tensor
         fp32, fp16 or bf16, contiguous, as all tensors here.
     cos_sin_CD : Tensor
-        fp32: of a position's D / 2 angles the cosines, then the sines. Positions beyond it are not checked.
+        fp32: per position the cosines of D / 2 angles, then the sines. Positions beyond it are not checked.
     positions_R : Tensor
         int32 or int64.
     lengths_2 : Tensor
@@ -147,7 +147,7 @@ def rope_kv_write(
     q_norm_D, k_norm_D : Tensor, optional
         Both or neither: weights of an RMSNorm of every head before its rotation, with `eps`.
     out : Tensor, optional
-        Answer's buffer, (R, H, D).
+        Buffer for the result, (R, H, D).
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

@@ -31,7 +31,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 @triton.jit
 def dot(left, right, total, UPCAST: tl.constexpr):
-    """total + left right, in fp32. UPCAST under the interpreter, which multiplies bf16 wrongly and says nothing."""
+    """total + left right, in fp32. UPCAST under the interpreter, which silently multiplies bf16 wrongly."""
     if UPCAST:
         left = left.to(tl.float32)
         right = right.to(tl.float32)
@@ -68,4 +68,4 @@ def check_together(**tensors: Tensor) -> None:
     (first, reference), *others = tensors.items()
     for name, tensor in others:
         if tensor.device != reference.device:
-            raise ValueError(f"{name} is on {tensor.device}; expected {reference.device}, where {first} is")
+            raise ValueError(f"{name} is on {tensor.device}; expected {reference.device}, the device of {first}")

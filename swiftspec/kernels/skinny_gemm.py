@@ -1,9 +1,9 @@
-"""x W^T for 1 to 64 rows of x: a stream of the weight, whose speed is the memory's.
+"""x W^T for 1 to 64 rows of x: a stream of the weight at the memory's bandwidth.
 
-R rows, N outputs, K inputs. Each program multiplies BLOCK_N rows of the weight, a tile at a time, while the next ones
-are on their way. The first tile is asked for before the predecessor's output is waited for (PDL), so that the memory's
-latency passes during the predecessor's tail. It waits in registers and is added last: to multiply it first would be to
-wait for it before the others are asked for.
+R rows, N outputs, K inputs. Each program multiplies BLOCK_N rows of the weight, a tile at a time, while the next tiles
+load. The first tile is requested before waiting for the predecessor's output (PDL), so that the memory latency overlaps
+the predecessor's tail. That tile waits in registers and is added last: multiplying it first would wait for it before
+the other tiles are requested.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _skinny_gemm_kernel(
     weights = weight + weight_rows(tl.program_id(0), size_n, BLOCK_N, GATED)[:, None] * size_k + k
     inputs = x + row * size_k + k
 
-    # The weight depends on nothing that ran before.
+    # The weight does not depend on any earlier kernel.
     first_weight = load_tile(weights, first * BLOCK_K, every, size_k, BLOCK_K, EVEN_K)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -106,7 +106,7 @@ def launch_skinny_gemm(
     workspace: Workspace | None,
     pdl: bool,
 ) -> Tensor:
-    """Launch on arguments that were checked; for the wrappers of this and its sibling files."""
+    """Launch on checked arguments; for the wrappers in this and its sibling files."""
     n, k = weight_NK.shape
     launch = Launch.plan(x_RK, n, config, gated=gated, workspace=workspace, pdl=pdl)
     if x_RK.shape[0]:
@@ -150,13 +150,13 @@ def skinny_gemm(
     weight_NK : Tensor
         x's dtype, contiguous.
     config : TileConfig, optional
-        Otherwise `default_config`, which nobody measured.
+        By default `default_config`, which was not measured.
     bias_N : Tensor, optional
         x's dtype.
     out : Tensor, optional
-        Answer's buffer, (R, N), of x's dtype.
+        Buffer for the result, (R, N), of x's dtype.
     workspace : Workspace, optional
-        For a split K; otherwise the current stream's.
+        For a split K; by default the current stream's.
     pdl : bool
         Programmatic dependent launch: weights are read while the predecessor ends. Only on CUDA, sm_90 and newer.
 

@@ -1,7 +1,7 @@
-"""Memory in which every rank of a role writes to every other: one buffer per rank, mapped by all of them.
+"""Memory that every rank of a TP group can write on every other: one buffer per rank, mapped by all of them.
 
-The seam between the collectives and where such memory comes from: PyTorch's symmetric memory between GPUs, shared
-memory between processes on a CPU. Kernels see the same of both: a table of addresses.
+The interface between collectives and the source of such memory: PyTorch's symmetric memory between GPUs, shared memory
+between processes on a CPU. For kernels both are a table of addresses.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["PeerBuffers", "map_peers", "shared_buffers", "symmetric_buffers"]
 
 @dataclass(frozen=True, slots=True)
 class PeerBuffers:
-    """What one rank sees.
+    """One rank's view of the buffers.
 
     Attributes
     ----------
     rank : int
-        Whose view this is.
+        Rank of this view.
     buffers : tuple[Tensor, ...]
-        int32 words by rank, equally many; each starts at a multiple of 16 bytes.
+        int32 words by rank, of equal length; each starts at a multiple of 16 bytes.
     table : Tensor
         int64, on the device of the buffers: the address of each of them in this process.
     mapping : object
-        What the mapping lives as long as.
+        Object that keeps the mapping alive.
     """
 
     rank: int
@@ -40,7 +40,7 @@ class PeerBuffers:
 
     @property
     def own(self) -> Tensor:
-        """The buffer that this rank's peers write to and it reads."""
+        """This rank's buffer, which its peers write to."""
         return self.buffers[self.rank]
 
     @property
@@ -55,7 +55,7 @@ class PeerBuffers:
 def map_peers(buffers: Sequence[Tensor], rank: int, *, mapping: object = None) -> PeerBuffers:
     """Rank `rank`'s view of buffers that this process has mapped; ValueError for buffers that kernels cannot use."""
     if not 0 <= rank < len(buffers):
-        raise ValueError(f"rank is {rank}; expected 0 to {len(buffers) - 1}, there being {len(buffers)} buffers")
+        raise ValueError(f"rank is {rank}; expected 0 to {len(buffers) - 1}, for {len(buffers)} buffers")
     device = buffers[rank].device
     for index, buffer in enumerate(buffers):
         if buffer.dtype != torch.int32 or buffer.dim() != 1 or not buffer.is_contiguous():
@@ -65,7 +65,7 @@ def map_peers(buffers: Sequence[Tensor], rank: int, *, mapping: object = None) -
         if buffer.data_ptr() % 16:
             raise ValueError(f"buffers[{index}] starts at {buffer.data_ptr():#x}; expected a multiple of 16 bytes")
         if buffer.device.type != device.type:
-            raise ValueError(f"buffers[{index}] is on {buffer.device}; expected {device.type}, where that of {rank} is")
+            raise ValueError(f"buffers[{index}] is on {buffer.device}; expected {device.type}, as buffers[{rank}]")
     table = torch.tensor([buffer.data_ptr() for buffer in buffers], dtype=torch.int64, device=device)
     return PeerBuffers(rank, tuple(buffers), table, mapping)
 
@@ -78,7 +78,7 @@ def shared_buffers(world_size: int, num_words: int, *, fill: int) -> list[Tensor
 def symmetric_buffers(
     num_words: int, *, group: dist.ProcessGroup, device: torch.device, fill: int
 ) -> PeerBuffers | None:
-    """Filled GPU buffers that all ranks of a group map; None, on all ranks, where the GPUs have no such memory.
+    """Filled GPU buffers that all ranks of a group map; None, on all ranks, if the GPUs have no such memory.
 
     Collective: every rank of the group calls it. When it returns, every rank's buffer is filled.
     """
@@ -88,7 +88,7 @@ def symmetric_buffers(
         peers = _rendezvous(num_words, group=group, device=device, fill=fill)
     except (ImportError, RuntimeError):  # no peer access, a driver without the feature, a build without it
         peers = None
-    # One rank without is all without: who pushes to nobody would be waited for.
+    # If one rank has none, no rank uses it: the others would wait for a rank that cannot push.
     everybody: list[bool] = [False] * dist.get_world_size(group)
     dist.all_gather_object(everybody, peers is not None, group=group)
     return peers if all(everybody) else None
@@ -101,13 +101,13 @@ def _on_one_host(group: dist.ProcessGroup) -> bool:
 
 
 def _rendezvous(num_words: int, *, group: dist.ProcessGroup, device: torch.device, fill: int) -> PeerBuffers:
-    # An alpha API in torch 2.11 to 2.13, so it is named in this function only.
+    # An alpha API in torch 2.11 to 2.13, so only this function uses it.
     import torch.distributed._symmetric_memory as symmetric_memory
 
     own = symmetric_memory.empty(num_words, dtype=torch.int32, device=device)
     handle = symmetric_memory.rendezvous(own, group)
     own.fill_(fill)
-    torch.cuda.synchronize(device)  # filled before any peer, told so by the caller's exchange, pushes into it
+    torch.cuda.synchronize(device)  # filled before any peer, synchronised by the caller's exchange, pushes into it
     buffers = [
         own if peer == handle.rank else handle.get_remote_tensor(peer, own.shape, own.dtype)
         for peer in range(handle.world_size)

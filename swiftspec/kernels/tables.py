@@ -1,4 +1,4 @@
-"""Tables of the fastest tilings, one for each kind of GPU, since the fastest differ from one kind to another.
+"""Tables of the fastest tilings, one for each kind of GPU, since they differ from one kind to another.
 
 `tables/<gpu>.json` is written by `tools.tuning`. R rows, N outputs, K inputs.
 """
@@ -43,9 +43,9 @@ class Product(NamedTuple):
 class Choice:
     """The measurement of one product of m rows.
 
-    config      the fastest tiling; None where it hardly gains on the rival
-    kernel_us   microseconds of the fastest tiling whose answer is right; None if no tiling's is
-    rival_us    microseconds of torch.mm for ungated bf16, and of `default_config` for all else
+    config      the fastest tiling; None if it hardly gains on the rival
+    kernel_us   microseconds of the fastest tiling with a correct result; None if no tiling's is
+    rival_us    microseconds of torch.mm for ungated bf16, and of `default_config` otherwise
     """
 
     n: int
@@ -104,12 +104,12 @@ def dump_table(choices: Iterable[Choice]) -> str:
 
 
 def pick(table: Table, product: Product, *, num_rows: int) -> TileConfig | None:
-    """The tiling chosen for this number of rows, or else for the next larger one; None where there is none."""
+    """The tiling chosen for this number of rows, or else for the next larger one; None if there is none."""
     return next((choice.config for choice in table.get(product, ()) if choice.m >= num_rows), None)
 
 
 def tuned_config(x_RK: torch.Tensor, product: Product) -> TileConfig | None:
-    """`pick` from the table of the GPU that x is on; None for fp32 activations, for which nothing was measured."""
+    """`pick` from the table of x's GPU; None for fp32 activations, which were not measured."""
     if x_RK.dtype == torch.float32:
         return None
     return pick(_table(x_RK.device), product, num_rows=x_RK.shape[0])

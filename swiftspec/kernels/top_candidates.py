@@ -1,7 +1,7 @@
-"""The likeliest tokens of every row with their log-probabilities: log-softmax and top-k without a sorted vocabulary.
+"""The most likely tokens of every row with their log-probabilities: log-softmax and top-k without a full sort.
 
 R rows, V vocabulary, K candidates, N blocks of a row. Two launches: every block finds its own K candidates and its
-part of the softmax's sum; then one program per row merges. K is small: K times the maximum is less than a sort.
+part of the softmax's sum; then one program per row merges. K is small: K maximum searches cost less than a sort.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["MAX_CANDIDATES", "MAX_VOCABULARY", "top_candidates", "top_candidates
 
 MAX_CANDIDATES = 32
 MAX_VOCABULARY = 1 << 18
-BLOCK = 2048  # one row of 152k is 75 programs, enough for its 300 KB, and a merge of 600 values for K = 8
+BLOCK = 2048  # a row of 152k makes 75 programs, enough for its 300 KB, and a merge of 600 values for K = 8
 
 
 def top_candidates_reference(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """(log-softmax in fp32, tokens) of the k largest logits, largest first; of equal ones the lower token first."""
+    """(log-softmax in fp32, tokens) of the k largest logits, largest first; ties go to the lower token."""
     tokens_RK = logits_RV.float().sort(dim=-1, descending=True, stable=True).indices[:, :k]
     return logits_RV.float().log_softmax(-1).gather(1, tokens_RK), tokens_RK.int()
 
@@ -46,7 +46,7 @@ def _block_candidates_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     x = tl.load(logits + row * size + column, mask=column < size, other=float("-inf")).to(tl.float32)
-    # Finite even where nothing in the block is, so that there is no infinity minus infinity.
+    # Finite even if nothing in the block is, to avoid infinity minus infinity.
     peak = tl.maximum(tl.max(x, axis=0), -1.0e30)
     tl.store(peaks + cell, peak)
     tl.store(totals + cell, tl.sum(tl.exp(x - peak), axis=0))
@@ -85,9 +85,9 @@ def _merge_candidates_kernel(
     peak = tl.max(peak_N, axis=0)
     log_total = tl.log(tl.sum(total_N * tl.exp(peak_N - peak), axis=0))
     for i in range(K):
-        # Blocks lie in the order of their tokens, so that the first of equal values is the lowest token.
+        # Blocks are in token order, so the first of equal values is the lowest token.
         value, index = tl.max(x_NK, axis=0, return_indices=True)
-        # In this order: a large logit, with a logarithm added first, would lose the logarithm's digits.
+        # In this order: adding a logarithm to a large logit first would lose the logarithm's digits.
         tl.store(logprobs + row * K + i, (value - peak) - log_total)
         tl.store(chosen + row * K + i, tl.load(tokens + first + index))
         x_NK = tl.where(index_NK == index, float("-inf"), x_NK)

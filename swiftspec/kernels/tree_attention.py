@@ -4,8 +4,8 @@ R rows, H query heads, G key/value heads, J = H / G query heads per key/value he
 W words of a mask. Slots are [prefix | tree]. A program owns Q queries of one key/value head (query = row * J + head in
 group, so that a group reads its keys once), and one run of B-slot blocks; S splits are the runs.
 
-Only blocks that reach beyond the prefix are masked: there every row sees other slots, before them all see the same.
-The split that arrives last merges all of them in their order, so that the answer does not depend on the arrival.
+Only blocks that reach beyond the prefix are masked: in those, rows see different slots; before them all see the same.
+The split that arrives last merges all of them in their order, so the result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ MAX_ROWS = 64
 MAX_WORDS = 8  # of a mask: 256 tree slots
 WORD_BITS = 32
 
-BLOCK = 64  # slots; with 16-bit keys of 128 a block is 32 KB, and two more are on their way
+BLOCK = 64  # slots; with 16-bit keys of 128 a block is 32 KB, and two more are in flight
 BLOCKS_Q = (16, 32)  # queries
 MIN_BLOCKS = 4  # per split: a merge takes about as long as four blocks (estimated from instructions, not measured)
-NUM_SMS = 132  # H100 and H200; a constant, since the answer must not depend on what else runs
+NUM_SMS = 132  # H100 and H200; a constant, since the result must not depend on what else runs
 MAX_MERGE_BYTES = 256 * 1024  # of partial results: one program reads them all
 
 
@@ -54,7 +54,7 @@ def tree_attention_reference(
 ) -> Tensor:
     """softmax(scale q k^T over visible slots) v in fp32; visible: the prefix, and tree slots whose bit is set.
 
-    Any number of words. Lengths stay on the device, so that a CUDA graph can hold it.
+    Any number of words. Lengths stay on the device, so that a CUDA graph can capture it.
     """
     num_rows, num_heads, size = q_RHD.shape
     num_groups, capacity, _ = keys_GCD.shape
@@ -62,7 +62,7 @@ def tree_attention_reference(
     q_GRJD = q_RHD.view(num_rows, num_groups, num_heads // num_groups, size).transpose(0, 1).float()
     scores_GRJC = torch.einsum("grjd,gcd->grjc", q_GRJD, keys_GCD.float()) * scale
     shares_GRJC = scores_GRJC.masked_fill(~visible_RC[:, None], -math.inf).softmax(-1)
-    # What nobody sees may be anything, and not-a-number times a share of zero is not zero.
+    # Unseen slots may hold anything, and not-a-number times a share of zero is not zero.
     values = values_GCD.float().masked_fill(~visible_RC.any(0)[:, None], 0.0)
     mixed_GRJD = torch.einsum("grjc,gcd->grjd", shares_GRJC, values)
     return mixed_GRJD.transpose(0, 1).reshape(num_rows, num_heads, size).to(q_RHD.dtype)
@@ -94,7 +94,7 @@ def _attend(
         if MASKED:
             inside = slots < end
             k_BD = tl.load(keys + offsets, mask=inside[:, None], other=0.0)
-            # Behind the end lies anything, and not-a-number times a weight of zero is not zero.
+            # Slots beyond the end may hold anything, and not-a-number times a weight of zero is not zero.
             v_BD = tl.load(values + offsets, mask=inside[:, None], other=0.0)
         else:
             k_BD = tl.load(keys + offsets)
@@ -104,8 +104,8 @@ def _attend(
         if MASKED:
             bits = slots - prefix
             in_tree = (bits >= 0) & inside
-            # Few blocks are masked, and rows of a query block share their words: the cache serves these loads. A query
-            # that only fills up its block sees all, lest its sum be zero.
+            # Few blocks are masked, and rows of a query block share their words, so these loads hit the cache. A
+            # padding query sees all slots, so that its sum is not zero.
             word_QB = tl.load(
                 words_Q[:, None] + (bits >> 5)[None, :], mask=is_row_Q[:, None] & in_tree[None, :], other=-1
             )
@@ -144,15 +144,15 @@ def _tree_attention_kernel(
     values += kv_head.to(tl.int64) * capacity * D
     if PDL:
         tl.extra.cuda.gdc_wait()
-        # What follows may prepare itself meanwhile: it waits, too, before it reads what is written here.
+        # The successor may start now: it waits, too, before it reads what is written here.
         tl.extra.cuda.gdc_launch_dependents()
 
     prefix = tl.load(lengths)
-    # Rows that only fill up a forward may lie beyond what masks can name: nobody sees those.
+    # Padding rows of a forward may lie beyond the masks' range: no row sees those.
     end = tl.minimum(prefix + tl.minimum(tl.load(lengths + 1) + num_rows, WORDS * 32), capacity)
     num_blocks = tl.cdiv(end, BLOCK)
     per_split = tl.maximum(tl.cdiv(num_blocks, num_splits), MIN_BLOCKS)
-    # Splits that a short prefix leaves without work do not take part at all.
+    # Splits that a short prefix leaves without work take no part.
     num_active = tl.cdiv(num_blocks, per_split)
     if split >= num_active:
         return
@@ -164,7 +164,7 @@ def _tree_attention_kernel(
     words_Q = ancestors + row * WORDS
     out_QD = tl.zeros([BLOCK_Q, D], dtype=tl.float32)
     total_Q = tl.zeros([BLOCK_Q], dtype=tl.float32)
-    # Finite, so that a block without visible slots is one without effect instead of infinity minus infinity.
+    # Finite, so that a block without visible slots has no effect instead of infinity minus infinity.
     peak_Q = tl.full([BLOCK_Q], -1.0e30, dtype=tl.float32)
     out_QD, peak_Q, total_Q = _attend(
         q_QD, keys, values, first, unmasked_stop, prefix, end, words_Q, is_row, scale,
@@ -185,7 +185,7 @@ def _tree_attention_kernel(
         tl.store(sums + split * size, out_QD, cache_modifier=".cg")
         tl.store(peaks + split * size, peak_Q, cache_modifier=".cg")
         tl.store(peaks + BLOCK_Q + split * size, total_Q, cache_modifier=".cg")
-        tl.debug_barrier()  # every thread's part is stored before one thread says so
+        tl.debug_barrier()  # every thread's part is stored before one thread signals it
         if tl.atomic_add(arrivals + cell, 1, sem="acq_rel") != num_active - 1:
             return
         tl.store(arrivals + cell, 0)
@@ -200,7 +200,7 @@ def _merge(sums, peaks, num_active, size, BLOCK_Q: tl.constexpr, D: tl.constexpr
     out_QD = tl.zeros([BLOCK_Q, D], dtype=tl.float32)
     total_Q = tl.zeros([BLOCK_Q], dtype=tl.float32)
     peak_Q = tl.full([BLOCK_Q], -1.0e30, dtype=tl.float32)
-    # Stages: without them each round would wait for the memory anew.
+    # Stages: without them each round would wait for the memory again.
     for split in tl.range(0, num_active, num_stages=4):
         sums_QD = tl.load(sums + split * size, cache_modifier=".cg")
         other_peak_Q = tl.load(peaks + split * size, cache_modifier=".cg")
@@ -215,12 +215,12 @@ def _merge(sums, peaks, num_active, size, BLOCK_Q: tl.constexpr, D: tl.constexpr
 
 
 class _Grid(NamedTuple):
-    """Who does what; from static facts alone, so that a captured graph stays right while lengths grow."""
+    """Division of the work, from static facts only, so that a captured graph stays valid while lengths grow."""
 
     block_q: int
     num_query_blocks: int
     num_splits: int
-    num_counters: int  # room for arrivals: the same for any number of rows, lest partial results end up in it
+    num_counters: int  # room for arrivals, equal for any number of rows, so that partial results never overwrite them
     num_partials: int
 
     @property
@@ -231,8 +231,8 @@ class _Grid(NamedTuple):
 def _plan(num_rows: int, num_heads: int, keys_GCD: Tensor, num_splits: int | None, min_blocks: int) -> _Grid:
     num_kv_heads, capacity, head_dim = keys_GCD.shape
     num_queries = num_rows * num_heads // num_kv_heads
-    # More queries per program would read keys less often, but one program merges them: 32 are 16 KB per split.
-    # fp32 has no matrix instructions, and 32 queries no room in registers.
+    # More queries per program would read keys less often, but one program merges them: 32 are 16 KB per split. fp32 has
+    # no matrix instructions, and 32 of its queries do not fit in registers.
     block_q = BLOCKS_Q[num_queries > BLOCKS_Q[0] and keys_GCD.dtype != torch.float32]
     num_query_blocks = triton.cdiv(num_queries, block_q)
     num_cells = num_kv_heads * num_query_blocks
@@ -252,7 +252,7 @@ def tree_attention_workspace(
 ) -> Tensor:
     """Zeros that `tree_attention` takes as `workspace`, for up to `num_rows` rows on caches of this shape and dtype.
 
-    Every call leaves its counters at zero, so that one workspace serves all layers and all forwards of a stream.
+    Every call leaves its counters at zero, so one workspace serves all layers and all forwards of a stream.
     """
     plans = [_plan(rows, num_heads, keys_GCD, num_splits, min_blocks) for rows in range(1, num_rows + 1)]
     size = max(plan.workspace_size for plan in plans)
@@ -284,18 +284,18 @@ def tree_attention(
     ancestors_RW : Tensor
         int32: bit s % 32 of word s // 32 is set where the row sees tree slot s, its own included. W from 1 to 8.
     lengths_2 : Tensor
-        int32, (prefix, tree) before this forward's rows: at most C - R in all. Read on the device and therefore not
-        checked. Tree slots that no word names are seen by nobody.
+        int32, (prefix, tree) before this forward's rows: at most C - R in total. Read on the device and therefore not
+        checked. No row sees tree slots without a word.
     scale : float
         Of the products of queries and keys, usually 1 / sqrt(D).
     out : Tensor, optional
-        Answer's buffer.
+        Buffer for the result.
     num_splits : int, optional
-        Most programs that share the keys of one query block. Fewer where one would have less than `min_blocks`.
+        Most programs that share the keys of one query block; fewer if a program would have less than `min_blocks`.
     min_blocks : int
-        Blocks of 64 slots that a program has at least.
+        Fewest blocks of 64 slots for a program.
     workspace : Tensor, optional
-        `tree_attention_workspace`'s answer, or longer. Without it every call clears one: a launch more.
+        The result of `tree_attention_workspace`, or longer. Without it every call clears one, with an extra launch.
     pdl : bool
         Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
 

@@ -1,4 +1,4 @@
-"""Models: shapes by name or from config.json, how they are sharded, what their weights weigh."""
+"""Models: shapes by name or from config.json, their sharding, and the size of their weights."""
 
 from swiftspec.models.published import (
     MOST_PADDING,

@@ -1,4 +1,4 @@
-"""Names of models and devices as people write them, and suggestions for unknown ones."""
+"""Informal names of models and devices, and suggestions for unknown ones."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -6,14 +6,14 @@ from difflib import get_close_matches
 
 __all__ = ["out_of_scope", "resolve", "unknown"]
 
-# Words that tell neither size nor architecture: publishers, and the tuning of the same shape.
+# Words that tell neither size nor architecture: publishers, and fine-tuning of the same shape.
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
 _MOST_CHOICES = 8
 
 _MIXTURE = "is a mixture of experts, which is not supported: the layers of a model have to be dense"
 _HEAD = "is a head that drafts from the target's own features, which is not supported: a draft is a model of its own"
 _OTHER = "is of an architecture that is not supported; those of llama, mistral, qwen2 and qwen3 are"
-# Patterns of names in lower case, and why such a model cannot be planned for. The first that is found counts.
+# Patterns of lower-case names, and why such a model cannot be planned for. The first match counts.
 _OUT_OF_SCOPE = (
     (r"eagle|medusa|hydra|\bmtp\b", _HEAD),
     (r"mixtral|gpt-?oss|\bmoe\b|-a\d+(\.\d+)?b\b|\d+x\d+b|deepseek-(coder-)?(v[2-9]|r1(?!.*distill))", _MIXTURE),
@@ -23,23 +23,23 @@ _OUT_OF_SCOPE = (
 
 
 def resolve(field: str, name: str, known: Mapping[str, Collection[str]]) -> str | None:
-    """The name in a table that a user means; None if it is nothing of the table.
+    """The table's name that a user means; None if the table has none.
 
-    `H100`, `Llama-3-70B`, `llama3-70b` and `meta-llama/Llama-3.2-1B-Instruct` are all understood: letters of either
-    case, a publisher before a slash, words that do not change a model's shape, and words that are left out.
+    `H100`, `Llama-3-70B`, `llama3-70b` and `meta-llama/Llama-3.2-1B-Instruct` are all accepted: letters of either case,
+    a publisher before a slash, words that do not change a model's shape, and omitted words.
 
     Parameters
     ----------
     field : str
-        What the name is given for, as `--target`.
+        The field or flag of the name, as `--target`.
     name : str
     known : mapping
-        Every name in the table, with other names of the same thing, such as its repository.
+        Every name in the table, with alternative names, such as its repository.
 
     Raises
     ------
     ValueError
-        If the name fits several names of the table; the message has them, or a few where they are many.
+        If several names in the table match; the message lists them, or a few if there are many.
     """
     if name in known:
         return name
@@ -56,15 +56,15 @@ def resolve(field: str, name: str, known: Mapping[str, Collection[str]]) -> str 
 
 
 def out_of_scope(name: str) -> str | None:
-    """Why a model of that name cannot be planned for, as a predicate; None if the name does not tell."""
+    """Reason why a model of that name cannot be planned for, as a predicate; None if the name does not tell."""
     lower = name.lower()
     return next((reason for pattern, reason in _OUT_OF_SCOPE if re.search(pattern, lower)), None)
 
 
 def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | None = None) -> ValueError:
-    """Names the field, the value and the closest names there are; where none is close, all of them.
+    """Error naming the field, the value and the closest known names; all of them if none is close.
 
-    otherwise: what to say instead of all names, where these are many.
+    otherwise: text instead of all names, if there are many.
     """
     known = list(known)
     close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
@@ -80,5 +80,5 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _is_short_for(given: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """Whether `given` is `words` with some left out, but not the first."""
+    """Whether `given` is `words` with some omitted, but not the first."""
     return bool(given) and given[0] == words[0] and set(given) < set(words)

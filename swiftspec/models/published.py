@@ -1,7 +1,7 @@
-"""Models by name: shapes as their config.json states them, for planning without the files.
+"""Models by name: shapes from their config.json, for planning without the files.
 
-`published.json` holds what sizes and costs depend on (nothing of rotary embeddings or norms' eps), the repository the
-shape is that of, how many parameters that has, and the vocabulary: drafts need their target's.
+`published.json` holds everything that sizes and costs depend on (nothing of rotary embeddings or norms' eps), the
+repository of the shape, its number of parameters, and the vocabulary: drafts need their target's.
 """
 
 import json
@@ -28,7 +28,7 @@ NOT_LISTED = (
     "by a directory with its config.json"
 )
 _TABLE = Path(__file__).with_name("published.json")
-# Vocabularies whose sizes differ by no more are taken for one that is padded differently, as Qwen2's of 151,936 and
+# Vocabularies whose sizes differ by no more are taken as the same one with different padding, as Qwen2's of 151,936 and
 # 152,064 tokens.
 MOST_PADDING = 128
 
@@ -55,12 +55,12 @@ def model_names() -> list[str]:
 
 
 def registered_name(name: str, *, field: str = "model") -> str | None:
-    """The name in the table of a model as people write it, or of its repository; None if it is not there.
+    """The table's name for an informal model name or a repository; None if it is not in the table.
 
     Raises
     ------
     ValueError
-        If it may be several of them, or the name tells that such models are out of scope.
+        If several names match, or the name shows that such models are out of scope.
     """
     if name not in _table() and (reason := out_of_scope(name)) is not None:
         raise ValueError(f"{field} is {name!r}; that {reason}")
@@ -68,7 +68,7 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
 
 
 def known_model(name: str) -> NamedModel:
-    """ValueError with the closest names if there is none of this one."""
+    """The model of this name. ValueError with the closest names if there is none."""
     if name not in _table():
         raise unknown("model", name, _table(), otherwise=NOT_LISTED)
     entry = _table()[name]
@@ -77,7 +77,7 @@ def known_model(name: str) -> NamedModel:
 
 
 def likely_vocabulary(spec: ModelSpec) -> str | None:
-    """The vocabulary of the table that a model of this architecture most likely has, by its size; None if none fits."""
+    """The table's most likely vocabulary of a model with this architecture, by its size; None if none fits."""
     return next(
         (
             known.vocabulary

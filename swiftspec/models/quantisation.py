@@ -12,9 +12,9 @@ BF16_BYTES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantisation:
-    """Bits of a weight in a layer's matrix, and those of its scales: `scale_bits` for every `group_size` weights.
+    """Bits of a weight in a layer's matrix, and of its scales: `scale_bits` for every `group_size` weights.
 
-    A group of 0 is a whole output row, whose scale is too little to count.
+    A group of 0 is a whole output row, whose scale is too small to count.
     """
 
     name: str

@@ -17,14 +17,14 @@ class Shard:
     Attributes
     ----------
     spec : ModelSpec
-        Its shape, padding included: `sharded` of the model's.
+        Shape of the shard, padding included: `sharded` of the model's.
     degree, rank : int
-        Ranks that share the model, and which of them this is.
+        Ranks that share the model, and this one's number.
     query_heads, kv_heads : tuple of int or None
-        The model's head in each slot of this rank; None where a slot is padding. Equally many query slots in a row
-        belong to a KV slot, as in any model.
+        The model's head in each slot of this rank; None for padding. Equally many consecutive query slots belong to
+        each KV slot, as in any model.
     neurons, vocabulary : range
-        Of the feed-forward network and of the head; padding, which comes last, not included.
+        Of the feed-forward network and of the head, without padding, which comes last.
     """
 
     spec: ModelSpec
@@ -37,7 +37,7 @@ class Shard:
 
 
 def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
-    """The shape that one of `degree` devices computes with and holds.
+    """The shape that one of `degree` devices holds and computes with.
 
     Whole groups of heads go to a device, zero-padded to equal numbers. Beyond one device per KV head, groups are cut
     into pieces of query heads, each with its own copy of the KV head, such that a device's attention has the fewest
@@ -63,7 +63,7 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
 
 
 def shard_of(spec: ModelSpec, degree: int, rank: int) -> Shard:
-    """Share of rank `rank` of `degree`: all heads, neurons and tokens are with some rank, each query head with one.
+    """Share of rank `rank` of `degree`. Every head, neuron and token is on some rank, each query head on one.
 
     Raises
     ------
@@ -95,10 +95,10 @@ def shard_of(spec: ModelSpec, degree: int, rank: int) -> Shard:
 def _pieces(spec: ModelSpec, degree: int) -> tuple[int, int]:
     """Pieces of a device, and the query heads of each."""
     groups, size = spec.num_kv_heads, spec.group_size
-    # Copies of KV heads fill the cache: as long as there is a group for every device, none is made.
+    # Copies of KV heads fill the cache: none is made while there is a group for every device.
     sizes = [size] if degree <= groups else range(1, size + 1)
     choices = [(-(-groups * -(-size // piece) // degree), piece) for piece in sizes]
-    # A query head is as many weights (its rows, its columns of the output) as a KV head (rows of keys and of values).
+    # A query head has as many weights (its rows, its columns of the output) as a KV head (rows of keys and of values).
     return min(choices, key=lambda choice: (choice[0] * (choice[1] + 1), choice))
 
 

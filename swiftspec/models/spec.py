@@ -1,4 +1,4 @@
-"""Facts about models that every stage shares: shape, size, and the shape after inflation.
+"""Facts about models shared by every stage: shape, size, and the shape after inflation.
 
 Standard library, numpy and pydantic only: planning must work on a machine without torch.
 """
@@ -17,13 +17,13 @@ __all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "is_model_dir
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 _ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
-# Transformers fills these in when a config.json leaves them out.
+# Transformers' defaults for fields that a config.json leaves out.
 _DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}
 _DEFAULT_HEAD_DIM: Final = {"qwen3": 128}
 _DEFAULT_EPS: Final = 1e-6
 _DEFAULT_ROPE_THETA: Final = 10000.0
-_MOST: Final = 2**53  # a whole number that is exact as a float, and far beyond any model
-_MOST_DIGITS: Final = 9  # of a dimension that a user asks for
+_MOST: Final = 2**53  # an integer that is exact as a float, and far beyond any model
+_MOST_DIGITS: Final = 9  # of a dimension that a user requests
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -34,7 +34,7 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def model_directory(name: str | Path) -> Path:
-    """The directory that `name` stands for: `demo/NAME` is a model shipped with the package, anything else a path."""
+    """The directory of `name`: `demo/NAME` is a model shipped with the package, anything else a path."""
     directory = _directory(name)
     if not directory.is_dir():
         raise ValueError(f"model {str(name)!r}: there is no directory {directory}")
@@ -42,7 +42,7 @@ def model_directory(name: str | Path) -> Path:
 
 
 def is_model_directory(name: str | Path) -> bool:
-    """Whether there is a directory that `name` stands for."""
+    """Whether the directory of `name` exists."""
     return _directory(name).is_dir()
 
 
@@ -54,7 +54,7 @@ def _directory(name: str | Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RopeScaling:
-    """Llama 3's stretching of the rotary wavelengths beyond the context of its first training."""
+    """Llama 3's stretching of the rotary wavelengths beyond the original training context."""
 
     factor: float
     low_freq_factor: float
@@ -64,7 +64,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """Shape of a Llama-family decoder, as its config.json states it."""
+    """Shape of a Llama-family decoder, from its config.json."""
 
     architecture: str
     hidden_size: int
@@ -91,7 +91,7 @@ class ModelSpec:
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any], *, source: str) -> ModelSpec:
-        """The shape that the values of a config.json say; `source` is what to blame in errors."""
+        """The shape from the values of a config.json; `source` names their origin in errors."""
         return _Config(Path(source), values).spec()
 
     @property
@@ -135,11 +135,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inflation:
-    """Shape to which a model is expanded without changing its output; None leaves a dimension as it is.
+    """Shape to which a model is expanded without changing its output; None leaves a dimension unchanged.
 
-    When only `hidden` is given, heads and intermediate grow in proportion. Heads come in whole groups, so that the
-    number of query heads per key/value head stays the same. `positions` is the longest context; what the model says
-    beyond its own is no longer text.
+    If only `hidden` is given, heads and intermediate grow in proportion. Heads come in whole groups, so that the number
+    of query heads per key/value head stays the same. `positions` is the longest context; beyond the model's own, its
+    output is no longer meaningful text.
     """
 
     layers: int | None = None
@@ -155,7 +155,7 @@ class Inflation:
                 raise ValueError(f"inflation: {field.name} is {value}; expected a positive integer")
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """The text that `parse` reads."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return ",".join(f"{name}={value}" for name, value in given.items() if value is not None)
 
@@ -206,13 +206,13 @@ class Inflation:
             num_kv_heads=heads // spec.group_size,
             intermediate_size=intermediate,
             max_position=grown["positions"][0],
-            # The mean square now runs over more dimensions, all of the new ones zero.
+            # The mean square is now over more dimensions, all of the new ones zero.
             rms_norm_eps=spec.rms_norm_eps * spec.hidden_size / hidden,
         )
 
 
 class _Config:
-    """A config.json with typed access; every complaint names the directory, the field and its value."""
+    """A config.json with typed access; every error names the directory, the field and its value."""
 
     def __init__(self, directory: Path, values: Mapping[str, Any]) -> None:
         self.directory = directory
@@ -260,7 +260,7 @@ class _Config:
         return str(model_type)
 
     def require_supported(self, architecture: str) -> None:
-        """Refuse what would be computed wrongly in silence."""
+        """Refuse configurations that would silently be computed wrongly."""
         if self.values.get("hidden_act", "silu") not in ("silu", "swish"):
             raise self.fail("hidden_act", self.values["hidden_act"], "'silu'")
         if self.flag("mlp_bias", False):

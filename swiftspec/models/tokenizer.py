@@ -11,9 +11,9 @@ __all__ = ["TextStream", "Tokenizer", "check_same_vocabulary", "surely_over"]
 
 _FILE = "tokenizer.json"
 _MOST_BYTES = 64 << 20  # the largest in use have half of that
-_TOKEN_CHARACTERS = 6  # of a token, about; more than in most texts
+_TOKEN_CHARACTERS = 6  # average per token; more than in most texts
 _MARGIN = 64
-_INCOMPLETE = "\ufffd"  # what decoding makes of bytes that are no whole character yet
+_INCOMPLETE = "\ufffd"  # decoding of bytes that are not a whole character yet
 
 
 class Tokenizer:
@@ -26,7 +26,7 @@ class Tokenizer:
         content = read_input(path, most_bytes=_MOST_BYTES)
         try:
             self._tokenizer = FileTokenizer.from_buffer(content)
-        except Exception as error:  # tokenizers raises bare Exception for whatever does not parse
+        except Exception as error:  # tokenizers raises bare Exception for anything that does not parse
             raise ValueError(f"{path}: not a tokenizer ({brief(error)})") from error
 
     @property
@@ -40,9 +40,9 @@ class Tokenizer:
         Parameters
         ----------
         most : int, optional
-            More tokens than this are of no use to the caller. Of a text that has more, perhaps only the beginning is
-            looked at: the result is then incomplete, and longer than `surely_over(most)`. A token takes some 200
-            bytes here, so that a long text would take gigabytes before it is refused.
+            Limit above which the caller does not need the tokens. Of a longer text perhaps only the beginning is
+            tokenised; the result is then incomplete, and longer than `surely_over(most)`. A token takes about 200 bytes
+            here, so a long text would take gigabytes before it is refused.
         """
         if most is not None:
             length = _TOKEN_CHARACTERS * most + _MARGIN
@@ -54,7 +54,7 @@ class Tokenizer:
         return tuple(self._ids(text))
 
     def _ids(self, text: str) -> list[int]:
-        """As `encode` of the tokenizers library, which would keep all other threads waiting; this one does not."""
+        """As `encode` of the tokenizers library, which would block all other threads; this one does not."""
         ids: list[int] = self._tokenizer.encode_batch_fast([text])[0].ids
         return ids
 
@@ -63,31 +63,31 @@ class Tokenizer:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
 
     def stream(self) -> "TextStream":
-        """A decoder for tokens that arrive bit by bit."""
+        """A decoder for tokens that arrive in pieces."""
         return TextStream(self)
 
 
 def surely_over(most: int) -> int:
-    """Tokens in the beginning of a text from which it follows that the whole text has more than `most`.
+    """Number of tokens in the beginning of a text that proves that the whole text has more than `most`.
 
-    The last tokens of a text that was cut off may be others than in the whole.
+    The last tokens of a truncated text may differ from those of the whole.
     """
     return most + most // 8 + _MARGIN
 
 
 class TextStream:
-    """Text of a growing token sequence; what it gives out adds up to the decoded whole.
+    """Text of a growing token sequence; the pieces add up to the decoded whole.
 
-    A character may be spread over several byte-level tokens, and how a token is written may depend on the one before
-    it. So the text since the last boundary is decoded with and without the new tokens, and the difference given out
-    once it ends in a whole character.
+    A character may span several byte-level tokens, and a token's text may depend on the token before it. So the text
+    since the last boundary is decoded with and without the new tokens, and the difference is returned once it ends in a
+    whole character.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
         self._start = 0  # decoding starts here
-        self._given = 0  # tokens before this one have been given out
+        self._given = 0  # tokens before this one have been returned
 
     def push(self, tokens: Iterable[int]) -> str:
         """The text that these tokens complete; may be empty."""
@@ -110,7 +110,7 @@ class TextStream:
 
 
 def check_same_vocabulary(target: Path, draft: Path) -> None:
-    """ValueError unless both model directories give every token the same id: only ids travel between the roles."""
+    """ValueError unless both model directories give every token the same id: only ids are sent between the roles."""
     ours, theirs = Tokenizer(target).vocabulary, Tokenizer(draft).vocabulary
     if ours == theirs:
         return

@@ -27,7 +27,7 @@ def _connect_to_ray() -> None:
     import_module("ray.util.joblib").register_ray()
 
 
-# Name -> the package it needs, and what to do before joblib knows it.
+# Name -> its package, and the call that registers it with joblib.
 BACKENDS: Mapping[str, tuple[str, Callable[[], None]]] = {
     "loky": ("joblib", lambda: None),
     "dask": ("distributed", _connect_to_dask),
@@ -46,7 +46,7 @@ def check_backend(name: str, *, field: str = "backend") -> None:
 
 @contextmanager
 def parallel_backend(name: str | None) -> Iterator[None]:
-    """Within it, joblib's work goes to this backend; None leaves joblib as it is configured.
+    """Context in which joblib's work goes to this backend; None leaves joblib as it is configured.
 
     Raises
     ------
@@ -65,9 +65,9 @@ def parallel_backend(name: str | None) -> Iterator[None]:
 
 @contextmanager
 def quiet_start() -> Iterator[None]:
-    """Processes that joblib starts meanwhile say nothing when the planner is interrupted.
+    """Processes that joblib starts within this context print nothing when the planner is interrupted.
 
-    A terminal sends Ctrl-C to them, too: they would print a traceback each, where it is the planner's to handle.
+    A terminal sends Ctrl-C to them, too, and each would print a traceback of what the planner handles itself.
     """
     _start_trackers()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
@@ -79,10 +79,10 @@ def quiet_start() -> Iterator[None]:
 
 @cache
 def _start_trackers() -> None:
-    """Start the processes that remove what killed programs leave in /dev/shm, once.
+    """Start, once, the processes that remove what killed programs leave in /dev/shm.
 
-    The start of Python's own would let signals through that are held. joblib's writes to nowhere: when a planner is
-    interrupted, joblib tells it twice that a file is gone, and the second time it prints a traceback.
+    Python's own start of them would let held signals through. joblib's tracker writes to the null device: when a
+    planner is interrupted, joblib reports the same missing file twice, and the second report prints a traceback.
     """
     resource_tracker.ensure_running()
     with suppress(OSError):  # where stderr has been closed there is nothing to keep quiet
@@ -97,5 +97,5 @@ def _start_trackers() -> None:
 
 
 def end_workers() -> None:
-    """End joblib's processes of this machine at once, whatever they simulate; a program's end would wait for them."""
+    """End joblib's processes on this machine at once, even mid-simulation; the program's exit would wait for them."""
     get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)

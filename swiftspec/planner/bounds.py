@@ -1,4 +1,4 @@
-"""Speeds in closed form: an optimistic one rules options out, a plausible one says which to simulate first."""
+"""Closed-form speeds: an upper bound rules options out, a plausible estimate says which to simulate first."""
 
 import math
 from functools import cache, partial
@@ -40,7 +40,7 @@ class ClosedForms:
         self._tree_tokens = cache(self._best_tree_tokens)
 
     def bound(self, option: Option) -> float:
-        """No option is faster: the fewest rounds that the trace allows, each the shortest possible.
+        """Upper bound of an option's speed: the fewest rounds that the trace allows, each the shortest possible.
 
         Infinite without a draft, or with a fuzzy one, whose ranks are not recorded; such options are quick to simulate.
         """
@@ -49,7 +49,7 @@ class ClosedForms:
         return float(self._tokens.sum() / (self._bounding_rounds(option).sum() * self._shortest_round_s(option)))
 
     def bound_of_score(self, option: Option, goal: Goal) -> float:
-        """As `bound`, for what was asked: the first commit takes a round, and those behind it the rest."""
+        """Upper bound of the option's score: as `bound`; the first commit takes a round, later ones the rest."""
         if self._is_unbounded(option.policy):
             return float("inf")
         rounds, round_s = self._bounding_rounds(option), self._shortest_round_s(option)
@@ -63,11 +63,11 @@ class ClosedForms:
         return float(most)
 
     def estimate(self, option: Option) -> float:
-        """Plausible: the best static tree, were positions independent. Neither bound nor prediction.
+        """Plausible speed: the best static tree, were positions independent. Neither a bound nor a prediction.
 
-        A round's tree is as deep as the round has draft forwards, one after another: before its verification, or
-        beside it. Where the draft never pauses these are as many as fit, and the tree has no more nodes than they have
-        rows; where it drafts a chain ahead, the chain is drafted again if another outcome was prepared for.
+        A round's tree is as deep as the round has sequential draft forwards, before its verification or during it.
+        Where the draft never pauses these are as many as fit, and the tree has no more nodes than they have rows; a
+        chain that is drafted ahead is drafted again if it was prepared for another outcome.
         """
         policy = option.policy
         rows, verify_s = policy.target_rows, self._verify_s(option, rows=policy.target_rows)
@@ -85,19 +85,19 @@ class ClosedForms:
         return self._tokens_per_round(policy, rows, depth) / round_s
 
     def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
-        """Between whole depths in proportion."""
+        """Tokens per round at a fractional depth, interpolated linearly between whole depths."""
         whole = math.floor(depth)
         least, most = (self._tree_tokens(self._num_candidates(policy), rows, whole + more) for more in (0, 1))
         return least + (depth - whole) * (most - least)
 
     def _ahead_s(self, option: Option, verify_s: float, *, chain_s: float) -> float:
-        """A round beside which the next chain is drafted, from the exit on if that says behind what."""
+        """Time of a round during which the next chain is drafted, from the exit on if the exit shows its root."""
         policy = option.policy
         beside_s = self._forward_s(option, Phase.FINISH, Role.TARGET, policy.target_rows) if policy.exits else verify_s
         return verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
 
     def _prepared(self, policy: Policy) -> float:
-        """How often what a chain was drafted behind comes true: all accepted, or one of the branches per outcome."""
+        """Probability of the outcome a chain was drafted for: all accepted, or one of the prepared branches."""
         chain = getattr(policy, "num_draft_tokens", 0)
         branches = policy.expand_rows // (chain + 1)
         return max(self._rank_acceptance[0] ** chain, sum(self._rank_acceptance[:branches]))
@@ -112,7 +112,7 @@ class ClosedForms:
         return min(self._num_recorded, policy.num_candidates)
 
     def _shortest_round_s(self, option: Option) -> float:
-        """A verification of the fewest rows, behind all of its expansions where nothing overlaps."""
+        """Time of a verification of the fewest rows, after all of its expansions where nothing overlaps."""
         policy = option.policy
         verify_s = self._verify_s(option, rows=policy.least_target_rows)
         if not policy.serial_forwards:
@@ -143,7 +143,7 @@ class ClosedForms:
         return best_tree_tokens(self._rank_acceptance[:num_candidates], verify_rows, max_depth=depth)
 
     def _count_fewest_rounds(self, verify_rows: int, num_candidates: int) -> npt.NDArray[np.float64]:
-        """Of each prompt."""
+        """Fewest rounds of each prompt."""
         return np.array(
             [fewest_rounds(ranks, verify_rows=verify_rows, num_candidates=num_candidates) for ranks in self._ranks],
             np.float64,

@@ -1,4 +1,4 @@
-"""Choice among outcomes and its certainty: bootstrap over prompts, ties to the simpler option. No simulation."""
+"""Choice among outcomes, and its certainty: bootstrap over prompts, ties to the simpler option. No simulation."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ __all__ = ["MOST_GIVEN_UP", "Resampling"]
 
 _NUM_RESAMPLES = 1000
 _LEVELS = (0.025, 0.975)
-# A difference inside the noise may still be one: never give up more than this for simplicity.
+# A difference within the noise may still be real: never give up more than this for simplicity.
 MOST_GIVEN_UP = 0.02
 _ANY_GOAL = Goal()
 
@@ -24,15 +24,15 @@ _ANY_GOAL = Goal()
 class Resampling:
     """The same resamples of prompts for every outcome, so that outcomes are compared pairwise.
 
-    Prompts are the sampling unit, as a plan is made for prompts other than those traced. A single prompt leaves only
-    the runs to resample.
+    Prompts are the sampling unit, because a plan is made for prompts other than the traced ones. With a single prompt
+    only its runs are resampled.
 
     Parameters
     ----------
     num_prompts, num_runs : int
         Of each outcome.
     errors : KnownErrors
-        Those of forwards and acceptance, in which all prompts share.
+        Errors of forwards and acceptance, which all prompts share.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Resampling:
         self._deviations = rng.standard_normal((_NUM_RESAMPLES, len(Role) + 1))  # of forwards, and of acceptance
 
     def interval(self, outcome: Outcome) -> tuple[float, float]:
-        """95 % interval of tokens/s over prompts, forwards and acceptance; it always holds the estimate itself.
+        """95 % interval of tokens/s over prompts, forwards and acceptance; it always contains the estimate itself.
 
-        Speed is taken as proportional to the tokens per round, which is what acceptance is known by.
+        Speed is taken as proportional to the tokens per round, the quantity whose error is known.
         """
         drafts = outcome.option.policy.layout is not Layout.TARGET_ONLY
         spread = [*-outcome.elasticities * self._errors.of_forwards, self._errors.acceptance or 0.0 if drafts else 0.0]
@@ -64,7 +64,7 @@ class Resampling:
         return min(float(low), outcome.tokens_per_s), max(float(high), outcome.tokens_per_s)
 
     def winner(self, outcomes: Sequence[Outcome]) -> tuple[Outcome, list[Outcome]]:
-        """The simplest of the outcomes that are as good as the best; and the others of these, best first."""
+        """The simplest of the outcomes that are as good as the best, and the others of these, best first."""
         best = max(outcomes, key=lambda outcome: outcome.score(self._goal))
         tied = [outcome for outcome in outcomes if self._ties(outcome, best)]
         chosen = min(tied, key=lambda outcome: outcome.option.simplicity)
@@ -72,13 +72,13 @@ class Resampling:
         return chosen, sorted(others, key=lambda outcome: -outcome.score(self._goal))
 
     def _ties(self, outcome: Outcome, best: Outcome) -> bool:
-        """Whether 0 lies in the 95 % interval of what `best` gains, and the gain is small anyway."""
+        """Whether the 95 % interval of `best`'s gain contains 0, and the gain is small anyway."""
         gains = self._scores(best, self._goal) / self._scores(outcome, self._goal) - 1
         small = best.score(self._goal) / outcome.score(self._goal) - 1 <= MOST_GIVEN_UP
         return small and float(np.quantile(gains, _LEVELS[0])) <= 0
 
     def _scores(self, outcome: Outcome, goal: Goal) -> npt.NDArray[np.float64]:
-        """Of every resample, (resamples,)."""
+        """Score of every resample, (resamples,)."""
         tokens = np.broadcast_to(outcome.tokens, outcome.request_s.shape)
         columns = [self._resampled(column) for column in (tokens, outcome.request_s, outcome.tpot_s)]
         return score(

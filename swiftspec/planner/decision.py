@@ -20,7 +20,7 @@ _LEAST_PATIENCE_S = 0.1
 
 
 class OutOfReachError(ValueError):
-    """Nothing that was simulated keeps to the goal's limits."""
+    """Error: no simulated option meets the goal's limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Decision:
     ----------
     chosen : Outcome
     ties : sequence of Outcome
-        What the noise does not tell from it.
+        Options that the noise does not tell apart from it.
     others : sequence of Outcome
         The best of each other policy, best first.
     resamplings : mapping
-        By option, those of the budget it was simulated with.
+        By option, the resamples of the budget it was simulated with.
     """
 
     chosen: Outcome
@@ -44,7 +44,7 @@ class Decision:
     resamplings: Mapping[object, Resampling]
 
     def candidate(self, outcome: Outcome) -> Candidate:
-        """For the plan."""
+        """The outcome as a candidate of the plan."""
         assert outcome.metrics is not None, "the last stage explains itself"
         low, high = self.resamplings[outcome.option.key].interval(outcome)
         total_s = sum(outcome.seconds.values())
@@ -67,19 +67,19 @@ class Decision:
 
 
 def _patience_s(prediction: Prediction) -> float:
-    """Long beside any round, short beside a user's patience; hiccups of a machine should stay below it."""
+    """Draft timeout: longer than any round and a machine's hiccups, short compared with a user's patience."""
     return round(max(_LEAST_PATIENCE_S, _PATIENT_ROUNDS * prediction.metrics.figures.round_s.p95), 3)
 
 
 def decide(
     simulations: Simulations, finals: FinalStage, policy: str | None, errors: KnownErrors = NO_ERRORS
 ) -> Decision:
-    """The winner, among `policy`'s options if that is given; the best of each other policy; ties.
+    """The winner, among `policy`'s options if given; the best of each other policy; ties.
 
     Raises
     ------
     ValueError
-        If nothing keeps to the goal's limits: OutOfReachError.
+        If nothing meets the goal's limits: OutOfReachError.
     """
     outcomes: dict[object, Outcome] = {}
     resamplings: dict[object, Resampling] = {}
@@ -115,7 +115,7 @@ def _resampling(simulations: Simulations, budget: Budget, errors: KnownErrors) -
 
 
 def _unreachable(goal: Goal, outcomes: Sequence[Outcome]) -> str:
-    """The limit that is missed the furthest by what comes nearest to all of them."""
+    """The limit that is missed by most, for the option that comes nearest to all of them."""
     nearest = max((RankedOption.of(outcome, goal) for outcome in outcomes), key=lambda ranked: ranked.reach(goal))
     tpot_s, ttft_s = nearest.tpot_s, nearest.ttft_s
     missed = limits(goal, tokens_per_s=nearest.tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s)

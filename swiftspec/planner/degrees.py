@@ -1,4 +1,4 @@
-"""Numbers of devices that may divide a model, as the user and the serving engine allow."""
+"""TP degrees that the user and the serving engine allow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ class AllowedDegrees:
     Parameters
     ----------
     sizes : frozenset of int, optional
-        The degrees that are allowed; any if not given.
+        The allowed degrees; any if not given.
     engine : str, optional
-        A serving engine, for messages. Given one, a degree must divide the model's attention heads and neurons, and
-        divide, or be a multiple of, its KV heads: vLLM, SGLang and TensorRT-LLM refuse to load a model otherwise.
+        A serving engine, for messages. If given, a degree must divide the model's attention heads and neurons, and
+        divide, or be a multiple of, its KV heads; vLLM, SGLang and TensorRT-LLM refuse to load a model otherwise.
     specs : mapping
         Shapes of the models, needed with `engine`.
     """
@@ -32,12 +32,12 @@ class AllowedDegrees:
     specs: Mapping[Role, ModelSpec] = field(default_factory=dict)
 
     def objection(self, option: Option) -> str | None:
-        """Why an option's groups are not allowed; None if they are."""
+        """Reason why an option's groups are not allowed; None if they are."""
         for role in (Role.TARGET,) if option.policy.layout is Layout.TARGET_ONLY else tuple(Role):
             degree = option.degree(role)
             if self.sizes is not None and degree not in self.sizes:
                 allowed = ", ".join(map(str, sorted(self.sizes)))
-                return f"{option.policy.name}: a group is of none of the sizes allowed, {allowed}"
+                return f"{option.policy.name}: a group's size is not one of those allowed, {allowed}"
             if self.engine is not None and not _divides(self.specs[role], degree):
                 return f"{option.policy.name}: {self.engine} cannot divide the {role}'s heads by {degree}"
         return None

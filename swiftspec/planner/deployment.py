@@ -1,4 +1,4 @@
-"""Deployment: the devices to plan for, which need not be here, and how models are served on them.
+"""Deployment: the devices to plan for, which need not be installed here, and how models are served on them.
 
 Its profiles are composed of op tables; see `costmodel`.
 """
@@ -30,21 +30,21 @@ _QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedModel:
-    """A model whose shape is known, and perhaps nothing else."""
+    """A model whose shape is known, though its weights may not be here."""
 
     name: str
     spec: ModelSpec
     vocabulary: str | None  # of models in the registry
-    directory: Path | None  # of others
+    directory: Path | None  # of models from elsewhere
 
     @classmethod
     def of(cls, role: Role, name: str) -> "PlannedModel":
-        """From a directory with a config.json, or from the registry as `registered_name` understands names.
+        """From a directory with a config.json, or from the registry by a name that `registered_name` understands.
 
         Raises
         ------
         ValueError
-            With the closest names where it is neither.
+            If it is neither; the message has the closest names.
         """
         is_path = name not in model_names() and (name.startswith((".", "/", "demo/")) or Path(name).is_dir())
         if not is_path and (known := registered_name(name, field=role)) is not None:
@@ -61,7 +61,7 @@ class PlannedModel:
 
 
 def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
-    """Both models; ValueError unless they are made for each other, and the draft is the smaller one."""
+    """Both models; ValueError unless they share a vocabulary and the draft is the smaller one."""
     theirs, ours = PlannedModel.of(Role.TARGET, target), PlannedModel.of(Role.DRAFT, draft)
     _check_vocabularies(theirs, ours)
     sizes = [model.spec.num_parameters / 1e9 for model in (theirs, ours)]
@@ -74,7 +74,7 @@ def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
 
 
 def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
-    """By name, by the tokenizers, or, where one has neither, by size."""
+    """Compare vocabularies by name, by the tokenizers or, where a model has neither, by size."""
     if theirs.vocabulary and ours.vocabulary:
         if theirs.vocabulary != ours.vocabulary:
             raise ValueError(
@@ -99,24 +99,24 @@ class Deployment:
     Parameters
     ----------
     device : str
-        A name of the registry, or one that `registered_device` understands; kept as the registry has it.
+        A registered name, or one that `registered_device` understands; kept as the registry spells it.
     num_devices : int
-        On two nodes at most, since a forward is divided within a node only.
+        At most two nodes, since a forward is divided within a node only.
     quant, draft_quant : str
-        Weight formats: bf16, fp8, int8 or int4. The draft's is the target's if not given.
+        Weight formats: bf16, fp8, int8 or int4. The draft's defaults to the target's.
     engine : str
-        One of `ENGINES`: whose kernels forwards are composed of.
+        One of `ENGINES`: the software whose kernel latencies forwards are composed of.
     context : int
-        Tokens of a prompt.
+        Prompt tokens.
     output_tokens : int, optional
-        Of each request; 256 if not given.
+        Output tokens of each request; 256 if not given.
     op_tables : Path, optional
-        As `swiftspec import` writes them; those that come with the package if not given.
+        Op tables as `swiftspec import` writes them; the packaged ones if not given.
 
     Raises
     ------
     ValueError
-        If a name is unknown, with the closest ones, or a number is out of range.
+        If a name is unknown (the message has the closest ones) or a number is out of range.
 
     Examples
     --------
@@ -155,7 +155,7 @@ class Deployment:
 
     @property
     def serving_engine(self) -> str | None:
-        """The engine, if it is one that people serve models with."""
+        """The engine, if it is one that people serve models with; None otherwise."""
         return self.engine if self.engine in SERVING_ENGINES else None
 
     @property
@@ -170,13 +170,13 @@ class Deployment:
 
     @cached_property
     def kernels(self) -> "Kernels":
-        """From op tables, or by roofline where there are none. ValueError if they are of another device or engine."""
+        """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or engine."""
         from swiftspec.costmodel.device_profile import engine_kernels
 
         return engine_kernels(self.device, engine=self.engine, op_tables=self.op_tables)
 
     def profile(self, target: PlannedModel | str, draft: PlannedModel | str, *, max_context: int) -> Profile:
-        """How long forwards of a pair take, composed of the kernels, and in int4 of published forwards.
+        """Forward latencies of a pair, composed of the kernels, and in int4 of published forwards.
 
         Parameters
         ----------

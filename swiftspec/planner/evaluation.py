@@ -1,4 +1,4 @@
-"""Simulates options, here or over cores. An outcome depends on option, prompts and seeds, never on where it ran."""
+"""Simulates options, here or over cores. An outcome depends on option, prompts and seeds, never on the process."""
 
 import math
 import pickle
@@ -27,18 +27,18 @@ from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 
 __all__ = ["Budget", "Evaluator", "Outcome", "warm_up"]
 
-# Chunks per job and stage: enough to balance.
+# Chunks per job and stage: enough to balance the load.
 _CHUNKS_PER_JOB = 4
 _LEAST_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much of a trace to simulate, and whether to keep what explains the speed.
+    """Share of a trace to simulate, and whether to keep what explains the speed.
 
-    An output that is cut short goes on at its TPOT, or, `by_rounds`, at the pace of its whole rounds: steadier where
-    only a few were simulated. paired: where forwards have known errors, simulate every prompt with its draw of them and
-    with the opposite one.
+    An output that is cut short continues at its TPOT or, with `by_rounds`, at the pace of its whole rounds, which is
+    steadier when only a few were simulated. paired: where forwards have known errors, simulate every prompt twice, with
+    a draw of them and with the opposite draw.
     """
 
     prompt_indices: tuple[int, ...]
@@ -51,7 +51,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of an option.
+    """Simulated speed of an option.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ class Outcome:
     tokens : int array (prompts,)
         Traced output tokens of each prompt.
     request_s : float array (runs, prompts)
-        Seconds from request to last token; an output that was cut short is extended at its own pace. A run for each
-        seed, or a pair of them.
+        Seconds from request to last token; an output that was cut short is extended at its own pace. One run per seed,
+        or a pair of runs.
     tpot_s : float array (runs, prompts)
     metrics : Metrics, optional
     seconds : dict
         Charged seconds by provenance.
     log_scales : float array (runs, prompts, roles), optional
-        Logarithms of the factors by which each prompt's forwards were scaled, if they were.
+        Logarithms of the factors that scaled each prompt's forwards, if any.
     """
 
     option: Option
@@ -79,24 +79,24 @@ class Outcome:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens over time, all prompts and seeds together."""
+        """Tokens over time, over all prompts and seeds."""
         return float(len(self.request_s) * self.tokens.sum() / self.request_s.sum())
 
     @property
     def mean_tpot_s(self) -> float:
-        """Over all prompts and seeds."""
+        """Mean TPOT over all prompts and seeds."""
         return float(self.tpot_s.mean())
 
     @property
     def mean_ttft_s(self) -> float:
-        """Over all prompts and seeds."""
+        """Mean TTFT over all prompts and seeds."""
         return float((self.request_s - self.tpot_s * np.maximum(self.tokens - 1, 0)).mean())
 
     @property
     def elasticities(self) -> npt.NDArray[np.float64]:
-        """By how many percent a request takes longer where a role's forwards do by one, in the order of `Role`.
+        """Percent by which a request takes longer when a role's forwards take 1 % longer, in the order of `Role`.
 
-        From pairs of runs; 0 for everybody where forwards were not scaled.
+        From pairs of runs; 0 where forwards were not scaled.
         """
         if self.log_scales is None:
             return np.zeros(len(Role))
@@ -106,7 +106,7 @@ class Outcome:
         return np.asarray(np.clip(found, 0.0, 1.0))
 
     def score(self, goal: Goal) -> float:
-        """For what was asked, the higher the better."""
+        """Score for the goal, the higher the better."""
         tokens = np.broadcast_to(self.tokens, self.request_s.shape)
         devices = self.option.num_devices
         return float(score(goal, tokens=tokens, request_s=self.request_s, tpot_s=self.tpot_s, num_devices=devices))
@@ -129,7 +129,7 @@ class Evaluator:
         self._num_jobs = joblib.cpu_count() if num_jobs == -1 else num_jobs
 
     def run(self, options: Sequence[Option], budget: Budget, *, done: Callable[[int], None]) -> list[Outcome]:
-        """Outcomes in the order of `options`; `done` hears how many are finished."""
+        """Outcomes in the order of `options`; calls `done` with the number finished."""
         num_chunks = max(1, min(len(options), self._num_jobs * _CHUNKS_PER_JOB))
         chunks = [options[start::num_chunks] for start in range(num_chunks)]
         outcomes: list[Outcome | None] = [None] * len(options)
@@ -160,7 +160,7 @@ class Evaluator:
 
 
 def warm_up(num_jobs: int) -> Thread:
-    """Start the processes that simulate, which takes a second, while the caller goes on. Nobody has to wait for it."""
+    """Start the simulating processes, which takes a second, in the background; there is no need to wait for it."""
     thread = Thread(target=_start, args=(num_jobs,), daemon=True)
     thread.start()
     return thread
@@ -169,13 +169,13 @@ def warm_up(num_jobs: int) -> Thread:
 def _start(num_jobs: int) -> None:
     if num_jobs != 1:
         count = joblib.cpu_count() if num_jobs == -1 else num_jobs
-        # Processes that end before they are ready are missed by whoever needs them, not here.
+        # A process that ends before it is ready is reported by whoever needs it, not here.
         with suppress(Exception), quiet_start():
             joblib.Parallel(n_jobs=count)(joblib.delayed(_ready)() for _ in range(count))
 
 
 def _ready() -> None:
-    """Imported where it runs, and with it all that a simulation needs."""
+    """Import, in the worker process, everything that a simulation needs."""
 
 
 def _evaluate_there(pickled: bytes, options: Sequence[Option], budget: Budget) -> list[Outcome]:
@@ -184,7 +184,7 @@ def _evaluate_there(pickled: bytes, options: Sequence[Option], budget: Budget) -
 
 @lru_cache(maxsize=2)
 def _unpickled(pickled: bytes) -> tuple[Simulator, AcceptanceTrace]:
-    """Kept in a worker between its chunks, since they reuse prices and candidates."""
+    """Simulator and trace, kept in a worker between its chunks, which reuse prices and candidates."""
     latencies, trace, errors = pickle.loads(pickled)
     return Simulator(latencies, trace, errors=errors), trace
 
@@ -213,7 +213,7 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budge
     whole_s = _whole_by_rounds_s if budget.by_rounds else _whole_s
     request_s = np.array([list(map(whole_s, run.timelines, tokens.tolist())) for run in runs])
     ttft_s = np.array([[timeline.ttft_s for timeline in run.timelines] for run in runs])
-    # Where all tokens come in one round there is no time between them; options are compared by ratios.
+    # If all tokens come in one round there is no time between them; options are compared by ratios.
     tpot_s = np.maximum(request_s - ttft_s, _LEAST_S) / np.maximum(tokens - 1, 1)
     seconds = {
         provenance: sum(run.seconds.get(provenance, 0.0) for run in runs)
@@ -234,13 +234,13 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budge
 
 
 def _log_scales(errors: ForwardErrors, budget: Budget, seed: int, mirrored: bool) -> list[list[float]]:
-    """Of every prompt and role."""
+    """Log scale of every prompt and role."""
     drawn = (errors.scales(seed=seed, index=index, mirrored=mirrored) for index in budget.prompt_indices)
     return [[math.log(scales.get(role, 1.0)) for role in Role] for scales in drawn]
 
 
 def _whole_s(timeline: Timeline, num_tokens: int) -> float:
-    """Request to last token, had all `num_tokens` been simulated."""
+    """Request to last token, as if all `num_tokens` had been simulated."""
     missing = num_tokens - timeline.num_tokens
     return timeline.e2e_s + missing * timeline.tpot_s if missing else timeline.e2e_s
 
@@ -248,7 +248,7 @@ def _whole_s(timeline: Timeline, num_tokens: int) -> float:
 def _whole_by_rounds_s(timeline: Timeline, num_tokens: int) -> float:
     """As `_whole_s`, at the pace between the first commit, which waited for the prefill, and the last but one.
 
-    The last round was cut short as well.
+    The last round is left out because it was cut short.
     """
     first, *between = timeline.commits[:-1] or timeline.commits
     if num_tokens == timeline.num_tokens or not between:

@@ -1,4 +1,4 @@
-"""The fewest devices that keep to a goal's limits: the search for the fastest option, on fewer and fewer devices."""
+"""The fewest devices that meet a goal's limits: the search for the fastest option, on fewer and fewer devices."""
 
 from collections.abc import Callable
 
@@ -12,24 +12,24 @@ __all__ = ["fewest_devices"]
 def fewest_devices(
     fastest: Callable[[int], Decision], ranking: Callable[[], list[RankedOption]], goal: Goal, *, most: int
 ) -> Decision:
-    """The fastest option on the fewest devices with which anything keeps to the limits.
+    """The fastest option on the fewest devices with which any option meets the limits.
 
-    What keeps to them on some devices does so where there are more, so that halving the range would do; what is known
-    of every split after the first search is a better guess.
+    An option that meets them on some devices does so on more, so bisection would do; the first search, which covers
+    every split, gives a better guess.
 
     Parameters
     ----------
     fastest : callable
-        The decision for the fastest option on so many devices at most. OutOfReachError if none keeps to the limits.
+        The decision for the fastest option on at most N devices. OutOfReachError if none meets the limits.
     ranking : callable
-        The best of every policy on every split, by all that was simulated so far.
+        The best option of every policy on every split, by all simulations so far.
     most : int
-        Devices that there are.
+        Available devices.
 
     Raises
     ------
     ValueError
-        If nothing keeps to the limits on all of them: OutOfReachError.
+        If nothing meets the limits on all of them: OutOfReachError.
     """
     best = fastest(most)
     least = 1

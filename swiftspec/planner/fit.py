@@ -27,7 +27,7 @@ class Fit:
         }
 
     def __call__(self, policy: Policy) -> Policy:
-        """The same shape with those of its fields that can be fitted, fitted."""
+        """The same shape with its fittable fields fitted."""
         shape = shape_of(policy)
         return make_policy(policy.name, **shape | {name: self.fields[name] for name in shape.keys() & self.fields})
 
@@ -36,7 +36,7 @@ def fitted_temperature(trace: AcceptanceTrace) -> float:
     """The temperature of greatest likelihood (temperature scaling, Guo et al., arXiv 1706.04599), in hundredths.
 
     Over the positions whose token is among the recorded candidates; 1 if there is none. Below 1 where the draft is less
-    sure than it is right, as a draft is that was trained on a distribution from which the target takes the likeliest.
+    sure than it is right, as is a draft trained on a distribution of which the target takes the most likely token.
     """
     logprobs = np.concatenate([prompt.draft.logprobs for prompt in trace.prompts]).astype(float)
     ranks = np.concatenate([prompt.ranks for prompt in trace.prompts])

@@ -1,4 +1,4 @@
-"""Plans for devices that are not here: a profile composed, acceptance synthesised, and the search over them."""
+"""Plans for devices that are not installed here: composed profile, synthesised acceptance, and the search."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -25,13 +25,13 @@ __all__ = ["Inputs", "plan_for", "prepare"]
 
 NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 256
-# Long outputs need fewer prompts to be as good a sample of text, and take longer to simulate.
+# Long outputs take longer to simulate, and need fewer prompts for as good a sample of text.
 _LEAST_PROMPTS, _ENOUGH_TOKENS = 4, 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a plan is computed from, and what is known of its acceptance."""
+    """Inputs of a plan, and the source of its acceptance."""
 
     profile: Profile
     trace: AcceptanceTrace
@@ -49,7 +49,7 @@ def plan_for(
     options: SearchOptions,
     progress: Progress,
 ) -> Planned:
-    """The plan for one pair of models. At most one of `trace`, `dataset` and `acceptance` says how good the draft is.
+    """The plan for one pair of models. At most one of `trace`, `dataset` and `acceptance` gives the draft's acceptance.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def plan_for(
 
 
 def _profile_for(context: int, deployment: Deployment, target: PlannedModel, draft: PlannedModel) -> Profile | None:
-    """None where the models end before that."""
+    """Profile for a context; None if the models have fewer positions."""
     if context > _most_positions(target, draft):
         return None
     return deployment.profile(target, draft, max_context=context)
@@ -113,7 +113,7 @@ def _most_positions(target: PlannedModel, draft: PlannedModel) -> int:
 
 
 def _check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
-    """One source of acceptance at most."""
+    """ValueError unless there is at most one source of acceptance."""
     from swiftspec.acceptance import dataset_names
 
     if given is not None and (dataset, trace) != (None, None):
@@ -164,7 +164,7 @@ def _check_context(context: int, target: PlannedModel, draft: PlannedModel, *, n
 
 
 def _with_more_positions(model: PlannedModel, wanted: int) -> NamedModel | None:
-    """A model of the registry with this one's vocabulary and size that has as many positions as are wanted."""
+    """A registered model with this one's vocabulary and size and at least the wanted positions."""
     found = (known_model(name) for name in model_names() if known_model(name).vocabulary == model.vocabulary)
     size = (model.spec.num_layers, model.spec.hidden_size)
     of_size = (one for one in found if (one.spec.num_layers, one.spec.hidden_size) == size)
@@ -172,7 +172,7 @@ def _with_more_positions(model: PlannedModel, wanted: int) -> NamedModel | None:
 
 
 def _given(path: Path, target: PlannedModel, draft: PlannedModel) -> tuple[AcceptanceTrace, Acceptance]:
-    """A trace of the pair itself is as good as it was made; that of another pair is an assumption."""
+    """Acceptance of a given trace: the pair's own is taken as recorded, another pair's is an assumption."""
     recorded = AcceptanceTrace.load(path)
     basis = f"{recorded.source} in {path.name}, of {recorded.target.model} with {recorded.draft.model}"
     same = (recorded.target.model, recorded.draft.model) == (target.name, draft.name)

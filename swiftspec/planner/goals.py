@@ -1,4 +1,4 @@
-"""Score of an outcome for a goal: one number, the higher the better, whatever the objective; and the limits."""
+"""Score of an outcome for a goal: one number, the higher the better, for any objective; and the goal's limits."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ def score(
     num_devices: int,
     axes: tuple[int, ...] | None = None,
 ) -> _Array:
-    """Merit of requests, over some axes of arrays of one shape, or over all of them.
+    """Score of requests, over some axes of arrays of one shape, or over all of them.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ def score(
     request_s : array
         Seconds from request to last token.
     tpot_s : array
-        Seconds per output token behind the first.
+        Seconds per output token after the first.
     num_devices : int
-        In use.
+        Devices in use.
     """
     if goal.objective is Objective.TPOT:
         return np.asarray(1 / tpot_s.mean(axis=axes))
@@ -46,22 +46,23 @@ def score(
 
 
 def score_of_speed(goal: Goal, tokens_per_s: float, num_devices: int) -> float:
-    """Merit where nothing but the speed is known; TPOT is then its inverse.
+    """Score where only the speed is known; TPOT is then its inverse.
 
-    That of the objective `devices` is the speed, too: the search, not the score, keeps the number of devices down.
+    For the objective `devices` the score is the speed, too: the search, not the score, keeps the number of devices
+    down.
     """
     if goal.objective is Objective.TOKENS_PER_GPU:
         return tokens_per_s / num_devices
     if goal.objective is Objective.COST:
-        assert goal.price_per_hour is not None, "a goal checks itself"
+        assert goal.price_per_hour is not None, "Goal requires a price for this objective"
         return tokens_per_s * _SECONDS_PER_HOUR / (goal.price_per_hour * num_devices)
     return tokens_per_s
 
 
 def preference(goal: Goal, candidate: Candidate) -> tuple[float, float]:
-    """To sort plans by that were made for one goal, the best one last: score, or the devices saved, and then the speed.
+    """Sort key for plans made for one goal, the best one last: score, or the devices saved and then the speed.
 
-    A prediction tells the median TPOT only, which serves for the objective `tpot-p95`, too.
+    A prediction has the median TPOT only, which serves for the objective `tpot-p95`, too.
     """
     metrics, num_devices = candidate.prediction.metrics, len(candidate.devices)
     tokens_per_s = metrics.figures.tokens_per_s
@@ -73,9 +74,9 @@ def preference(goal: Goal, candidate: Candidate) -> tuple[float, float]:
 
 
 class Limit(NamedTuple):
-    """One limit of a goal, as it would be told: field, value and what was reached, in the field's unit.
+    """One limit of a goal for a message: field, value, and the value reached, in the field's unit.
 
-    share: 1 or more where the limit is kept to, and the less the further it is missed.
+    share: 1 or more where the limit is met; the smaller, the further it is missed.
     """
 
     field: str
@@ -85,7 +86,7 @@ class Limit(NamedTuple):
 
 
 def limits(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> list[Limit]:
-    """Every limit of a goal beside what an option does."""
+    """Every limit of a goal with the value that an option reaches."""
     found = []
     if goal.min_tokens_per_s is not None:
         share = tokens_per_s / goal.min_tokens_per_s
@@ -100,6 +101,6 @@ def limits(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> 
 
 
 def reach(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> float:
-    """Share of the limit that is missed the furthest: 1 or more if all are kept to, infinite if there is none."""
+    """Share of the limit that is missed the furthest: 1 or more if all are met, infinite if there is none."""
     found = limits(goal, tokens_per_s=tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s)
     return min((limit.share for limit in found), default=float("inf"))

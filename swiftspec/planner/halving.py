@@ -1,7 +1,7 @@
-"""The thorough search: closed-form bounds, then every option by ever longer simulations.
+"""The thorough search: closed-form bounds, then every option in successively longer simulations.
 
-Every stage simulates more of the trace for fewer options, under the same seeds. Policies do not compete before the last
-stage: the best of each survives, because a plan names what it was better than.
+Every stage simulates more of the trace for fewer options, with the same seeds. Policies do not compete before the last
+stage: the best of each survives, because a plan lists the alternatives to its choice.
 """
 
 import math
@@ -17,18 +17,18 @@ from swiftspec.planner.simulations import FinalStage, Simulations, by_policy
 
 __all__ = ["halved"]
 
-# Share of prompts and of each output that a stage simulates, and how many of a policy's options it keeps at least.
+# Shares of prompts and of each output that a stage simulates, and the fewest options of a policy that it keeps.
 _STAGES = ((0.05, 0.25, 8), (0.05, 0.5, 4), (0.25, 1.0, 2))
 _KEPT = 0.25  # share of a policy's options that a stage keeps
 _LEAST_PROMPTS = 12
 _LEAST_TOKENS = 16
-# The last stage repeats a short trace under several seeds; in a long one the prompts are repetition enough.
+# The last stage repeats a short trace with several seeds; in a long one the prompts are repetition enough.
 _MOST_SEEDS = 3
 _ENOUGH_REQUESTS = 96
 
 
 def halved(simulations: Simulations, options: list[Option], profile: Profile, rejected: Counter[str]) -> FinalStage:
-    """The best options of every policy; what its bound rules out joins `rejected`."""
+    """The best options of every policy; options that the bound rules out are counted in `rejected`."""
     options = _prune(simulations, options, profile, rejected)
     for number, (prompts, tokens, least_kept) in enumerate(_STAGES):
         what = f"stage {number + 1} of {len(_STAGES)}"
@@ -49,10 +49,10 @@ def halved(simulations: Simulations, options: list[Option], profile: Profile, re
 
 
 def _prune(simulations: Simulations, options: list[Option], profile: Profile, rejected: Counter[str]) -> list[Option]:
-    """Drop what cannot reach, even at its bound, the score simulated for its policy's most plausible option.
+    """Drop options whose bound is below the simulated score of their policy's most plausible option.
 
-    That option stays in any case: where a noisy profile has forwards quicker at longer contexts, a bound is none. Both
-    over the first stage's prompts, their outputs whole: a bound holds for no part of an output.
+    That option always stays: with a noisy profile, in which forwards are faster at longer contexts, a bound may not
+    hold. Both are over the first stage's prompts with whole outputs: a bound does not hold for a part of an output.
     """
     budget = _budget(simulations, _STAGES[0][0], 1.0)
     prompts = tuple(simulations.trace.prompts[index] for index in budget.prompt_indices)
@@ -60,7 +60,7 @@ def _prune(simulations: Simulations, options: list[Option], profile: Profile, re
     most_plausible = [max(group, key=closed.estimate) for group in by_policy(options)]
     outcomes = simulations.run(most_plausible, budget, "bounds", ahead=len(most_plausible) + _num_ahead(options))
     simulated = {option.key for option in most_plausible}
-    # What misses the constraint is nothing to be better than.
+    # An option that misses the constraint is no standard for others.
     reached = {o.option.policy.name: o.score(simulations.goal) if simulations.keeps(o) else 0.0 for o in outcomes}
     kept = []
     for option in options:
@@ -90,7 +90,7 @@ def _num_kept(count: int, least: int) -> int:
 
 
 def _num_ahead(options: Sequence[Option], *, stage: int = 0) -> int:
-    """Simulations from a stage on, the last one included."""
+    """Simulations from a stage to the end, the last stage included."""
     counts = [len(group) for group in by_policy(options)]
     ahead = 0
     for _, _, least_kept in _STAGES[stage:]:

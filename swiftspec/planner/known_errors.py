@@ -23,8 +23,8 @@ PUBLISHED_ACCEPTANCE: Final = 0.046
 class KnownErrors:
     """Relative standard deviations.
 
-    forwards: of each role's. acceptance: of the tokens per round; None where nobody knows it, as for a pair that
-    another one stands in for.
+    forwards: of each role's forwards. acceptance: of the tokens per round; None where it is unknown, as for a pair that
+    is planned with a proxy pair.
     """
 
     forwards: ForwardErrors = EXACT
@@ -32,12 +32,12 @@ class KnownErrors:
 
     @property
     def of_forwards(self) -> npt.NDArray[np.float64]:
-        """Those of forwards in the order of `Role`."""
+        """Errors of forwards in the order of `Role`."""
         return np.array([self.forwards.of_role.get(role, 0.0) for role in Role])
 
     @property
     def by_name(self) -> dict[str, float | None]:
-        """For the plan: only what is an error, or not known."""
+        """Errors for the plan: non-zero or unknown ones only."""
         named = {f"{role} forwards": self.forwards.of_role.get(role, 0.0) for role in Role}
         return {name: error for name, error in (*named.items(), ("acceptance", self.acceptance)) if error != 0.0}
 
@@ -46,7 +46,7 @@ NO_ERRORS: Final = KnownErrors()
 
 
 def known_errors(profile: Profile, acceptance: Acceptance | None) -> KnownErrors:
-    """The errors of a plan's inputs; acceptance that was recorded has none beside its prompts' spread."""
+    """The errors of a plan's inputs; recorded acceptance has none except the spread over its prompts."""
     known: dict[Provenance, float] = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: PUBLISHED_ACCEPTANCE}
     of_acceptance = known.get(acceptance.provenance) if acceptance else 0.0
     return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance)

@@ -17,12 +17,12 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["MemoryModel", "gigabytes"]
 
-# What vLLM fills by default (gpu_memory_utilization; 0.9 before it counted captured graphs, as is done here). The rest
-# is for the driver's context, collectives' buffers and fragments; nothing here measures those.
+# vLLM's default (gpu_memory_utilization; 0.9 before it counted captured graphs, as is done here). The rest is for the
+# driver's context, collectives' buffers and fragments, none of which is measured here.
 USABLE_SHARE = 0.92
-# A graph per capture size of rows, and the workspace of matrix products: assumed, for each model on a device.
+# A graph per capture size, and the workspace of matrix products: assumed, for each model on a device.
 GRAPHS_BYTES = 2**30
-# A prompt is computed so many tokens at a time: what bounds the activations.
+# Tokens of a prompt that are computed at a time, which bounds the activations.
 _PREFILL_CHUNK = 2048
 _KV_DTYPE = "bf16"
 
@@ -37,7 +37,7 @@ class MemoryModel:
     specs : mapping
         Shape of each role's model.
     quantisation : mapping
-        Of each role's weights, by name; KV is bf16.
+        Format of each role's weights, by name; KV is bf16.
     """
 
     device: DeviceSpec
@@ -46,11 +46,11 @@ class MemoryModel:
 
     @property
     def usable_bytes(self) -> int:
-        """Of one device."""
+        """Usable bytes of one device."""
         return int(self.device.memory_bytes * USABLE_SHARE)
 
     def groups(self, option: Option, *, context: int) -> tuple[GroupMemory, ...]:
-        """What the devices of each group hold, for a request of `context` tokens, output included."""
+        """Memory in use on the devices of each group, for a request of `context` tokens, output included."""
         return tuple(
             GroupMemory(
                 devices=devices,
@@ -83,7 +83,7 @@ class MemoryModel:
             )
 
     def too_big(self, smallest: Option, *, context: int) -> str:
-        """Why not even `smallest` fits, how much is missing, and what would help, in a sentence."""
+        """One sentence: why not even `smallest` fits, how much memory is missing, and what would help."""
         missing = self.deficit(smallest, context=context)
         (group,) = self.groups(smallest, context=context)
         held = f"{gigabytes(group.used_bytes)} of weights, KV and workspace on each device"
@@ -97,7 +97,7 @@ class MemoryModel:
         )
 
     def _helpful(self, option: Option, *, context: int) -> Iterator[str]:
-        """More devices of a node, or fewer bits."""
+        """Remedies: more devices of a node, or fewer bits."""
         present = len(option.groups[Role.TARGET])
         for count in range(present + 1, self.device.devices_per_node + 1):
             wider = dataclasses.replace(option, groups={Role.TARGET: tuple(range(count))})
@@ -113,7 +113,7 @@ class MemoryModel:
 
 
 class _Shard(NamedTuple):
-    """What a device holds of one model."""
+    """One device's part of one model."""
 
     weights_bytes: int
     kv_bytes_per_token: int
@@ -126,7 +126,7 @@ class _Shard(NamedTuple):
 @cache
 def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int) -> _Shard:
     held = sharded(spec, degree)
-    # The residual stream and a layer's widest results, twice each: what a layer reads and what it writes.
+    # The residual stream and a layer's widest results, twice each: a layer's input and its output.
     widest = held.hidden_size + held.query_size + 2 * held.kv_size + 2 * held.intermediate_size
     return _Shard(
         weights_bytes=weight_bytes(held, quantisation) + _undivided_bytes(spec, held),
@@ -136,9 +136,9 @@ def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int) -> _Sh
 
 
 def _undivided_bytes(spec: ModelSpec, held: ModelSpec) -> int:
-    """What a shard's shape leaves out: the engine holds the embedding whole on every rank, beside its part of the head.
+    """Bytes that a shard's shape leaves out: every rank holds the whole embedding in addition to its part of the head.
 
-    A tied head is the embedding only while both are whole.
+    A tied head shares the embedding only while both are whole.
     """
     if held == spec:
         return 0
@@ -147,12 +147,12 @@ def _undivided_bytes(spec: ModelSpec, held: ModelSpec) -> int:
 
 
 def _slots(option: Option, role: Role) -> int:
-    """Of the tree, beside the prefix."""
+    """Slots of the tree, in addition to the prefix."""
     return option.policy.target_rows if role is Role.TARGET else option.policy.draft_rows
 
 
 def _reserve_bytes(shards: Mapping[Role, _Shard]) -> int:
-    """The models of a group take turns, so they share the room for activations."""
+    """Reserve for activations; the models of a group take turns, so they share it."""
     return GRAPHS_BYTES * len(shards) + max(held.activation_bytes for held in shards.values())
 
 

@@ -13,15 +13,15 @@ from swiftspec.policies.registry import plainness
 
 __all__ = ["Key", "Option", "Split"]
 
-Split = tuple[tuple[int, int], ...]  # devices of each group, the target's first, and ranks that divide them
-Key = tuple[Policy, Split]  # what tells an option from others: its policy with its shape, its split
+Split = tuple[tuple[int, int], ...]  # devices of each group, the target's first, and the ranks that divide them
+Key = tuple[Policy, Split]  # identifies an option: its policy with its shape, and its split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A policy with its shape on device groups: a plan's candidate before anybody knows how fast it is.
+    """A policy with its shape on device groups: a plan's candidate before its speed is known.
 
-    ranks: of those groups that several processes divide; as a plan's candidate has them.
+    ranks: of the groups that several processes divide, as in a plan's candidate.
     """
 
     policy: Policy
@@ -30,7 +30,7 @@ class Option:
 
     @classmethod
     def placed(cls, policy: Policy, sizes: Sequence[int]) -> "Option":
-        """Groups of these sizes, one behind the other: the target's, then the draft's."""
+        """Groups of these sizes on consecutive devices: the target's, then the draft's."""
         target = range(sizes[0])
         groups = {Role.TARGET: tuple(target)}
         for size in sizes[1:]:
@@ -39,7 +39,7 @@ class Option:
 
     @classmethod
     def within(cls, cluster: ClusterSpec, policy: Policy, sizes: Sequence[int]) -> "Option | None":
-        """As `placed`, but with every group that a forward is divided over in one node; None where that cannot be."""
+        """As `placed`, but with every TP group within one node; None where that is impossible."""
         copies = [sizes[0] // policy.target_groups] * policy.target_groups
         groups = cluster.place([*copies, *sizes[1:]])
         if groups is None:
@@ -50,12 +50,12 @@ class Option:
         return cls(policy=policy, groups=placed)
 
     def describe(self) -> str:
-        """As a plan's candidate describes itself."""
+        """The same description as a plan's candidate has."""
         return described(self.policy.name, self.split, shape_of(self.policy))
 
     @property
     def num_devices(self) -> int:
-        """In use."""
+        """Devices in use."""
         return sum(map(len, self.groups.values()))
 
     @property
@@ -70,7 +70,7 @@ class Option:
 
     @property
     def split_key(self) -> Split:
-        """The split, to compare."""
+        """The split as a comparable key."""
         return tuple((len(devices), self.ranks.get(role, 1)) for role, devices in self.groups.items())
 
     @property
@@ -98,11 +98,11 @@ class Option:
 
     @property
     def key(self) -> "Key":
-        """What tells it from other options."""
+        """Key that identifies the option."""
         return self.policy, self.split_key
 
     @property
     def simplicity(self) -> tuple[Value | str, ...]:
-        """Ascending order of what to prefer among equals: plainer policy, fewer devices, ranks and rows."""
+        """Sort key for preference among equals: plainer policy, fewer devices, ranks and rows."""
         size = (self.num_devices, sum(self.ranks.values()), self.policy.target_rows)
         return (*plainness(self.policy.name), *size, *shape_of(self.policy).values())

@@ -1,4 +1,4 @@
-"""Search options: what a search is told beside the profile and the trace."""
+"""Search options: all inputs of a search except the profile and the trace."""
 
 from dataclasses import dataclass, field
 
@@ -11,24 +11,24 @@ __all__ = ["SearchOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What `plan` searches for, what it chooses from, and where simulations run.
+    """Goal of a search, restrictions on what it may choose, and where simulations run.
 
     Parameters
     ----------
     policy : str, optional
         Plan for this policy alone.
     goal : Goal
-        What to be best at, and within which limits.
+        Objective, and limits.
     degrees : frozenset of int, optional
-        Numbers of devices that may divide a model; any if not given.
+        Allowed TP degrees; any if not given.
     ranks : int, optional
-        On a CPU, only groups of so many processes, where they divide.
+        On a CPU, only groups of N processes, where N divides the group.
     seed : int
         The same seed and inputs give the same plan, whatever `num_jobs`.
     num_jobs : int
         Processes that simulate; -1 for one per core.
     backend : str, optional
-        Where they run: `loky` (here), or an existing cluster of `dask` or `ray`.
+        Backend of the simulations: `loky` (here), or an existing cluster of `dask` or `ray`.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class SearchOptions:
     backend: str | None = None
 
     def check(self, *, num_devices: int) -> None:
-        """ValueError, naming the field, for what cannot be searched on so many devices."""
+        """ValueError, naming the field, for options that cannot be searched on `num_devices` devices."""
         from swiftspec.planner.backends import check_backend
 
         if self.num_jobs < 1 and self.num_jobs != -1:

@@ -1,9 +1,9 @@
-"""The quick search, for many placements: closed forms choose what to try, and simulations are spent on promise.
+"""The quick search, for many placements: closed forms choose what to try; promising options get the simulations.
 
-One scout for each policy and split, its plausible best shape there, says which splits and policies are worth more; then
-come shapes on a policy's best split, and one of them on other splits. What these short simulations say together (see
-`surface`) chooses what is simulated longer, and that chooses what is simulated on the whole trace. The same prompts
-throughout, picked so that a few are as hard as all of them.
+One scout for each policy and split, its plausible best shape there, shows which splits and policies deserve more; then
+come shapes on a policy's best split, and the best of them on other splits. A fit to all of these short simulations (see
+`surface`) chooses what is simulated longer, and that chooses what is simulated on the whole trace. All use the same
+prompts, picked so that a few are together as hard as the whole trace.
 """
 
 import math
@@ -22,28 +22,28 @@ from swiftspec.planner.surface import Surface
 
 __all__ = ["UNTRIED", "quickly_found"]
 
-# Prompts, and output tokens of each.
+# Number of prompts, and output tokens of each.
 _SCOUTING = (4, 28)
 _REFINING = (8, 64)
 _REFINING_WEIGHT = (8 * 64) / (4 * 28)
-_OTHERS = 3  # prompts of policies out of the running, their outputs whole
-# A policy is scouted on so many splits, the plausible best, and on the plausible best for every number of devices.
+_OTHERS = 3  # prompts for policies that are out of the running, with whole outputs
+# A policy is scouted on this many plausible best splits, and on the plausible best for every number of devices.
 _SCOUTED_SPLITS = 4
 _MOST_CONTENDING = 3  # policies
-UNTRIED = "less plausible by closed forms than what was simulated"
+UNTRIED = "less promising in closed form than the simulated options"
 
 
 class _Tier(NamedTuple):
-    """What is spent on a policy whose best so far has at least this share of the leader's score."""
+    """Simulations spent on a policy whose best so far has at least this share of the leader's score."""
 
     least: float
     shapes: int  # on its best split
-    on_other_splits: int  # of these, the best so many
-    refined: int  # options that are simulated longer, twice so many where there are other splits
+    on_other_splits: int  # how many of these, the best, are also tried there
+    refined: int  # options that are simulated longer; twice as many where there are other splits
 
 
 _TIERS = (_Tier(1.0, 60, 2, 8), _Tier(0.85, 16, 1, 3), _Tier(0.6, 8, 0, 2), _Tier(0.0, 4, 0, 1))
-# Of the leader's score, the share from which on a policy is simulated on the whole trace.
+# A policy with at least this share of the leader's score is simulated on the whole trace.
 _CONTENDING = 0.93
 # Of a policy's options on all splits, those with at least this share of the best one's score are simulated longer.
 _KEPT_SPLITS = 0.9
@@ -58,7 +58,7 @@ def quickly_found(
     *,
     policy: str | None,
 ) -> FinalStage:
-    """The best options of every policy; what is not simulated joins `rejected`; `policy` is searched as if it led."""
+    """The best options of every policy; the rest is counted in `rejected`; `policy` is searched as if it led."""
     estimates: dict[Key, float] = {option.key: closed.estimate(option) for option in options}
     ranked = sorted(options, key=lambda option: _plausibility(simulations, option, estimates[option.key]), reverse=True)
     budget = simulations.sample(*_SCOUTING)
@@ -81,10 +81,10 @@ def quickly_found(
     contenders = [
         option for number, name in enumerate(contending) for option in race.finalists(name, 1 if number else 3)
     ]
-    if simulations.goal.objective in PER_DEVICE:  # fewer devices are better, and just as slow as allowed
+    if simulations.goal.objective in PER_DEVICE:  # fewer devices are better, as slow as the limits allow
         hopeful = [option for name in contending for option in race.finalists(name, 3, margin=HOPEFUL)]
         contenders += [option for option in hopeful if option not in contenders]
-    if simulations.goal.is_limited:  # whatever else keeps to the limits, these do if anything can
+    if simulations.goal.is_limited:  # if any option meets the limits, these do
         contenders += [option for option in race.nearest(policy) if option not in contenders]
     whole_length = {option.policy.name for option in contenders}
     others = [option for name in race.policies if name not in whole_length for option in race.finalists(name, 1)]
@@ -94,9 +94,9 @@ def quickly_found(
 
 
 def _search_splits(simulations: Simulations, race: "_Race") -> None:
-    """Simulate the best shapes of every policy that may win on all of their splits, and the best of these for longer.
+    """Simulate the best shapes of every policy that may win on all of their splits, then the best of these for longer.
 
-    The speed per device has no reason to be best where all devices are used, or on a split that was scouted.
+    The highest speed per device need not be on all devices, or on a scouted split.
     """
     everywhere = {name: race.everywhere(name) for name in race.contending}
     untried = [option for options in everywhere.values() for option in options if not race.has(option)]
@@ -109,13 +109,13 @@ def _search_splits(simulations: Simulations, race: "_Race") -> None:
 
 
 def _plausibility(simulations: Simulations, option: Option, speed: float) -> tuple[bool, float]:
-    """To sort by, as outcomes are."""
+    """Sort key, as `Simulations.score` for outcomes."""
     score = score_of_speed(simulations.goal, speed, option.num_devices)
     return simulations.scored(RankedOption(option, tokens_per_s=speed, tpot_s=1 / speed, ttft_s=0.0, score=score))
 
 
 def _scouts(ranked: Iterable[Option]) -> list[Option]:
-    """The plausible best shape of each policy on its plausible best splits, and on one for every number of devices."""
+    """Each policy's plausible best shape on its plausible best splits, and on one for every number of devices."""
     scouts: list[Option] = []
     for group in by_policy(ranked):
         splits: dict[Split, Option] = {}
@@ -130,7 +130,7 @@ def _scouts(ranked: Iterable[Option]) -> list[Option]:
 
 
 class _Race:
-    """Outcomes of one budget, by policy, and how they compare with the leader's."""
+    """Outcomes of one budget, by policy, compared with the leader's."""
 
     def __init__(
         self,
@@ -168,26 +168,26 @@ class _Race:
         return list(self._outcomes)
 
     def best(self, name: str, count: int) -> list[Option]:
-        """The best options of a policy, as they did."""
+        """The best options of a policy by their simulations."""
         ranked = sorted(self._outcomes[name].values(), key=self._simulations.score, reverse=True)
         return [outcome.option for outcome in ranked[:count]]
 
     def unrefined(self, name: str) -> list[Option]:
-        """The best options of a policy that are still to be simulated for longer; a hopeless one's are, once."""
+        """A policy's best options that still need a longer simulation; one option, once, if the policy is hopeless."""
         tier = self.tier(name)
         best = [ranked.option for ranked in self.expected(name)[: 2 * tier.refined]]
         fresh = [option for option in best if self._weights.get(option.key, 0.0) <= 1]
         return fresh[: tier.refined] if len(fresh) == len(best) or tier.on_other_splits else []
 
     def finalists(self, name: str, count: int, *, margin: float = SAFE) -> list[Option]:
-        """The best of a policy's longest simulations, half-way between what they did and what is expected of them."""
+        """The best of a policy's longest simulations, by the mean of simulated and expected score."""
         longest = max(self._weights[key] for key in self._outcomes[name])
         refined = [outcome for key, outcome in self._outcomes[name].items() if self._weights[key] == longest]
         score = partial(self._middle_score, margin=margin)
         return [outcome.option for outcome in sorted(refined, key=score, reverse=True)[:count]]
 
     def expected(self, name: str) -> list[RankedOption]:
-        """Options of a policy, best first, as their fields and splits did; tried or not, but on splits that were."""
+        """Options of a policy on tried splits, best first, by the fit to their fields and splits; tried or not."""
         if name not in self._expected:
             splits = {outcome.option.split_key for outcome in self._outcomes[name].values()}
             there = [option for option in self._options[name] if option.split_key in splits]
@@ -195,7 +195,7 @@ class _Race:
         return self._expected[name]
 
     def nearest(self, policy: str | None) -> list[Option]:
-        """The option that is expected to keep best to the goal's limits; of `policy`, if that is given."""
+        """The option expected to come nearest to the goal's limits; of `policy`, if given."""
         expected = [ranked for name in self.policies if policy in (None, name) for ranked in self.expected(name)]
         return [max(expected, key=lambda ranked: ranked.reach(self._simulations.goal)).option]
 
@@ -204,7 +204,7 @@ class _Race:
         return next(tier for tier in _TIERS if promise >= tier.least)
 
     def promise(self, name: str) -> float:
-        """Share of the leader's score; 1 for a policy that was asked for. Nothing beats keeping to the constraint."""
+        """Share of the leader's score; 1 for the requested policy. Meeting the constraint ranks above all else."""
         if name == self._policy:
             return 1.0
         scores = {other: self._score(self.expected(other)[0]) for other in self._outcomes}
@@ -224,7 +224,7 @@ class _Race:
         return list(islice(here, self.tier(name).shapes))
 
     def on_other_splits(self, name: str) -> list[Option]:
-        """Best shapes of a policy on the splits that were scouted, and on all that use every device."""
+        """A policy's best shapes on the scouted splits, and on all splits that use every device."""
         expected = dict.fromkeys(ranked.option.policy for ranked in self.expected(name))
         shapes = set(islice(expected, self.tier(name).on_other_splits))
         most = max(option.num_devices for option in self._options[name])
@@ -236,7 +236,7 @@ class _Race:
         ]
 
     def everywhere(self, name: str) -> list[Option]:
-        """The best shapes of a policy on every split that allows for them."""
+        """The best shapes of a policy on every split that allows them."""
         shapes = {option.policy for option in self.finalists(name, _SHAPES_ON_ALL_SPLITS)}
         return [option for option in self._options[name] if option.policy in shapes]
 
@@ -254,7 +254,7 @@ class _Race:
         ]
 
     def forecast(self, option: Option) -> RankedOption:
-        """What all simulations of a policy say of one of its options."""
+        """Expected figures of an option, from all simulations of its policy."""
         (ranked,) = self._surfaces[option.policy.name].expected([option])
         return ranked
 

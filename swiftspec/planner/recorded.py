@@ -23,7 +23,7 @@ def plan_recorded(
     profile_path: Path | None = None,
     trace_path: Path | None = None,
 ) -> Planned:
-    """The plan for one pair of models from its profile and its trace; the paths, if those are files already."""
+    """The plan for one pair of models from its profile and its trace; with their paths, if they are already files."""
     options.check(num_devices=num_devices)
     plan = make_plan(
         profile=profile,

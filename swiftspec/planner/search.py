@@ -1,4 +1,4 @@
-"""From a profile and a trace to a plan: what is feasible, what is best by simulation, and what would change that."""
+"""A plan from a profile and a trace: feasible options, the best by simulation, and the choice's sensitivities."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -35,10 +35,10 @@ _SENSITIVITY = (8, 96)  # prompts, and output tokens of each
 
 
 class Search(StrEnum):
-    """How much is simulated."""
+    """Amount of simulation."""
 
     FULL = "full"  # every option that no bound rules out
-    QUICK = "quick"  # what closed forms find plausible: seconds, however many devices there are
+    QUICK = "quick"  # options that are plausible in closed form: seconds, for any number of devices
 
 
 def make_plan(
@@ -67,38 +67,38 @@ def make_plan(
     Parameters
     ----------
     profile_basis, trace_basis : Basis
-        The files that profile and trace were read from; not given where `Planned.save` is to name them.
+        The files of profile and trace; not given where `Planned.save` is to name them.
     policy : str or None
-        Search this policy alone. Autoregressive decoding is then the one alternative, to say what speculation brings;
+        Search this policy alone. Autoregressive decoding is then the only alternative, to show the gain of speculation;
         no other policy is simulated, and none appears in the sensitivities.
     seed : int
         The same seed and files give the same plan, whatever `num_jobs`.
     num_jobs : int
         Processes; 1 stays in this one, -1 starts one per core.
     progress : callable
-        Hears (done, total, what) in options simulated.
+        Called with (done, total, what), counted in options.
     goal : Goal
-        What to be best at, and within which limits.
+        Objective, and limits.
     memory : MemoryModel, optional
-        What devices hold; without it everything fits.
+        Memory of the devices; without it everything fits.
     changes : Changes, optional
-        What to change for the plan's sensitivities; None leaves them out.
+        Changed assumptions for the plan's sensitivities; None leaves them out.
     acceptance : Acceptance, optional
-        What the trace's acceptance rests on, where it was not recorded.
+        Source of the trace's acceptance, where it was not recorded.
     backend : str, optional
-        Of `BACKENDS`, where the simulations run.
+        One of `BACKENDS`, where the simulations run.
     ranks : int, optional
-        Choose only among options with so many ranks in every group that they can divide.
+        Choose only among options with this many ranks in every group that they can divide.
     degrees : AllowedDegrees, optional
-        Which numbers of devices may divide a model.
+        Allowed TP degrees.
     engine : str, optional
-        Whose forwards the profile's are, where they are composed; for the plan's readers.
+        Engine whose forwards the profile has, where they are composed; for the plan's readers.
 
     Raises
     ------
     ValueError
-        If the policy or backend is unknown, nothing is feasible (the reasons are in the message), or nothing that was
-        simulated keeps to the goal's limits (the message names what comes nearest).
+        If the policy or backend is unknown, nothing is feasible (the message has the reasons), or no simulated option
+        meets the goal's limits (the message names the nearest one).
     """
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
     num_used = min(num_devices, goal.max_devices or num_devices)
@@ -167,7 +167,7 @@ def make_plan(
 
 
 class _Searches:
-    """Searches among the options on so many devices at most; simulations of one serve the next."""
+    """Searches among the options on at most N devices; later searches reuse the simulations of earlier ones."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _Searches:
         self._rejected: Counter[str] = Counter()
 
     def fastest(self, most_devices: int) -> Decision:
-        """The best on so many devices. OutOfReachError if there is nothing that keeps to the goal's limits."""
+        """The best on at most this many devices. OutOfReachError if nothing meets the goal's limits."""
         options = [option for option in self._options if option.num_devices <= most_devices]
         if not any(self._policy in (None, option.policy.name) for option in options):
             raise OutOfReachError(f"nothing is feasible on {most_devices} devices")
@@ -209,13 +209,13 @@ class _Searches:
     def ranking(self) -> list[RankedOption]:
         """The best of every policy on every split, by all simulations."""
         assert self._widest is not None, "the first search knows every split"
-        assert self._decision is not None, "it found something, or failed"
+        assert self._decision is not None, "it found an option or raised"
         finalists = [self._decision.chosen, *self._decision.others]
         return self._simulations.ranking(finalists, self._widest.expected)
 
     @property
     def rejected(self) -> Counter[str]:
-        """Options that were not simulated, by reason."""
+        """Options that were not simulated, counted by reason."""
         if self._num_searches == 1:
             return self._rejected
         tried = self._simulations.simulated
@@ -223,13 +223,13 @@ class _Searches:
 
 
 def _is_rival(option: Option, chosen: Option, policy: str | None, goal: Goal) -> bool:
-    """Whether an option that is not the chosen one may be chosen."""
+    """Whether an option other than the chosen one could be chosen."""
     fits = option.num_devices <= _most_devices(goal, chosen, option.num_devices)
     return option.key != chosen.key and policy in (None, option.policy.name) and fits
 
 
 def _most_devices(goal: Goal, chosen: Option, num_devices: int) -> int:
-    """Devices that a plan may use: where they are to be few, those of the choice."""
+    """Devices that a plan may use; if the goal is few devices, those of the choice."""
     return chosen.num_devices if goal.objective is Objective.DEVICES else num_devices
 
 
@@ -250,11 +250,11 @@ def _nothing_feasible(
         if memory.deficit(widest, context=context) > 0:
             return memory.too_big(widest, context=context)
     reasons = "; ".join(reason for reason in rejected if reason.startswith(policy or ""))
-    return f"policy is {policy or 'auto'}, and nothing of it is feasible: {reasons}"
+    return f"policy is {policy or 'auto'}, but no option is feasible: {reasons}"
 
 
 def _collectives(profile: Profile, option: Option) -> tuple[Collective, ...]:
-    """Those of the roles that an option runs, at their degrees."""
+    """Collectives of the roles that an option runs, at their degrees."""
     roles = {Role.TARGET} if option.policy.layout is Layout.TARGET_ONLY else set(Role)
     return tuple(
         collective

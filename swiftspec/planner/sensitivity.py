@@ -1,4 +1,4 @@
-"""Sensitivity of the choice: it and its rivals again, on a few prompts, with one assumption changed."""
+"""Sensitivity of the choice: the choice and its rivals on a few prompts, with one assumption changed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,23 +24,23 @@ from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 
 __all__ = ["Changes", "sensitivities", "weakened"]
 
-_ALL_REDUCE = "all_reduce"  # how parts of collectives begin
-_NO_TOKEN = np.iinfo(np.int32).max  # nobody's id
+_ALL_REDUCE = "all_reduce"  # name prefix of the parts of collectives that grow
+_NO_TOKEN = np.iinfo(np.int32).max  # an id that no token has
 _MOST_RIVALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """How much is changed, and how a machine with longer contexts is known.
+    """Size of each change, and the source of latencies at longer contexts.
 
     Parameters
     ----------
     weaker, slower : float
-        Share of the acceptance that goes; share by which all-reduces, or draft forwards, grow.
+        Share by which acceptance falls; share by which all-reduces, or draft forwards, grow.
     longer : int
-        Times as long a prompt.
+        Factor for the prompt's length.
     at_context : callable, optional
-        The profile for requests of so many tokens, where the plan's own ends before; None where the models end, too.
+        The profile for requests of a given length, where the plan's own ends before; None where the models end, too.
     """
 
     weaker: float = 0.1
@@ -50,7 +50,7 @@ class Changes:
 
 
 class _Entry(NamedTuple):
-    """An option to simulate, and the one it stands for in the plan: itself, but for a wider one."""
+    """An option to simulate, and the plan's option that it stands for: itself, except for a wider one."""
 
     option: Option
     planned: RankedOption
@@ -85,22 +85,22 @@ def sensitivities(
     errors: ForwardErrors = EXACT,
     degrees: AllowedDegrees = ANY_DEGREES,
 ) -> tuple[Sensitivity, ...]:
-    """Rows of the table: acceptance, all-reduce, draft, context, another device; what a file cannot say is left out.
+    """Rows of the table: acceptance, all-reduce, draft, context, another device; without those that have no inputs.
 
     Parameters
     ----------
     changes : Changes, optional
         None for no rows.
     chosen, others : Standing
-        The plan's choice, and what else was simulated; the best few of these are its rivals.
+        The plan's choice and the other simulated options; the best few of these are its rivals.
     budget : Budget
-        What is simulated of each, under common random numbers.
+        What is simulated of each, with common random numbers.
     num_devices : int
-        That the plan is for.
+        Number of devices of the plan.
     errors : ForwardErrors, optional
-        Those that the plan's own figures are averages over, as these are.
+        Errors that both the plan's figures and these are averaged over.
     degrees : AllowedDegrees, optional
-        Which groups another device may make.
+        Groups allowed on one more device.
     """
     if changes is None:
         return ()
@@ -124,11 +124,11 @@ def _simulated(scenario: _Scenario, budget: Budget, num_jobs: int, errors: Forwa
 
 
 def _unheard(_: int) -> None:
-    """Too few to report on."""
+    """Ignore progress: there are too few simulations to report."""
 
 
 def _forecast(after: Outcome, before: Outcome, planned: RankedOption, goal: Goal) -> _Forecast:
-    """The plan's figures, changed as those of a few prompts do."""
+    """The plan's figures, scaled by the change seen on a few prompts."""
     return _Forecast(
         option=after.option,
         tokens_per_s=planned.tokens_per_s * after.tokens_per_s / before.tokens_per_s,
@@ -170,7 +170,7 @@ def _scenarios(
 
 
 def _longer(planned: _Scenario, changes: Changes, memory: MemoryModel | None) -> Iterator[_Scenario]:
-    """Prompts so many times as long, if the profile, or another one, says what that costs."""
+    """Prompts several times as long, if the profile, or another one, has their latencies."""
     trace = lengthened(planned.trace, changes.longer)
     context = longest_context(trace)
     latencies = planned.latencies
@@ -189,7 +189,7 @@ def _longer(planned: _Scenario, changes: Changes, memory: MemoryModel | None) ->
 
 
 def _wider(entry: _Entry, latencies: Latencies, num_devices: int) -> Iterator[_Entry]:
-    """The same shape with one device more than there are, at either role."""
+    """The same shape with one device more than are available, at either role."""
     option, sizes = entry.option, entry.option.sizes
     for group in range(len(sizes)):
         grown = tuple(size + (number == group) for number, size in enumerate(sizes))
@@ -204,7 +204,7 @@ def _wider(entry: _Entry, latencies: Latencies, num_devices: int) -> Iterator[_E
 def weakened(trace: AcceptanceTrace, share: float, *, seed: int) -> AcceptanceTrace:
     """The same trace with the target's token missing from the candidates at a share of the positions, drawn at random.
 
-    Every rank's acceptance falls by that share, whoever guesses.
+    Every rank's acceptance falls by that share, for every guesser.
     """
     prompts = (_without(prompt, share, np.random.default_rng([seed, n])) for n, prompt in enumerate(trace.prompts))
     return replace(trace, prompts=tuple(prompts))
@@ -221,6 +221,6 @@ def _without(prompt: TracedPrompt, share: float, rng: np.random.Generator) -> Tr
 
 
 def lengthened(trace: AcceptanceTrace, times: int) -> AcceptanceTrace:
-    """The same outputs behind prompts so many times as long."""
+    """The same outputs after prompts several times as long."""
     prompts = (replace(prompt, prompt_tokens=np.tile(prompt.prompt_tokens, times)) for prompt in trace.prompts)
     return replace(trace, prompts=tuple(prompts))

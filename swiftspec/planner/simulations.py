@@ -1,4 +1,4 @@
-"""Simulations of one search: how much of the trace, which were done, what remains of them. No strategy here."""
+"""Simulations of one search: budgets, outcomes so far, number left. No strategy here."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +16,8 @@ from swiftspec.progress import Progress
 
 __all__ = ["HOPEFUL", "SAFE", "Expected", "FinalStage", "RankedOption", "Simulations", "by_policy"]
 
-# Shares of a limit: what keeps to the first in a short simulation does so in a long one, too; what misses the second
-# does not.
+# Shares of a limit: an option that meets the first in a short simulation does so in a long one, too; one that misses
+# the second does not.
 SAFE, HOPEFUL = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
@@ -25,18 +25,18 @@ _Cell = tuple[str, Split]  # of a policy
 
 
 class FinalStage(NamedTuple):
-    """Options for the last stage: with the budgets for those that may win, and for the best of hopeless policies."""
+    """Options for the last stage and their budgets: those that may win, and the best of hopeless policies."""
 
     contenders: list[Option]
     whole: Budget
     others: list[Option]
     sample: Budget
-    expected: "Expected | None" = None  # of options that were not simulated for long
+    expected: "Expected | None" = None  # for options that were not simulated at length
 
 
 @dataclass(slots=True, kw_only=True)
 class Simulations:
-    """Runs options and remembers their outcomes, budget by budget."""
+    """Runs options and keeps their outcomes by budget."""
 
     evaluator: Evaluator
     trace: AcceptanceTrace
@@ -49,7 +49,7 @@ class Simulations:
     def run(self, options: Sequence[Option], budget: Budget, what: str, *, ahead: int) -> list[Outcome]:
         """Outcomes in the order of `options`; `ahead` is the number of simulations from here to the end of the search.
 
-        What was simulated with this budget before is not simulated again.
+        Options already simulated with this budget are not simulated again.
         """
         done = self._outcomes.setdefault(budget, {})
         fresh = [option for option in options if option.key not in done]
@@ -60,11 +60,11 @@ class Simulations:
         return [done[option.key] for option in options]
 
     def score(self, outcome: Outcome) -> tuple[bool, float]:
-        """To sort by: first what keeps to the goal's limits, by score; what does not, by how nearly it does."""
+        """Sort key: outcomes that meet the goal's limits first, by score; the others by how nearly they do."""
         return self.scored(RankedOption.of(outcome, self.goal))
 
     def scored(self, ranked: "RankedOption", *, margin: float = SAFE) -> tuple[bool, float]:
-        """As `score`, of figures; margin: share of what the limits allow that still keeps to them."""
+        """As `score`, for expected figures; margin: share of a limit that counts as meeting it."""
         share = ranked.reach(self.goal)
         keeps = margin * share >= 1
         return keeps, ranked.score if keeps else share
@@ -98,7 +98,7 @@ class Simulations:
     def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Budget:
         """A few prompts whose outputs' beginnings are, together, as easy and as diverse as the whole trace.
 
-        Which shape is best depends on how easy the text is; so the few prompts must not be easier than the rest.
+        The best shape depends on how easy the text is, so the few prompts must not be easier than the rest.
         """
         of_all = [float(np.mean(prompt.ranks == 0)) for prompt in self.trace.prompts]
         begun = np.array([np.mean(prompt.ranks[:num_tokens] == 0) for prompt in self.trace.prompts])
@@ -123,16 +123,16 @@ class Simulations:
 
     @property
     def num_simulated(self) -> int:
-        """Different options, at whatever budget."""
+        """Number of different options, at any budget."""
         return len(self.simulated)
 
     @property
     def simulated(self) -> set[Key]:
-        """Keys of all options so far, at whatever budget."""
+        """Keys of all options simulated so far, at any budget."""
         return {key for outcomes in self._outcomes.values() for key in outcomes}
 
     def ranking(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["RankedOption"]:
-        """Of every policy on every split the best of what was simulated longest, on the scale of its finalist.
+        """The best option of every policy on every split by its longest simulation, on the scale of its finalist.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class Simulations:
 
 
 class RankedOption(NamedTuple):
-    """Where an option stands at the end of a search.
+    """An option's place in the ranking at the end of a search.
 
     num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last stage.
     """
@@ -185,7 +185,7 @@ class RankedOption(NamedTuple):
 
     @classmethod
     def of(cls, outcome: Outcome, goal: Goal) -> "RankedOption":
-        """A finalist's own."""
+        """Entry with a finalist's own figures."""
         return cls(
             option=outcome.option,
             tokens_per_s=outcome.tokens_per_s,
@@ -215,7 +215,7 @@ Expected = Callable[[Option], RankedOption]
 
 
 def _scaled(found: RankedOption, final: RankedOption, reference: RankedOption) -> RankedOption:
-    """As `final` is to `reference`."""
+    """`found`, scaled by the ratio of `final` to `reference`."""
     return found._replace(
         tokens_per_s=found.tokens_per_s * final.tokens_per_s / reference.tokens_per_s,
         tpot_s=found.tpot_s * final.tpot_s / reference.tpot_s,

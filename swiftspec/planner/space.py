@@ -21,11 +21,11 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["Option", "feasible_options", "longest_context"]
 
-# How far beyond the measured grid a price is still believed: rows are extrapolated, contexts held flat.
+# How far beyond the measured grid latencies are still used: rows are extrapolated, contexts held flat.
 MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
-_OTHER_SPLIT = "placed otherwise than was asked for"
+_OTHER_SPLIT = "not on the split that was asked for"
 _Steps = tuple[Role, Phase, int, int]  # degree and ranks
 
 
@@ -40,13 +40,13 @@ def feasible_options(
     degrees: AllowedDegrees = ANY_DEGREES,
     policies: Collection[str] | None = None,
 ) -> tuple[list[Option], Counter[str]]:
-    """Everything that may be worth simulating, simplest policy first; and how many options fell to which reason.
+    """Options worth simulating, simplest policy first; and the number of options rejected by each reason.
 
-    Where the profile knows groups of several ranks these are options, too; with `ranks`, only those are in which every
-    group that so many can divide is divided; with `splits`, only options placed so. `degrees` and `policies` restrict
-    what is looked at; what falls to degrees is counted, policies that were not asked for are not. An option must fit
-    (where `memory` says what devices hold) and be priced by the profile. It is dropped if the same shape on no more
-    devices has every forward of a round no slower, and some faster.
+    Groups of several ranks are options, too, where the profile knows them. `ranks`: only options in which every group
+    that this many ranks can divide is divided. `splits`: only options on these splits. `degrees` and `policies`
+    restrict the search; options that `degrees` excludes are counted, other policies are not. An option must fit (where
+    `memory` says what devices hold) and be priced by the profile. It is dropped if the same shape on another split of
+    no more devices has every forward of a round no slower, and some faster.
     """
     feasible: list[Option] = []
     rejected: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def feasible_options(
                 several = [one for one in divisions if not splits or {option.split, one.split} & {*splits}]
                 rejected[f"{policy.name}: {_OTHER_SPLIT}"] += len(divisions) - len(several)
                 if not divisions:
-                    rejected[f"{policy.name}: none of its groups is known as divided by {ranks} ranks"] += 1
+                    rejected[f"{policy.name}: the profile has none of its groups divided by {ranks} ranks"] += 1
                 for divided in several:
                     if (reason := degrees.objection(divided) or checks.objection(divided)) is None:
                         placed.append(divided)
@@ -77,7 +77,7 @@ def feasible_options(
             kept = checks.undominated(placed)
             feasible += kept
             if len(kept) < len(placed):
-                rejected[f"{policy.name}: no more devices, split otherwise, are faster"] += len(placed) - len(kept)
+                rejected[f"{policy.name}: another split of no more devices is faster"] += len(placed) - len(kept)
     return feasible, +rejected
 
 
@@ -103,7 +103,7 @@ def _placements(policy: Policy, num_devices: int) -> Iterator[tuple[int, ...]]:
 
 
 class _Checks:
-    """What is wrong with options, looked up rather than searched for: there may be tens of thousands of them."""
+    """Reasons against options, by lookup rather than search: there may be tens of thousands of options."""
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace, memory: MemoryModel | None) -> None:
         self._guessers = trace.guessers
@@ -123,7 +123,7 @@ class _Checks:
         self._undominated: dict[tuple[object, ...], frozenset[Split]] = {}
 
     def divided(self, option: Option, ranks: int | None) -> Iterator[Option]:
-        """The option, its groups divided by one rank or as many as the profile knows of; `ranks` alone where it can."""
+        """The option with its groups divided by 1 rank or as many as the profile has; by `ranks` only, if possible."""
         known = [self._known_ranks(option, role) for role in option.groups]
         if ranks is not None:
             known = [[ranks] if ranks in numbers else [1] for numbers in known]
@@ -134,20 +134,20 @@ class _Checks:
             yield replace(option, ranks=several)
 
     def _known_ranks(self, option: Option, holder: Role) -> list[int]:
-        """Ranks that a group's steps are known for, whatever it computes; one is always looked at."""
+        """Numbers of ranks that a group's steps are known for; one is always included."""
         layout = option.policy.layout
         roles = [holder, Role.DRAFT] if layout is Layout.COLOCATED else [holder]
         return sorted({1, *set.intersection(*(set(self._ranks(role, option.degree(role))) for role in roles))})
 
     def objection(self, option: Option) -> str | None:
-        """Why an option does not fit or cannot be priced; None if it does and can."""
+        """Reason why an option does not fit or cannot be priced; None if neither applies."""
         policy = option.policy
         if self._memory is not None and self._memory.deficit(option, context=self._longest) > 0:
             return self._does_not_fit(option, self._memory)
         if policy.quotes and not self._has_text:
             return f"{policy.name}: a synthesised trace has no text to draft from"
         if missing := _guessers(policy) - self._guessers:
-            return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it anew"
+            return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
         for role, forward, most_rows in _forwards(policy):
             for phase in (Phase.PREFILL, forward):
                 if (steps := _steps(option, role, phase)) not in self._grids:
@@ -175,7 +175,7 @@ class _Checks:
         """Placements of one shape, without those that another one beats in everything."""
         if not options:
             return []
-        # Shapes are alike in this: what counts is whose forwards they issue, and where.
+        # Shapes that issue the same forwards on the same groups compare alike.
         forwards = tuple((role, phase) for role, phase, _ in _forwards(options[0].policy))
         key = (forwards, options[0].policy.target_groups, tuple(option.split_key for option in options))
         if key not in self._undominated:
@@ -194,7 +194,7 @@ class _Checks:
         return all(no_slower for no_slower, _ in compared) and any(faster for _, faster in compared)
 
     def _compare(self, one: _Steps, other: _Steps) -> tuple[bool, bool]:
-        """Whether a step is nowhere slower on a group than on another one, and whether it is faster somewhere."""
+        """Whether a step is nowhere slower on one group than on another, and whether it is faster somewhere."""
         key = (one, other)
         if key not in self._compared:
             ours, theirs = self._means[one], self._means[other]
@@ -210,12 +210,12 @@ _GUESSER_NAMES = {Guesser.FUZZY: "a draft with its layers in groups", Guesser.EX
 
 
 def _guessers(policy: Policy) -> set[Guesser]:
-    """Those beside the draft."""
+    """Guessers other than the draft."""
     return {guesser for guesser, asked in ((Guesser.FUZZY, policy.fuzzy), (Guesser.EXIT, policy.exits)) if asked}
 
 
 def _forwards(policy: Policy) -> Iterator[tuple[Role, Phase, int]]:
-    """Whose forwards a policy issues, and the most rows of one."""
+    """Forwards that a policy issues: role, phase and most rows."""
     for phase in (Phase.EXIT, Phase.FINISH) if policy.exits else (Phase.VERIFY,):
         yield Role.TARGET, phase, policy.target_rows
     if policy.layout is not Layout.TARGET_ONLY:

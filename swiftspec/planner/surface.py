@@ -1,8 +1,8 @@
 """Main effects of shapes and splits, estimated from short simulations of some. No simulation here.
 
-A few dozen rounds tell two shapes 5 % apart by luck as often as not. But every value of every field was tried with many
-others, so that its effect, taken over all of these, is known better than any one option: logarithms of what closed
-forms were off by are fitted by a sum over the values of an option's fields and its split (ridge regression).
+A few dozen rounds rank two shapes that are 5 % apart by luck as often as not. But every value of every field was tried
+with many others, so its effect over all of these is known better than any single option: the log ratio of simulation
+to closed form is fitted by a sum over the values of an option's fields and its split (ridge regression).
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -31,10 +31,10 @@ class Surface:
     ----------
     outcomes : sequence of Outcome
     weights : sequence of float
-        How many times as long each was simulated as the shortest.
+        Length of each simulation relative to the shortest.
     goal : Goal
     estimates : mapping
-        Tokens/s of every option by closed forms.
+        Closed-form tokens/s of every option.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Surface:
         self._effects = np.linalg.solve(gram, weighted.T @ (figures - self._mean))
 
     def expected(self, options: Sequence[Option]) -> list[RankedOption]:
-        """What to expect of options, tried or not; a value that never was has no effect."""
+        """Expected figures of options, tried or not; a value that was never tried has no effect."""
         figures = np.exp(self._priors(options) + self._mean + self._design(options) @ self._effects).tolist()
         return [
             RankedOption(option=option, tokens_per_s=tokens_per_s, tpot_s=tpot_s, ttft_s=ttft_s, score=score)
@@ -62,7 +62,7 @@ class Surface:
         ]
 
     def _priors(self, options: Sequence[Option]) -> npt.NDArray[np.float64]:
-        """Logarithms of tokens/s, TPOT, TTFT and score by closed forms, (options, 4); they know nothing of TTFT."""
+        """Logarithms of tokens/s, TPOT, TTFT and score in closed form, (options, 4); TTFT has no closed form."""
         speeds = [self._estimates[option.key] for option in options]
         scores = [
             score_of_speed(self._goal, speed, option.num_devices) for option, speed in zip(options, speeds, strict=True)

@@ -1,13 +1,13 @@
-"""AMUSD (arXiv 2410.17375): a draft that never stops, a target that verifies whatever is there.
+"""AMUSD (arXiv 2410.17375): a draft that never stops, and a target that verifies whatever tokens have arrived.
 
-The draft decodes on its own, one token after another, and sends each as it comes. As soon as the target is free and
-`lookahead` tokens wait behind the last verified one, it verifies all that wait. Draft to target: a token and the one
-before it. Target to draft: accepted tokens and the bonus token. Where these differ from what it drafted, the draft
-rolls back to the difference; everything after it is thrown away, including what it drafted meanwhile. Full acceptance
-costs nothing if the bonus token is what the draft went on with.
+The draft decodes on its own, one token after another, and sends each one immediately. As soon as the target is free and
+has `lookahead` unverified tokens, it verifies all of them. Draft to target: a token and the one before it. Target to
+draft: accepted tokens and the bonus token. Where these differ from its chain, the draft rolls back to the difference
+and discards everything after it, including what it drafted meanwhile. Full acceptance costs nothing if the draft
+continued with the bonus token.
 
-The released code's counters of rollbacks keep stale tokens from being verified; here every token names its predecessor,
-and the target drops those that do not continue its chain. What is stale arrives before what replaces it.
+The released code counts rollbacks to keep stale tokens from being verified; here every token names its predecessor, and
+the target drops those that do not continue its chain. Stale tokens arrive before their replacements.
 """
 
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ class Amusd(Shape):
 
     @property
     def draft_rows(self) -> int:
-        # A chain under verification and as much again; then the draft waits.
+        # A chain under verification and another as long; then the draft waits.
         return 2 * self.verify_rows
 
     @property
@@ -89,7 +89,7 @@ def _verify(request: Request, shape: Amusd) -> Program:
 
 
 def _waiting(shape: Amusd, root: int, position: int) -> Step[Subtree]:
-    """The chain of tokens that have arrived behind the root: at least `lookahead` of them."""
+    """The chain of tokens that have arrived after the root: at least `lookahead` of them."""
     tokens = [root]
     num_stale = 0
     while len(tokens) < shape.verify_rows:
@@ -97,14 +97,14 @@ def _waiting(shape: Amusd, root: int, position: int) -> Step[Subtree]:
         if message is None:
             break
         if not isinstance(message, Subtree) or message.parents != (-1, 0) or len(message.tokens) != 2:
-            raise PeerError(f"expected a token behind another, got {message!r}")
+            raise PeerError(f"expected a token after another, got {message!r}")
         before, token = message.tokens
         if (message.position, before) == (position + len(tokens) - 1, tokens[-1]):
             tokens.append(token)
             continue
         num_stale += 1
         if num_stale > 2 * shape.draft_rows:  # more than a draft can have sent before it reads a verdict
-            raise PeerError(f"expected a token behind {tokens[-1]}, got {num_stale} others")
+            raise PeerError(f"expected a token after {tokens[-1]}, got {num_stale} others")
     return Subtree(position, tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
 

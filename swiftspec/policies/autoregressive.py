@@ -13,7 +13,7 @@ __all__ = ["Autoregressive"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoregressive(TargetOnly):
-    """No draft. Nothing is ever thrown away."""
+    """Decoding without a draft. No token is ever discarded."""
 
     name: ClassVar[str] = "autoregressive"
 

@@ -11,7 +11,7 @@ from swiftspec.policies.request import Request
 __all__ = ["Layout", "Policy", "Shape", "TargetOnly", "Value", "check_shape", "shape_of"]
 
 
-Value = int | float | tuple[float, ...]  # what a shape's field may hold
+Value = int | float | tuple[float, ...]  # type of a shape's field
 
 
 class Layout(StrEnum):
@@ -19,7 +19,7 @@ class Layout(StrEnum):
 
     TARGET_ONLY = "target-only"
     COLOCATED = "co-located"  # one program; both models on the same devices, in turn
-    DISAGGREGATED = "disaggregated"  # a program a role; each model on devices of its own; see also target_groups
+    DISAGGREGATED = "disaggregated"  # a program for each role; each model on its own devices; see also target_groups
 
 
 class Policy(Protocol):
@@ -27,9 +27,9 @@ class Policy(Protocol):
 
     name: ClassVar[str]
     layout: ClassVar[Layout]
-    fuzzy: ClassVar[bool]  # drafts with layers in groups
+    fuzzy: ClassVar[bool]  # drafts by fuzzy forwards
     exits: ClassVar[bool]  # verifies in two halves
-    quotes: ClassVar[bool]  # drafts from the text itself
+    quotes: ClassVar[bool]  # drafts by prompt lookup
 
     def __hash__(self) -> int:
         """Equal shapes are equal keys."""
@@ -44,7 +44,7 @@ class Policy(Protocol):
 
     @property
     def target_groups(self) -> int:
-        """Equal groups of devices that run the target's program, each with a copy of the target; one, but for DSI."""
+        """Equal device groups that run the target's program, each with a copy of the target; 1, except for DSI."""
 
     @property
     def least_target_rows(self) -> int:
@@ -52,7 +52,7 @@ class Policy(Protocol):
 
     @property
     def expand_rows(self) -> int:
-        """Most rows of one draft forward while all goes well; 0 without a draft."""
+        """Most rows of one draft forward in normal operation; 0 without a draft."""
 
     @property
     def num_candidates(self) -> int:
@@ -93,7 +93,7 @@ class Shape:
 
     @property
     def expand_rows(self) -> int:
-        return 2  # a hit behind the chain: its last token and the bonus token
+        return 2  # a hit after the whole chain: its last token and the bonus token
 
     @property
     def num_candidates(self) -> int:
@@ -126,7 +126,7 @@ def shape_of(policy: Policy) -> dict[str, Value]:
 
 
 def check_shape(policy: Policy, **least: int) -> None:
-    """ValueError naming field and value where a field is below its `least`, or a temperature is not positive."""
+    """ValueError, naming field and value, if a field is below its `least`, or a temperature is not positive."""
     for field, bound in least.items():
         value = getattr(policy, field)
         if value < bound:

@@ -1,7 +1,7 @@
-"""Continuations prepared for the possible outcomes of a verification; shared by SSD and Mirror-SD.
+"""Continuations prepared for possible outcomes of a verification; shared by SSD and Mirror-SD.
 
-An outcome is a number k of accepted tokens and the token that follows them. The target verifies a chain; meanwhile the
-draft rolls out the next chain for each outcome it was told to, all of them in the same forwards.
+An outcome is a number k of accepted tokens and the token that follows them. While the target verifies a chain, the
+draft drafts the next chain for each requested outcome, all in the same forwards.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,14 +23,14 @@ from swiftspec.policies.tree import Candidates, Row, Subtree
 
 __all__ = ["Outcome", "Prepared", "forward_window", "prepared_rounds", "roll_out"]
 
-Outcome = tuple[int, int]  # accepted tokens, the token after them
+Outcome = tuple[int, int]  # accepted tokens, and the token after them
 Prepared = dict[Outcome, tuple[int, ...]]
 
 
 def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[Subtree], Step[Prepared]]) -> Program:
-    """The draft's program: send a chain, `prepare` for what may become of it, go on with what did.
+    """The draft's program: send a chain, `prepare` for its possible outcomes, continue from the actual one.
 
-    An outcome that was not prepared costs the forwards of a chain, just in time. KV of verified tokens alone stays.
+    An outcome that was not prepared costs the forwards of a new chain. Only KV of verified tokens is kept.
     """
     yield from prefill(Role.DRAFT, request.prompt[:-1])
     root, position = request.prompt[-1], request.root_position
@@ -52,7 +52,7 @@ def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[
 
 
 def forward_window(window: Subtree, num_candidates: int) -> Step[tuple[Candidates, ...]]:
-    """One forward over a chain, behind which branches may grow; the candidates after each of its tokens."""
+    """One forward over a chain that branches may extend; the candidates after each of its tokens."""
     return (yield from draft_forward(window.rows(), num_candidates))
 
 

@@ -11,8 +11,8 @@ from swiftspec.policies.request import Request
 
 __all__ = ["faults", "field_types"]
 
-_FIELD_TYPES = (int, float, tuple[float, ...])  # what a plan file can hold; see `base.Value`
-# Whole numbers of a shape, and the least that each may be.
+_FIELD_TYPES = (int, float, tuple[float, ...])  # types that a plan file can hold; see `base.Value`
+# Integer fields of a shape, and the minimum of each.
 _COUNTS = {
     "target_rows": 1,
     "least_target_rows": 1,
@@ -25,7 +25,7 @@ _COUNTS = {
 
 
 def faults(name: str, cls: Any) -> Iterator[str]:
-    """What keeps a class from being the policy `name`, as predicates; the first one counts.
+    """Reasons why a class cannot be the policy `name`, as predicates; the first one counts.
 
     Programs are made, but not run.
     """
@@ -52,7 +52,7 @@ def _of_class(name: str, cls: Any) -> Iterator[str]:
         yield f"has the layout {cls.layout!r}; expected one of Layout"
     for field, kind in field_types(cls).items():
         if kind not in _FIELD_TYPES:
-            yield f"has the field {field} of another type than int, float or tuple[float, ...]"
+            yield f"has the field {field}, whose type is not int, float or tuple[float, ...]"
 
 
 def _of_shape(cls: Any, policy: Policy) -> Iterator[str]:

@@ -1,14 +1,14 @@
 """Distributed speculative inference, DSI (ICLR 2025, arXiv 2405.14105): several verifications in flight at once.
 
 The draft decodes on its own and never waits while there is room. Every `num_draft_tokens` tokens, and at once after a
-rejection, it hands all that is unverified to a free target group; so verifications of successive blocks overlap, each
-beginning where the group's cache ends. Draft to target: a chain. Target to draft: the target's token after each of its
-rows. The draft follows these tokens; where they differ from what it drafted, everything after is thrown away.
+rejection, it hands all unverified tokens to a free target group. So verifications of successive blocks overlap, each
+starting at the end of the group's cache. Draft to target: a chain. Target to draft: the target's token after each of
+its rows. The draft follows these tokens; where they differ from its own, everything after is discarded.
 
-The paper cancels verifications of what was thrown away. Here a group finishes them, and nobody listens; with a group
-per block that is drafted during a verification, the group that brought the rejection is free, and the next one is by
-the time there is a block for it. Their target also decodes on its own beside all this, so as never to be slower than
-without a draft; that is what handing the bare root over after a rejection does.
+The paper cancels verifications of discarded tokens. Here a group finishes them, and the result is ignored; with one
+group for each block drafted during a verification, the group that reported the rejection is free, and another is by the
+time there is a block for it. Their target also decodes on its own in parallel, so as never to be slower than without a
+draft; here, handing over the bare root after a rejection does that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ class Dsi(Shape):
     target_groups : int
         Groups that verify, each with a copy of the target.
     verify_rows : int
-        Most rows of a verification: what a group's cache lacks, and what is unverified.
+        Most rows of a verification: tokens missing in a group's cache, and unverified ones.
     """
 
     name: ClassVar[str] = "dsi"
@@ -90,16 +90,16 @@ class Dsi(Shape):
 
 
 def _serve(request: Request, shape: Dsi) -> Program:
-    """One group: a forward over every chain that comes, behind what of the last one the draft's chains still share."""
+    """One group: a forward over every chain received, after the rows of the previous chain that are still valid."""
     yield from prefill(Role.TARGET, request.prompt[:-1])
-    first, last = request.root_position, request.root_position  # where a chain may begin
+    first, last = request.root_position, request.root_position  # range of positions where a chain may begin
     end = request.root_position + request.max_new_tokens
     while True:
         chain = yield from receive()
         if isinstance(chain, Stop):
             return
         if isinstance(chain, ProbeReply):
-            continue  # the draft is at work; there was nothing for this group
+            continue  # the draft is busy; there was nothing for this group
         if not _is_chain(chain, shape.verify_rows) or not first <= chain.position <= min(last, end):
             raise PeerError(
                 f"expected a chain of 1 to {shape.verify_rows} tokens from position {first} to {last}, got {chain!r}"
@@ -126,10 +126,10 @@ class _Group:
         self.position = position  # of the chain's first token; the text before it is in the group's prefix
         self.chain: tuple[int, ...] = ()
         self.busy = False
-        self.num_quiet = 0  # commits since it was sent anything
+        self.num_quiet = 0  # commits since it was last sent anything
 
     def has_seen(self, text: Sequence[int]) -> int:
-        """Number of tokens of `text`, its last one excluded, that the group has in its cache."""
+        """Number of tokens of `text`, except its last one, that the group has in its cache."""
         num_seen = self.position
         for token, seen in zip(text[self.position : -1], self.chain, strict=False):
             if token != seen:
@@ -138,7 +138,7 @@ class _Group:
         return num_seen
 
     def covers(self, text: Sequence[int]) -> bool:
-        """Whether the chain holds the end of `text`, so that its answers say what comes next."""
+        """Whether the chain contains the end of `text`, so that its answers give the next token."""
         rest = tuple(text[self.position :])
         return self.chain[: len(rest)] == rest
 
@@ -153,7 +153,7 @@ class _Chain:
         self._tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
         self._groups = [_Group(request.root_position) for _ in range(shape.target_groups)]
         self._in_flight: list[int] = []  # busy groups, in the order in which they will answer
-        self._handed_over = request.root_position  # tokens that some group has, is at, or has rejected
+        self._handed_over = request.root_position  # tokens that some group has verified, is verifying, or has rejected
 
     def run(self) -> Program:
         yield from prefill(Role.DRAFT, self._request.prompt[:-1])
@@ -169,7 +169,7 @@ class _Chain:
             yield Send(Stop(), number)
 
     def _hand_over(self) -> Step[None]:
-        """Give what is unverified to the free group that has seen most, if a block is full or nobody is at its root."""
+        """Give unverified tokens to the free group that has seen most, if a block is full or no group has the root."""
         free = [number for number, group in enumerate(self._groups) if not group.busy]
         if not free:
             return
@@ -189,7 +189,7 @@ class _Chain:
         yield Send(Subtree(group.position, group.chain, tuple(range(-1, len(group.chain) - 1))), number)
 
     def _listen(self) -> Step[tuple[int, tuple[int, ...]]]:
-        """A group and its answers, none if there are none; waits for the oldest where there is no room to draft."""
+        """A group and its answers, empty if there are none; waits for the oldest if there is no room to draft."""
         for number in self._in_flight:
             message = yield from poll(number) if self._tree.can_grow else receive(number)
             if message is not None:
@@ -202,7 +202,7 @@ class _Chain:
         return -1, ()
 
     def _follow(self, group: _Group, choices: tuple[int, ...]) -> Step[bool]:
-        """Verify along a group's answers, unless they are about something that was thrown away; whether that is all."""
+        """Verify along a group's answers, unless they concern discarded tokens; returns whether the output ends."""
         text = self._text
         if not group.covers(text):
             return False
@@ -225,7 +225,7 @@ class _Chain:
         return False
 
     def _reassure(self) -> Program:
-        """A sign of life for groups that have had nothing to do for a while, lest they take the draft for dead."""
+        """Send a sign of life to groups that have been idle for a while, or they would take the draft for dead."""
         for number, group in enumerate(self._groups):
             group.num_quiet += not group.busy
             if group.num_quiet >= _QUIET_COMMITS:

@@ -1,11 +1,11 @@
 """EAGLE-2's dynamic tree (arXiv 2406.16858): expand the most confident nodes of a level, then rerank all.
 
 A node's value is the sum of the draft's log-probs on its path. Each of `depth` levels forwards its `top_k` best nodes;
-each of those proposes `top_k` children, of which the `top_k` best make the next level. Of all nodes ever proposed the
-best are verified; they are connected, because value falls along a path. The rest is thrown away.
+each of those proposes `top_k` children, the `top_k` best of which form the next level. The best of all nodes ever
+proposed are verified; they are connected, because value falls along a path. The rest is discarded.
 
-EAGLE's draft is a head on the target's hidden states. Here it is any draft model, for which the tree is the same.
-`serial_tree` differs: it expands the best leaves of any level, and keeps what survives a round.
+EAGLE's draft is a head on the target's hidden states. Here it is any draft model; the tree is the same. `serial_tree`
+differs: it expands the best leaves of any level, and keeps what survives a round.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Eagle2Tree(Shape):
     depth : int
         Levels forwarded below the root.
     draft_temperature : float
-        At which the draft's probabilities value a node; a planner fits it to the trace.
+        Temperature of the draft's probabilities that value a node; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "eagle2_tree"
@@ -104,5 +104,5 @@ class Eagle2Tree(Shape):
 
 
 def _best(layers: Layers, nodes: list[int], count: int) -> list[int]:
-    """The best of some nodes, ascending; among equals the older, so that a parent comes before its children."""
+    """The best of some nodes, ascending; ties go to the older, so that a parent comes before its children."""
     return sorted(sorted(nodes, key=lambda node: (-layers.scores[node], node))[:count])

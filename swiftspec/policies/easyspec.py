@@ -1,10 +1,10 @@
 """EasySpec (NeurIPS 2025, arXiv 2502.02493): faster drafting by running groups of layers on the same input.
 
-Drafting and verification take turns on the target's devices. A round begins with one exact forward over the tokens
-that were verified last: their approximate KV was thrown away, and its answer is the draft tree's first level. The
-other levels are fuzzy: layers in groups, whose attention blocks get the input of the group's first layer and could
-each run on a device of their own. How much acceptance that costs is measured when a trace is recorded, how much time it
-saves when a profile is. This engine computes the blocks of a group one after another, so on a CPU it saves none.
+Drafting and verification alternate on the target's devices. A round begins with one exact forward over the last
+verified tokens: their approximate KV was discarded, and its candidates are the draft tree's first level. The other
+levels are fuzzy: layers run in groups whose attention blocks get the input of the group's first layer, so each could
+run on its own device. The cost in acceptance is measured when a trace is recorded, the time saved when a profile is.
+This engine computes the blocks of a group one after another, so on a CPU nothing is saved.
 
 The tree is EAGLE-2's.
 """

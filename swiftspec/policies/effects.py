@@ -1,7 +1,7 @@
-"""The closed set of effects a role program may yield, and the words roles exchange.
+"""The closed set of effects that a role program may yield, and the messages between roles.
 
-A program is a generator: it yields an effect and is sent its answer. Two drivers interpret it, the simulator's
-and the engine's. No torch, SimPy, socket, clock or randomness may enter this package.
+A program is a generator: it yields an effect and is sent its answer. Two drivers interpret it, the simulator's and the
+engine's. No torch, SimPy, socket, clock or randomness may enter this package.
 """
 
 from collections.abc import Generator
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Role(StrEnum):
-    """Whose model, whose cache, whose devices."""
+    """Role that a model, cache or device group belongs to."""
 
     TARGET = "target"
     DRAFT = "draft"
@@ -72,13 +72,13 @@ class Probe(NamedTuple):
 
 
 class ProbeReply(NamedTuple):
-    """Draft to target: I hold this many tokens of the request's text, the prompt included."""
+    """Draft to target: the number of tokens of the request's text that the draft has, the prompt included."""
 
     num_known: int
 
 
 class CatchUp(NamedTuple):
-    """Target to draft: tokens of the text from `position` on. `start`: that is all of it, both go on from its end."""
+    """Target to draft: tokens of the text from `position` on. `start`: it is complete; both continue from its end."""
 
     position: int
     tokens: tuple[int, ...]
@@ -96,7 +96,7 @@ class PeerError(RuntimeError):
 class Prefill:
     """Put tokens into a role's prefix. Answer: the target's choice after the last one; None for a draft.
 
-    `position`: of the first one; what comes before it is in the prefix already.
+    `position`: of the first one; everything before it is already in the prefix.
     """
 
     role: Role
@@ -125,9 +125,9 @@ class TargetForward:
 
 @dataclass(frozen=True, slots=True)
 class TargetExit:
-    """The first half of the target's layers. Answer: what they would say, a `Candidates` of `num_candidates` per row.
+    """The first half of the target's layers. Answer: a `Candidates` of `num_candidates` per row, from that half.
 
-    Nothing but its `TargetFinish` may touch the target before that.
+    Only its `TargetFinish` may use the target next.
     """
 
     rows: tuple[Row, ...]
@@ -136,7 +136,7 @@ class TargetExit:
 
 @dataclass(frozen=True, slots=True)
 class TargetFinish:
-    """The other half, for the rows of the `TargetExit` before it. Answer: that of a `TargetForward`."""
+    """The second half, for the rows of the preceding `TargetExit`. Answer: as for a `TargetForward`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class KeepKV:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give a peer a message. No answer. `peer`: which one, where there are several target groups."""
+    """Give a peer a message. No answer. `peer`: its number, if there are several target groups."""
 
     message: Message
     peer: int = 0
@@ -158,7 +158,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait for a peer's next message. Answer: the message; None if none comes `within_s` seconds."""
+    """Wait for a peer's next message. Answer: the message; None if none comes within `within_s` seconds."""
 
     peer: int = 0
     within_s: float | None = None
@@ -173,7 +173,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Look at the driver's clock. Answer: seconds; only differences mean anything."""
+    """Read the driver's clock. Answer: seconds; only differences are meaningful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +188,14 @@ Effect = (
 )
 
 _Answer = TypeVar("_Answer")
-# What a program is sent depends on what it yielded, which a generator type cannot say: the wrappers below do.
+# A program is sent values whose type depends on the effect yielded, which generator types cannot express; these
+# wrappers can.
 Step = Generator[Effect, Any, _Answer]
 Program = Step[None]
 
 
 def prefill(role: Role, tokens: tuple[int, ...]) -> Step[int | None]:
-    """Prefill, typed. An empty prompt is no work."""
+    """Prefill, typed. An empty prompt yields no effect."""
     if not tokens:
         return None
     choice: int | None = yield Prefill(role, tokens)
@@ -251,7 +252,7 @@ def as_verdict(message: Message) -> Verdict | Stop:
 
 
 def receive_verdict() -> Step[Verdict | Stop]:
-    """Receive a verdict on something; that the target has finished its prefill is none."""
+    """Receive a verdict that is not empty: an empty one only says that the target has finished its prefill."""
     while True:
         verdict = as_verdict((yield from receive()))
         if isinstance(verdict, Stop) or verdict.tokens:
@@ -259,7 +260,7 @@ def receive_verdict() -> Step[Verdict | Stop]:
 
 
 def receive_subtree(root: int, position: int, *, max_rows: int) -> Step[Subtree]:
-    """Receive what the draft wants verified.
+    """Receive the subtree that the draft wants verified.
 
     PeerError unless it is a connected subtree, parents first, of 1 to `max_rows` nodes under the last verified token.
     """

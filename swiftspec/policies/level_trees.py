@@ -1,4 +1,4 @@
-"""Trees drafted level by level on the target's devices, anew each round: what EAGLE-2, Sequoia and EasySpec share."""
+"""Trees drafted level by level on the target's devices, a new one each round, for EAGLE-2, Sequoia and EasySpec."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,21 +11,21 @@ __all__ = ["Layers", "layered_rounds"]
 
 
 class Layers:
-    """One round's tree: nodes by number, in the order they were added, the root (0) first.
+    """One round's tree: nodes numbered in the order they were added, the root (0) first.
 
     Parameters
     ----------
     fresh : sequence of int
-        Verified tokens without KV at the draft, the root last. They take its first tree slots.
+        Verified tokens without KV at the draft, the root last. They take the draft's first tree slots.
     position : int
         Of the root.
     fuzzy : bool
-        Forward layers in groups, all but the fresh tokens; what that leaves in the cache is not kept.
+        Use fuzzy forwards for all but the fresh tokens; the KV they leave in the cache is not kept.
 
     Attributes
     ----------
     scores : list of float
-        Of every node; what they mean is the policy's business.
+        One per node; the policy defines their meaning.
     """
 
     def __init__(self, fresh: Sequence[int], *, position: int, fuzzy: bool) -> None:
@@ -40,7 +40,7 @@ class Layers:
         self.scores = [0.0]
 
     def add(self, parent: int, token: int, score: float) -> int:
-        """A node's number."""
+        """Add a node; returns its number."""
         self._tokens.append(token)
         self._parents.append(parent)
         self._rows.append(None)
@@ -49,7 +49,7 @@ class Layers:
         return len(self._tokens) - 1
 
     def start(self, num_candidates: int) -> Step[Candidates]:
-        """Forward what is fresh; the root's candidates."""
+        """Forward the fresh tokens; returns the root's candidates."""
         first = self._position - len(self._fresh) + 1
         rows = tuple(Row(token, first + i, (1 << i) - 1) for i, token in enumerate(self._fresh))
         self._rows[0], self._slots[0], self._num_slots = rows[-1], len(rows) - 1, len(rows)
@@ -57,7 +57,7 @@ class Layers:
         return answers[-1]
 
     def forward(self, nodes: Sequence[int], num_candidates: int) -> Step[tuple[Candidates, ...]]:
-        """Forward nodes whose parents have been; the candidates of each."""
+        """Forward nodes whose parents were forwarded; returns the candidates of each."""
         rows = []
         for node in nodes:
             above, slot = self._rows[self._parents[node]], self._slots[self._parents[node]]
@@ -75,13 +75,13 @@ class Layers:
         return Subtree(self._position, tokens, tuple(index.get(self._parents[node], -1) for node in index))
 
     def kept(self, nodes: Sequence[int]) -> tuple[int, ...]:
-        """Draft slots of what is fresh and of those nodes that have one with exact KV."""
+        """Draft slots of the fresh tokens and of those nodes that have one with exact KV."""
         slots = () if self._fuzzy else (self._slots[node] for node in nodes)
         return (*range(len(self._fresh)), *(slot for slot in slots if slot >= 0))
 
 
 def layered_rounds(request: Request, draft: Callable[[Layers], Step[list[int]]], *, fuzzy: bool = False) -> Program:
-    """Draft a tree, verify the nodes that `draft` names (root excluded, ascending), keep the KV of accepted ones."""
+    """Draft a tree, verify the nodes that `draft` returns (without the root, ascending), keep KV of accepted ones."""
     for role in (Role.TARGET, Role.DRAFT):
         yield from prefill(role, request.prompt[:-1])
     fresh, position, num_generated = request.prompt[-1:], request.root_position, 0

@@ -1,13 +1,13 @@
-"""Mirror-SD (arXiv 2510.13161): outcomes to draft for, taken from the target's own middle layer.
+"""Mirror-SD (arXiv 2510.13161): outcomes to draft for are guessed from the target's own middle layer.
 
-The target verifies a chain of K tokens in two halves. What the first half would say at each position, its `guesses`
-best tokens, goes to the draft; while the target runs the other half, the draft rolls out the next chain after each of
-these tokens, (K + 1) * guesses branches at once. Target to draft: a tree, the chain with the guesses below each of its
-tokens; then accepted tokens and the bonus token. If that outcome was among the guesses its chain leaves at once;
-otherwise the draft makes one while the target waits. The other branches are thrown away.
+The target verifies a chain of K tokens in two halves. The first half's `guesses` best tokens at each position go to the
+draft; while the target runs the second half, the draft drafts the next chain after each of these tokens, (K + 1) *
+guesses branches at once. Target to draft: a tree, the chain with the guesses below each of its tokens; then accepted
+tokens and the bonus token. If that outcome was among the guesses, its chain is sent at once; otherwise the draft makes
+one while the target waits. The other branches are discarded.
 
 The paper's draft emits several tokens per forward (speculative streaming) and runs on NPUs; here it is any draft model.
-Its formula roots branches at the next position only, its figure at every position: the latter is what is done here.
+The paper's formula roots branches at the next position only, its figure at every position; this follows the figure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ from swiftspec.policies.verification import verify_rounds
 
 __all__ = ["Mirror"]
 
-_MOST_BRANCHES = 24  # tried: more rows than that make a draft forward dear
+_MOST_BRANCHES = 24  # tried: more rows than that make a draft forward expensive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Mirror(Shape):
     num_draft_tokens : int
         K, tokens of a chain.
     guesses : int
-        Tokens that the first half names at each of the K + 1 positions (the paper's kappa).
+        Guesses of the first half at each of the K + 1 positions (the paper's kappa).
     """
 
     name: ClassVar[str] = "mirror"
@@ -95,7 +95,7 @@ class Mirror(Shape):
 
 
 def _hypotheses(window: Subtree, answers: Sequence[Candidates], guesses: int) -> Subtree:
-    """The chain, and below each of its tokens what may follow instead of the chain's next one."""
+    """The chain, and below each of its tokens the guesses that may replace the chain's next one."""
     tokens, parents = list(window.tokens), list(window.parents)
     for k, candidates in enumerate(answers):
         others = [token for token in candidates.tokens if token not in window.tokens[k + 1 : k + 2]][:guesses]

@@ -1,14 +1,14 @@
-"""PEARL (ICLR 2025, arXiv 2408.11850): the draft's next window overlaps the verification of its last one.
+"""PEARL (ICLR 2025, arXiv 2408.11850): drafting the next window overlaps the verification of the last one.
 
-Both roles work in lock step. While the target verifies what is pending, the draft adds a window of K tokens behind it;
-then they exchange. Draft to target: everything drafted beyond the last verified token. Target to draft: accepted tokens
-and the bonus token. If the bonus token is the window's first (which is how a window verifies the token before it, and
-why no bonus is lost), the rest of the window is pending next: *post-verify*, K rows a round. Otherwise all that was
-drafted is thrown away and nothing is pending: *pre-verify*, one row, which checks the next window's first token.
+Both roles work in lock step. While the target verifies the pending tokens, the draft appends a window of K tokens; then
+they exchange messages. Draft to target: everything drafted after the last verified token. Target to draft: accepted
+tokens and the bonus token. If the bonus token is the window's first (so a window's first token verifies the token
+before it, and no bonus is lost), the rest of the window is pending next: *post-verify*, K rows a round. Otherwise all
+drafted tokens are discarded and nothing is pending: *pre-verify*, one row, which checks the next window's first token.
 
 The paper's adaptive draft length is the number of windows between two rejections; K itself is fixed, best near the cost
-of a verification in draft forwards. Unlike the released code, tokens count only when they are verified, and generation
-stops at an end of sequence.
+of a verification in draft forwards. Unlike in the released code, tokens count only once verified, and generation stops
+at an end of sequence.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class Pearl(Shape):
 
     @property
     def draft_rows(self) -> int:
-        # Pending tokens and the window behind them, beside the two rows of a miss.
+        # Pending tokens and the window after them, in addition to the two rows of a miss.
         return 2 * self.num_draft_tokens + 2
 
     @property

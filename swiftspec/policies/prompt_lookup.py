@@ -1,8 +1,8 @@
 """Prompt lookup decoding (Saxena, 2023; transformers' prompt_lookup_num_tokens): drafting without a draft model.
 
-The last few tokens are looked up in what came before, prompt and output; what followed them there, the last time, is
-verified as if a draft had said it. Where they never occurred, one row is decoded as without a draft. Nothing is sent,
-and only rejected rows are thrown away.
+The last few tokens are looked up in the earlier prompt and output; the continuation of their latest occurrence is
+verified as if a draft had proposed it. If they never occurred, one row is decoded as without a draft. No messages are
+sent, and only rejected rows are discarded.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class PromptLookup(TargetOnly):
     num_draft_tokens : int
         Tokens verified after a match, at most.
     longest_match : int
-        Tokens looked up at first; then fewer and fewer, down to one.
+        Number of tokens looked up first; then fewer and fewer, down to one.
     """
 
     name: ClassVar[str] = "prompt_lookup"
@@ -58,15 +58,15 @@ class PromptLookup(TargetOnly):
 
 
 class Lookup:
-    """Index of the text's last occurrences of token n-grams, and of what followed them."""
+    """Index of the last occurrence of every token n-gram in the text, and of its continuation."""
 
     def __init__(self, longest_match: int) -> None:
         self._longest = longest_match
         self._tokens: list[int] = []
-        self._after: dict[tuple[int, ...], int] = {}  # tokens -> where what followed them starts
+        self._after: dict[tuple[int, ...], int] = {}  # tokens -> start of their continuation
 
     def extend(self, tokens: tuple[int, ...]) -> None:
-        """More text."""
+        """Add text."""
         for token in tokens:
             end = len(self._tokens)
             for length in range(1, min(self._longest, end) + 1):
@@ -74,7 +74,7 @@ class Lookup:
             self._tokens.append(token)
 
     def guess(self, num_tokens: int) -> tuple[int, ...]:
-        """At most so many tokens that may follow; none if the last token never occurred before."""
+        """At most `num_tokens` tokens that may follow; none if the last token never occurred before."""
         end = len(self._tokens)
         for length in range(min(self._longest, end), 0, -1):
             start = self._after.get(tuple(self._tokens[end - length :]))

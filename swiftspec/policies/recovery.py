@@ -1,18 +1,18 @@
-"""Recovery from a lost peer: the target goes on without its draft and takes it back. For all disaggregated policies.
+"""Recovery from a lost peer, for all disaggregated policies: the target continues without its draft, and rejoins it.
 
-A role's programs run inside of these, which relay their effects and so know the text and what of it the cache holds.
-The target waits for its draft for `patience_s` and no longer. Then, or when what came makes no sense, it abandons the
-policy's program and decodes on alone, by a policy that needs no draft; and probes now and then. The draft abandons its
-own program when it hears that, and says how much of the text it holds; what it lacks it is sent, a bounded piece at a
-time. Meanwhile the target decodes: it never waits for a prefill. Once little is missing both start the policy's
-programs afresh, on the whole text, and prefill only what their caches lack.
+A role's programs run inside of these, which relay their effects and therefore know the text and how much of it the
+cache holds. The target waits for its draft for `patience_s` at most. Then, or after an invalid message, it abandons the
+policy's program, decodes alone by a policy that needs no draft, and sends a probe now and then. On a probe the draft
+abandons its own program and replies how much of the text it holds; the missing tokens are sent in pieces of bounded
+size. Meanwhile the target decodes: it never waits for a prefill. Once little is missing, both restart the policy's
+programs on the whole text, and prefill only what their caches lack.
 
     target to draft     Probe          opens an exchange; repeated until it is answered
-    draft to target     Hello          answers every Probe and Text
-    target to draft     Text           answers every Hello; the last one starts both
+    draft to target     ProbeReply     answers every Probe and CatchUp
+    target to draft     CatchUp        answers every ProbeReply; the last one starts both
 
-Any of these may be lost or come late: a later Probe begins again, and the channel delivers nothing out of an older
-exchange. The target's tokens are its own whatever the draft says; so no loss changes the output.
+Any of these may be lost or late: a later Probe starts over, and the channel delivers nothing from an older exchange.
+The target's tokens are its own whatever the draft sends, so no loss changes the output.
 """
 
 from collections.abc import Callable
@@ -50,9 +50,9 @@ from swiftspec.policies.request import Request
 __all__ = ["GroupMember", "Recoverable", "RecoveringDraft", "RecoveringTarget", "recoverable"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.8  # between probes; twice as long each time
-_COMMITS_TO_TRUST = 8  # after that many an exchange was worth opening, and the next pause is the first again
+_COMMITS_TO_TRUST = 8  # after this many, an exchange was worth opening, and the next pause is the first again
 _MOST_MISSING = 32  # tokens that a draft may lack when both start
-_MOST_TOKENS = 4000  # of one Text
+_MOST_TOKENS = 4000  # of one CatchUp
 
 
 class Recoverable(Protocol):
@@ -60,11 +60,11 @@ class Recoverable(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether this role has lost its peer, and not found it again; a target may have finished all the same."""
+        """Whether this role has lost its peer and not found it again; a target may have finished all the same."""
 
     @property
     def num_losses(self) -> int:
-        """Number of times that this role has lost its peer."""
+        """Number of times that this role lost its peer."""
 
     def run(self) -> Program:
         """The program, for a driver whose caches are empty."""
@@ -78,11 +78,11 @@ def recoverable(
     Parameters
     ----------
     fallback : Policy
-        Needs no draft: how the target decodes while it is alone.
+        A policy without a draft, by which the target decodes while it is alone.
     patience_s : float
-        Longest that the target waits for its draft, each time it loses it.
+        Longest wait of the target for its draft, each time it loses it.
     alone : bool
-        Target: the draft is known not to be there. Draft: this process has taken the place of one that died.
+        Target: the draft is known to be gone. Draft: this process replaces one that died.
     """
     if policy.target_groups > 1:
         return GroupMember(policy, request, role, patience_s=patience_s if role is Role.TARGET else None)
@@ -92,15 +92,15 @@ def recoverable(
 
 
 class _Relay:
-    """Performs a program's effects, and remembers what they say of the text and of this role's cache."""
+    """Performs a program's effects, and tracks the text and this role's cache from them."""
 
     def __init__(self, policy: Policy, request: Request, role: Role) -> None:
         self._policy, self._request, self._role = policy, request, role
-        self._text = list(request.prompt)  # and all verified tokens that this role knows of
+        self._text = list(request.prompt)  # and all verified tokens known to this role
         self._num_cached = 0  # tokens of it in the prefix
         self._num_slots = 0  # of the tree in use
         self.num_losses = 0
-        # Effects that this side performs in its own way, and what the others say once they are performed.
+        # Effects that this side performs in its own way, and what the others mean once performed.
         self._ask: dict[type[Effect], Callable[[Any], Step[Any]]] = {Prefill: self._prefill}
         self._note: dict[type[Effect], Callable[[Any, Any], None]] = {
             **dict.fromkeys((DraftForward, TargetForward, TargetExit), self._note_rows),
@@ -109,7 +109,7 @@ class _Relay:
         }
 
     def _program(self, policy: Policy) -> Program:
-        """A policy's program for what is left of the request."""
+        """A policy's program for the rest of the request."""
         num_generated = len(self._text) - len(self._request.prompt)
         rest = Request(
             prompt=tuple(self._text),
@@ -119,7 +119,7 @@ class _Relay:
         return policy.programs(rest)[self._role]
 
     def _relay(self, program: Program) -> Step[bool]:
-        """Run a program; whether it came to its end. If not it was abandoned, which leaves no tree behind."""
+        """Run a program; returns whether it ended by itself. If not it was abandoned, which leaves no tree."""
         ask, note = self._ask, self._note
         answer: Any = None
         try:
@@ -139,7 +139,7 @@ class _Relay:
         return False
 
     def _prefill(self, effect: Prefill) -> Step[int | None]:
-        """Prefill the tokens, the first of the text, that the prefix lacks."""
+        """Prefill those of the tokens, the first ones of the text, that the prefix lacks."""
         position, self._num_cached = self._num_cached, max(self._num_cached, len(effect.tokens))
         if position >= len(effect.tokens):
             return None
@@ -158,14 +158,14 @@ class _Relay:
 
 
 class RecoveringTarget(_Relay):
-    """The target of a policy that has one, with its draft or alone.
+    """The target of a disaggregated policy, with its draft or alone.
 
     Attributes
     ----------
     lost : bool
-        Whether it is alone just now.
+        Whether it is alone now.
     num_losses : int
-        How often it has lost its draft.
+        Number of times it lost its draft.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class RecoveringTarget(_Relay):
     def run(self) -> Program:
         """As `Recoverable.run`."""
         while not (yield from self._relay(self._program(self._fallback if self.lost else self._policy))):
-            # It was abandoned: the policy's because of the loss, the fallback's because the draft is back.
+            # The policy's program was abandoned because of the loss, or the fallback's because the draft is back.
             self.lost = not self.lost
             if self.lost:
                 yield from self._note_loss()
@@ -194,7 +194,7 @@ class RecoveringTarget(_Relay):
             yield Send(Stop())
 
     def _note_loss(self) -> Step[None]:
-        """A draft that was of use is asked back at once; one that was not, less and less often."""
+        """Schedule the next probe: at once for a draft that was useful; for one that was not, with growing pauses."""
         self.num_losses += 1
         now_s = yield from clock()
         if self._num_commits >= _COMMITS_TO_TRUST:
@@ -219,17 +219,17 @@ class RecoveringTarget(_Relay):
         self._num_commits += not self.lost
 
     def _receive(self, effect: Receive) -> Step[Message]:
-        """One patience is for all that is awaited between two forwards, lest a draft say ever so little."""
+        """One patience covers all waits between two forwards, so that a draft cannot stretch it by small messages."""
         now_s = yield from clock()
         if self._patient_until_s is None:
             self._patient_until_s = now_s + self._patience_s
         message: Message | None = yield Receive(effect.peer, max(0.0, self._patient_until_s - now_s))
         if message is None:
-            raise PeerError(f"nothing of use came from the draft within {self._patience_s} s")
+            raise PeerError(f"nothing useful came from the draft within {self._patience_s} s")
         return message
 
     def _finds_draft(self) -> Step[bool]:
-        """Probe if it is time to, tell the draft what it lacks if it asks; whether both go on together now."""
+        """Probe if it is due, and send the draft what it lacks if it asks; returns whether both start together now."""
         now_s = yield from clock()
         if now_s >= self._probe_at_s:
             yield Send(Probe())
@@ -246,12 +246,12 @@ class RecoveringTarget(_Relay):
 
 
 class RecoveringDraft(_Relay):
-    """The draft of a policy with one target. `restarted`: it knows the prompt alone, and waits until it is asked."""
+    """The draft of a policy with one target. `restarted`: it knows only the prompt, and waits for a probe."""
 
     def __init__(self, policy: Policy, request: Request, *, restarted: bool = False) -> None:
         super().__init__(policy, request, Role.DRAFT)
         self.lost = restarted
-        self._heard: Message | None = None  # what made it abandon the policy's program
+        self._heard: Message | None = None  # the message that made it abandon the policy's program
         self._note |= dict.fromkeys((Receive, Poll), self._note_heard)
 
     def run(self) -> Program:
@@ -268,11 +268,11 @@ class RecoveringDraft(_Relay):
             self._text += answer.tokens
         elif isinstance(answer, Probe | CatchUp | Stop):
             self._heard = answer
-            if not isinstance(answer, Stop):  # which every program obeys where it expects it
-                raise PeerError("the target has gone on alone")
+            if not isinstance(answer, Stop):  # every program obeys it where it expects it
+                raise PeerError("the target continued alone")
 
     def _rejoins(self) -> Step[bool]:
-        """Learn what was missed, and put it into the cache, until the target starts both; False if it has finished."""
+        """Receive missed text and prefill it, until the target starts both; False if the target has finished."""
         message, self._heard = self._heard, None
         while not isinstance(message, Stop):
             if isinstance(message, CatchUp) and self._learns(message) and message.start:
@@ -284,7 +284,7 @@ class RecoveringDraft(_Relay):
         return False
 
     def _learns(self, text: CatchUp) -> bool:
-        """Whether a piece of the text continues what is known of it, and leaves something to generate."""
+        """Whether a piece of the text continues what is known, and leaves something to generate."""
         end = text.position + len(text.tokens)
         fits = text.position <= len(self._text) <= end
         if not fits or end >= len(self._request.prompt) + self._request.max_new_tokens:
@@ -294,9 +294,9 @@ class RecoveringDraft(_Relay):
 
 
 class GroupMember(_Relay):
-    """One of several target groups, or their draft: its program ends at nonsense, or at `patience_s` of silence.
+    """One of several target groups, or their draft: its program ends at an invalid message, or after `patience_s`.
 
-    Who commits is the draft: what is left of the request is for its launcher to hand out anew.
+    The draft commits, so its launcher sends out the rest of the request again.
     """
 
     def __init__(self, policy: Policy, request: Request, role: Role, *, patience_s: float | None) -> None:

@@ -1,8 +1,8 @@
 """Registry of policies: the built-in ones, and those that other installed packages offer.
 
 A package offers a policy as an entry point of the group `swiftspec.policies`, under the policy's name; see
-docs/writing-a-policy.md. Nothing of such a package is imported before one of its policies is named, or all are asked
-for. One that cannot be used costs a warning where all are asked for, and is an error where it is named.
+docs/writing-a-policy.md. No such package is imported before one of its policies is named, or all policies are
+requested. A policy that cannot be used is an error if it was named, otherwise a warning.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ POLICIES: dict[str, type[Policy]] = {
 class Offer:
     """A policy that another package offers.
 
-    package: its name and version. policy: the class; None if it cannot be used. fault: a sentence that says why.
+    package: its name and version. policy: the class; None if it cannot be used. fault: a sentence with the reason.
     """
 
     name: str
@@ -88,7 +88,7 @@ def plainness(name: str) -> tuple[int, str]:
 
 
 def policy_names() -> list[str]:
-    """Names of all policies that there are, plainest first. Imports no other package."""
+    """Names of all policies, plainest first. Imports no other package."""
     return [*POLICIES, *sorted(_entry_points().keys() - POLICIES.keys())]
 
 
@@ -105,7 +105,7 @@ def policy_class(name: str) -> type[Policy]:
 
 
 def policy_classes(names: Collection[str] | None = None) -> list[type[Policy]]:
-    """The policies with these names, or all that can be used, plainest first. Those that cannot be are warned of."""
+    """The policies with these names, or all usable ones, plainest first. Warns of those that cannot be used."""
     if names is not None:
         return [policy_class(name) for name in sorted(names, key=plainness)]
     found = list(POLICIES.values())
@@ -118,7 +118,7 @@ def policy_classes(names: Collection[str] | None = None) -> list[type[Policy]]:
 
 
 def make_policy(name: str, /, **shape: Any) -> Policy:
-    """A policy by its name on the command line. ValueError names what is unknown and what there is."""
+    """A policy by its name on the command line. ValueError names what is unknown and the known alternatives."""
     cls = policy_class(name)
     kinds = field_types(cls)
     for key, value in shape.items():
@@ -136,14 +136,14 @@ def package_of(name: str) -> str | None:
 
 
 def offers() -> list[Offer]:
-    """What other packages offer, by name; imports all of them."""
+    """Policies of other packages, by name; imports all of these packages."""
     return [_offer(name) for name in sorted(_entry_points())]
 
 
 @cache
 def _entry_points() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Of our group, by name."""
-    from importlib.metadata import entry_points  # 20 ms that a command without policies does not spend
+    """Entry points of our group, by name."""
+    from importlib.metadata import entry_points  # takes 20 ms, which commands without policies avoid
 
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for entry_point in entry_points(group=GROUP):
@@ -179,7 +179,7 @@ def _package(entry_point: EntryPoint) -> str:
 
 @cache
 def _warn(sentence: str) -> None:
-    """Once in a process."""
+    """Warn, once per process and sentence."""
     logging.getLogger(__name__).warning("%s; it is left out", sentence)
 
 

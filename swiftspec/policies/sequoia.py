@@ -1,12 +1,11 @@
-"""Sequoia's static tree (arXiv 2402.12374): the shape that is best for the acceptance by rank, every round the same.
+"""Sequoia's static tree (arXiv 2402.12374): the best shape for the acceptance by rank, the same in every round.
 
 If the target's token is a node's b-th candidate with probability p_b, whatever the node, a node is verified with the
 product of the p_b on its path, and the sum over a tree's nodes is its tokens per round. So the best tree of a size
-takes nodes by falling product (what the paper's dynamic programme finds), as far down as `depth` allows. A draft
-forward fills a level; which nodes those are is known beforehand, and only the tokens in them change. Rejected nodes are
-thrown away.
+takes nodes by falling product (the result of the paper's dynamic programme), down to `depth`. A draft forward fills a
+level; the tree's shape is known beforehand, and only the tokens in it change. Rejected nodes are discarded.
 
-The planner fits p to the trace, and chooses size and depth by what rows and levels cost on the machine.
+The planner fits p to the trace, and chooses size and depth by the cost of rows and levels on the machine.
 """
 
 import heapq
@@ -25,7 +24,7 @@ __all__ = ["SequoiaTree", "StaticNode", "static_tree"]
 
 
 class StaticNode(NamedTuple):
-    """A place in the tree: which candidate (0 first) of which node, how deep, and how often it is verified."""
+    """A node of the shape: its parent, its rank among the parent's candidates (from 0), depth and probability."""
 
     parent: int
     rank: int
@@ -35,10 +34,10 @@ class StaticNode(NamedTuple):
 
 @cache
 def static_tree(rank_acceptance: tuple[float, ...], num_nodes: int, max_depth: float) -> tuple[StaticNode, ...]:
-    """The `num_nodes` likeliest nodes, the root (of probability 1) included, by falling probability.
+    """The `num_nodes` most likely nodes, the root (of probability 1) included, by falling probability.
 
-    A child is never likelier than its parent, so the tree is connected. It has fewer nodes if `max_depth` levels below
-    the root hold no more.
+    A child is never more likely than its parent, so the tree is connected. It has fewer nodes if `max_depth` levels
+    below the root hold no more.
     """
     nodes: list[StaticNode] = []
     heap = [(-1.0, 0, StaticNode(-1, 0, 0, 1.0))]
@@ -119,7 +118,7 @@ class SequoiaTree(Shape):
 
     def _draft(self, layers: Layers) -> Step[list[int]]:
         static = self._nodes
-        placed = {0: 0}  # place in the static tree -> node
+        placed = {0: 0}  # index in the static tree -> node
         for depth in range(1, self.depth + 1):
             level = [number for number, node in enumerate(static) if node.depth == depth]
             # A place is empty if its parent's is, or if the draft has fewer candidates.

@@ -33,7 +33,7 @@ class SerialTree(Shape):
     num_candidates : int
         Children kept per node.
     draft_temperature : float
-        At which the draft's probabilities order the tree; a planner fits it to the trace.
+        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "serial_tree"
@@ -54,13 +54,13 @@ class SerialTree(Shape):
 
     @property
     def draft_rows(self) -> int:
-        # What a round adds, beside as many survivors of earlier ones (were there more, the tree would skip expansions),
-        # beside the two rows of a miss.
+        # Nodes added in a round and as many survivors of earlier rounds (with more, the tree would skip expansions),
+        # and the two rows of a miss.
         return 2 * self.expansions * self.expand_rows + 2
 
     @property
     def least_target_rows(self) -> int:
-        # Each expansion forwards one row at least and hangs num_candidates nodes below it.
+        # Each expansion forwards at least one row and adds num_candidates nodes below it.
         return min(self.verify_rows, 1 + self.expansions * self.num_candidates)
 
     @property

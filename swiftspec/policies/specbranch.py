@@ -1,14 +1,14 @@
 """SpecBranch (ICLR 2026, arXiv 2506.01979): PEARL that forks where the draft is unsure.
 
-As in PEARL the draft adds a window behind what the target is verifying, in lock step. A window ends before the first
-token that the draft gives less than `least_confidence`: if a chain breaks, it breaks there, and what follows would be
-rolled back. The next window starts with that token in several versions, the fewer the surer the draft is, and drafts
-all of them in one batch while the target verifies up to the fork; the version that the target chooses goes on, the
-others are thrown away, or all of them after a rejection before the fork. Draft to target: everything drafted beyond the
+As in PEARL the draft appends a window to the tokens under verification, in lock step. A window ends before the first
+token that the draft gives less than `least_confidence`: a chain most likely breaks there, and later tokens would be
+rolled back. The next window starts with several versions of that token, the fewer the surer the draft is, and drafts
+all of them in one batch while the target verifies up to the fork. The version that the target chooses continues; the
+others are discarded, or all of them after a rejection before the fork. Draft to target: everything drafted after the
 last verified token. Target to draft: accepted tokens and the bonus token.
 
-The paper also asks a small network on the target's hidden states how far to trust a window; this is the part that needs
-no training. The released code's windows never end early and always fork at their first token.
+The paper also uses a small network on the target's hidden states to decide how far to trust a window; this is the part
+that needs no training. The released code's windows never end early and always fork at their first token.
 """
 
 import math
@@ -47,7 +47,7 @@ class SpecBranch(Shape):
     branches : int
         Versions of a token at a fork, at most.
     least_confidence : float
-        The draft's probability of a token below which a window ends before it.
+        Probability of a token, by the draft, below which a window ends before it.
     """
 
     name: ClassVar[str] = "specbranch"
@@ -72,7 +72,7 @@ class SpecBranch(Shape):
 
     @property
     def draft_rows(self) -> int:
-        # What is pending, and a window in every version behind it, beside the two rows of a miss.
+        # Pending tokens, a window after them in every version, and the two rows of a miss.
         return self.num_draft_tokens * (self.branches + 1) + 3
 
     @property
@@ -98,20 +98,20 @@ class SpecBranch(Shape):
 def _draft(request: Request, shape: SpecBranch) -> Program:
     yield from prefill(Role.DRAFT, request.prompt[:-1])
     tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
-    forked = False  # whether the tree ends in the versions of a token that no window has had yet
+    forked = False  # whether the tree ends in versions of a token that no window has extended yet
     while True:
         window, forked = yield from _window(tree, shape, forked=forked)
         yield Send(window)
         verdict = yield from receive_verdict()
         if isinstance(verdict, Stop):
             return
-        # After a miss there is nothing left, a fork least of all.
+        # After a miss nothing is left, in particular no fork.
         forked &= tree.advance(verdict.tokens)
         yield KeepKV(Role.DRAFT, *tree.compact())
 
 
 def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Step[tuple[Subtree, bool]]:
-    """Grow the tree by a window. All of it that may be verified; and whether a fork behind that is still to come."""
+    """Grow the tree by a window. Returns everything that may be verified, and whether a fork follows it."""
     everything = shape.draft_rows + shape.branches
     for _ in range(shape.num_draft_tokens):
         rows = tree.pick(shape.branches)
@@ -119,7 +119,7 @@ def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Step[tuple[S
         best = answers[0]
         sure = math.exp(best.logprobs[0])
         if forked and sure < shape.least_confidence:
-            # Rows come best first: the first one's chain is the likeliest, and forks here; the others go on.
+            # Rows come best first: the first one's chain is the most likely, and forks here; the others continue.
             window = tree.best(everything)
             tree.grow((_top(best, _num_versions(shape, sure)), *(_top(other, 1) for other in answers[1:])))
             return window, True

@@ -1,13 +1,13 @@
 """Speculative speculative decoding, Saguaro (ICLR 2026, arXiv 2603.03251): drafts for every likely outcome.
 
 The target verifies a chain of K tokens. Meanwhile the draft prepares for its outcomes, each a number k of accepted
-tokens and the token r that follows them: one forward over the chain gives the likeliest r at every k, then K forwards
+tokens and the token r that follows them: one forward over the chain gives the most likely r at every k, then K forwards
 over all these branches at once give each outcome's next chain. Draft to target: the chain. Target to draft: accepted
-tokens and the bonus token. If that outcome was prepared, its chain leaves at once; if not, the draft makes one just in
-time, K forwards while the target waits. The other branches are thrown away, and so is the KV of the chosen one: only
-verified tokens stay, and the next forward over the chain computes it again.
+tokens and the bonus token. If that outcome was prepared, its chain is sent at once; if not, the draft makes one, in K
+forwards while the target waits. The other branches are discarded, and so is the KV of the chosen one: only verified
+tokens stay, and the next forward over the chain computes it again.
 
-How many tokens each k gets is the paper's Theorem 12 under a budget of branches: the likelier an outcome, the more.
+The number of tokens for each k follows the paper's Theorem 12 under a budget of branches: the likelier, the more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -99,7 +99,7 @@ def _prepare(window: Subtree, shape: Ssd) -> Step[Prepared]:
 
 
 def _likeliest(answers: Sequence[Candidates], chain: Sequence[int], counts: Sequence[int]) -> Iterator[Outcome]:
-    """After k accepted tokens the next one is not the chain's, or that would have been accepted too."""
+    """The most likely outcomes. After k accepted tokens the next is not the chain's, or it would be accepted too."""
     for k, (candidates, count) in enumerate(zip(answers, counts, strict=True)):
         others = [token for token in candidates.tokens if token not in chain[k : k + 1]]
         yield from ((k, token) for token in others[:count])

@@ -1,13 +1,13 @@
 """SwiftSpec (ASPLOS'26, arXiv 2506.11309): asynchronous, disaggregated tree drafting.
 
-The draft grows one token tree on its own devices, without pause; the target verifies the best subtree on its own.
-Draft to target: `verify_rows` token ids and parents. Target to draft: accepted tokens and the bonus token. A verdict
-re-roots the tree, and nothing that survives is computed again; only what lies off the verified path is thrown away.
+The draft grows one token tree on its own devices, without pause; the target verifies the best subtree on its own
+devices. Draft to target: `verify_rows` token ids and parents. Target to draft: accepted tokens and the bonus token. A
+verdict re-roots the tree; nothing that survives is recomputed, and only nodes off the verified path are discarded.
 
-Beyond the paper: expansions stop as soon as the verdict is there instead of after a fixed count; the next subtree
-leaves before the caches are compacted, so that on a hit nothing but the walk lies between two verifications; the draft
-grows its first tree while the target is still at its prefill. Two options say what a verification is worth: rows that
-are unlikely to be accepted stay out of it, round by round, and after a miss the tree may grow deeper before it.
+Beyond the paper: expansions stop as soon as the verdict arrives instead of after a fixed count; the next subtree is
+sent before the caches are compacted, so that on a hit only the tree walk lies between two verifications; the draft
+grows its first tree during the target's prefill. Two options decide when a verification is worth it: rows that are
+unlikely to be accepted are left out, round by round, and after a miss the tree may grow deeper first.
 """
 
 from collections.abc import Iterator
@@ -46,17 +46,18 @@ class SwiftSpec(Shape):
     verify_rows : int
         Most rows of a verification, the root included.
     least_probability : float
-        Of being accepted, below which a node is not worth its row; with 0 every verification has `verify_rows` rows.
+        Probability of acceptance below which a node is not worth its row; with 0 every verification has `verify_rows`
+        rows.
     miss_expansions : int
-        Draft forwards, at least, between a miss and the next verification.
+        Fewest draft forwards between a miss and the next verification.
     expand_rows : int
         Leaves forwarded per expansion.
     num_candidates : int
         Children kept per node; with `verify_rows` - 1 of them a miss costs one draft forward.
     tree_capacity : int
-        Most forwarded nodes the draft holds; at the bound it waits for the verdict.
+        Most forwarded nodes in the draft's tree; at this limit it waits for the verdict.
     draft_temperature : float
-        At which the draft's probabilities order the tree; a planner fits it to the trace.
+        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "swiftspec"
@@ -96,7 +97,7 @@ class SwiftSpec(Shape):
         return tree.best(self.verify_rows, least_probability=self.least_probability)
 
     def is_worth_sending(self, subtree: Subtree, tree: TokenTree) -> bool:
-        """Whether growing the tree would add nothing to a subtree, or nothing that is worth a row."""
+        """Whether growing the tree would add nothing to a subtree, or nothing worth a row."""
         enough = self.least_probability > 0 and not tree.is_bare
         return enough or len(subtree.tokens) == self.verify_rows
 
@@ -108,7 +109,7 @@ class SwiftSpec(Shape):
         for verify_rows in (4, 6, 8, 10, 12, 16):
             for expand_rows in (2, 4, 8, 12):
                 yield cls(verify_rows=verify_rows, expand_rows=expand_rows, num_candidates=max(8, verify_rows - 1))
-        # Where unlikely rows stay out, more may be likely, and a tree may be worth a second expansion after a miss.
+        # If unlikely rows are left out, more may be likely, and a tree may be worth a second expansion after a miss.
         for verify_rows, expand_rows in product((8, 12, 16, 24), (4, 8, 12)):
             for least_probability, miss_expansions in product((0.05, 0.15), (1, 2)):
                 yield cls(

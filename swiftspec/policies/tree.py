@@ -61,8 +61,8 @@ class Kept(NamedTuple):
 class _Node:
     """A row of a past forward, or a verified token that still has to be one.
 
-    Its candidates are expanded best first, so `children` are the nodes of the first of them; the others, bare leaves,
-    need no object. Nodes know their parent by slot alone: what is cut off is then freed at once, without a collector.
+    Its candidates are expanded best first, so `children` are the nodes of the first ones; the others, bare leaves, need
+    no object. Nodes refer to their parent by slot only, so pruned nodes are freed at once, without garbage collection.
     """
 
     __slots__ = ("ancestors", "children", "logprobs", "parent", "position", "score", "slot", "token", "tokens")
@@ -79,7 +79,7 @@ class _Node:
         self.children: list[_Node] = []
 
     def after(self, token: int) -> "_Node":
-        """The child with this token; a new node, still to be forwarded, where that is a bare leaf or no candidate."""
+        """The child with this token; a new node, still to be forwarded, if the token is a bare leaf or no candidate."""
         for child in self.children:
             if child.token == token:
                 return child
@@ -89,7 +89,7 @@ class _Node:
 class TokenTree:
     """Best-first growth by cumulative log-prob. A child never outscores its parent, so the best nodes are connected.
 
-    The root is the last verified token. Its KV is not in the prefix: it is the first row of whatever comes next. Use:
+    The root is the last verified token. Its KV is not in the prefix: it is the first row of the next forward. Use:
     `pick` rows, forward them, `grow`; `advance` with a verdict, then `compact` before the next `pick`.
 
     Parameters
@@ -100,7 +100,7 @@ class TokenTree:
         Tree slots of the draft's cache; `pick` never asks for more.
     temperature : float
         The draft's probabilities at this temperature score the nodes. A draft trained on the target's distribution
-        knows how likely a token is to be drawn (1); a greedy target takes the likeliest, so that below 1 is right.
+        knows how likely a token is to be drawn (1); a greedy target takes the most likely one, so below 1 is right.
     """
 
     def __init__(self, root: int, *, position: int, capacity: int, temperature: float = 1.0) -> None:
@@ -114,7 +114,7 @@ class TokenTree:
         self._stem: list[_Node] = []  # verified tokens before the root whose KV is not in the prefix yet
         self._nodes: list[_Node] = []  # by slot
         self._picked: list[_Node] = []
-        # The best bare leaf of every node that has one, best first: (-score of the leaf, slot of the node, the node).
+        # Best bare leaf of every node that has one, best first: (-score of the leaf, slot of the node, the node).
         self._frontier: list[tuple[float, int, _Node]] = []
 
     @property
@@ -130,8 +130,8 @@ class TokenTree:
     def pick(self, num_rows: int) -> tuple[Row, ...]:
         """At most `num_rows` best unexpanded leaves as rows of the next forward; they take the next tree slots.
 
-        After a miss the missing part of the verified path comes first and alone, whatever `num_rows` is; a part longer
-        than the tree has slots waits for the next `compact`.
+        After a miss the missing part of the verified path comes first and alone, for any `num_rows`; if it is longer
+        than the tree has slots, the rest waits for the next `compact`.
         """
         if self._root.slot < 0:
             self._picked = self._place_path()
@@ -141,9 +141,9 @@ class TokenTree:
         return tuple([Row(node.token, node.position, node.ancestors) for node in self._picked])
 
     def grow(self, candidates: Sequence[Candidates]) -> None:
-        """Hang each picked row's candidates below it, in the order `pick` gave the rows."""
+        """Add each picked row's candidates below it, in the order in which `pick` gave the rows."""
         for node, (tokens, logprobs) in zip(self._picked, candidates, strict=True):
-            # The continuation of a row before the root is verified already.
+            # The continuation of a row before the root is already verified.
             if tokens and node.position >= self._root.position:
                 node.tokens, node.logprobs = tokens, at_temperature(logprobs, self._temperature)
                 heappush(self._frontier, (-node.score - node.logprobs[0], node.slot, node))
@@ -157,13 +157,13 @@ class TokenTree:
     def best(self, num_rows: int, *, least_probability: float = 0.0) -> Subtree:
         """The `num_rows` best nodes, expanded or not, root included, parents first; all of them if there are fewer.
 
-        Nodes that the draft finds less likely to be accepted than `least_probability` are left out.
+        Nodes whose acceptance the draft considers less likely than `least_probability` are left out.
         """
         root = self._root
         worst = inf if least_probability <= 0 else -root.score - log(least_probability)
         tokens, parents = [root.token], [-1]
         # (-score, index of the parent in the message, the parent, which of its candidates): a parent's best unseen
-        # candidate stands for the rest.
+        # candidate represents the rest.
         heap: list[tuple[float, int, _Node, int]] = []
         if root.tokens:
             heap.append((-root.score - root.logprobs[0], 0, root, 0))
@@ -182,7 +182,7 @@ class TokenTree:
     def advance(self, tokens: Sequence[int]) -> bool:
         """Follow the verified tokens and re-root at the last one; True on a hit, when that one is in the tree.
 
-        On a miss the tree is the new root alone, and the next `pick` is whatever part of the path has no slot yet.
+        On a miss the tree is only the new root, and the next `pick` is the part of the path without slots.
         """
         node, hit = self._root, True
         for token in tokens:
@@ -193,17 +193,17 @@ class TokenTree:
         return hit
 
     def compact(self) -> Kept:
-        """Forget what the last `advance` cut off. Answers the slots to keep: verified ones, then the tree's."""
+        """Forget what the last `advance` cut off. Returns the slots to keep: verified ones, then the tree's."""
         verified = [node.slot for node in self._stem if node.slot >= 0]
         self._stem = [node for node in self._stem if node.slot < 0]
         survivors = self._surviving()
         kept = Kept((*verified, *[node.slot for node in survivors]), len(verified))
         for slot, node in enumerate(survivors):
-            if slot:  # parents have lower slots than their children: this one's is renumbered already
+            if slot:  # parents have lower slots than their children, so the parent's is already renumbered
                 parent = self._nodes[node.parent]
                 node.parent, node.ancestors = parent.slot, parent.ancestors | 1 << parent.slot
             else:
-                node.parent, node.ancestors = -1, 0  # what is above lies in the prefix, which every row sees
+                node.parent, node.ancestors = -1, 0  # its ancestors are in the prefix, which every row sees
             node.slot = slot
         self._nodes = survivors
         self._frontier = [
@@ -223,7 +223,7 @@ class TokenTree:
         return [root, *[node for node in self._nodes[root.slot + 1 :] if node.ancestors & below]]
 
     def _place_path(self) -> list[_Node]:
-        """Slots for the verified tokens without KV, one below the other, the root last. The tree is empty."""
+        """Slots for the verified tokens without KV, each below the previous one, the root last. The tree is empty."""
         path = [*[node for node in self._stem if node.slot < 0], self._root][: self._capacity]
         for slot, node in enumerate(path):
             node.slot, node.parent, node.ancestors = slot, slot - 1, (1 << slot) - 1
@@ -251,10 +251,10 @@ class TokenTree:
 
 @lru_cache(maxsize=1 << 14)  # a replayed trace repeats its candidates
 def at_temperature(logprobs: tuple[float, ...], temperature: float) -> tuple[float, ...]:
-    """Log-probs among these candidates at another temperature; what the others had is negligible below 1."""
+    """Log-probs among these candidates at another temperature; the other tokens' share is negligible below 1."""
     if temperature == 1.0:
         return logprobs
-    # A draft does this for every row of an expansion, while the target waits for nothing else: every step counts.
+    # A draft does this for every row of an expansion, while the target waits: every step counts.
     coldness = 1.0 / temperature
     scaled = [logprob * coldness for logprob in logprobs]
     top = scaled[0]

@@ -1,4 +1,4 @@
-"""Steps that policies share: expansion, following the target's choices, the target's half of a round."""
+"""Steps shared by policies: expansion, following the target's choices, the target's half of a round."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ __all__ = ["below", "expand", "follow", "verify_drafted", "verify_rounds", "veri
 
 
 def expand(tree: TokenTree, num_rows: int, num_candidates: int) -> Step[None]:
-    """One expansion: forward the best unexpanded leaves and hang their candidates below them."""
+    """One expansion: forward the best unexpanded leaves and add their candidates below them."""
     rows = tree.pick(num_rows)
     candidates = yield from draft_forward(rows, num_candidates)
     tree.grow(candidates)
@@ -57,7 +57,7 @@ def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], t
 def below(subtree: Subtree, tokens: Sequence[int]) -> Subtree:
     """The rest of a subtree once `tokens` after its root are verified: the last of them, and its descendants.
 
-    That token alone where `tokens` leave the subtree.
+    Only that token if `tokens` leave the subtree.
     """
     index = 0
     for token in tokens:
@@ -81,7 +81,7 @@ def verify_at_once(subtree: Subtree) -> Step[tuple[int, ...]]:
 def verify_rounds(
     request: Request, *, max_rows: int, verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once
 ) -> Program:
-    """The target's half of a disaggregated policy: verify what the draft sends, up to `max_rows` nodes, every round."""
+    """The target's half of a disaggregated policy: verify the draft's subtrees, up to `max_rows` nodes, every round."""
     yield from prefill(Role.TARGET, request.prompt[:-1])
     yield Send(Verdict(()))
     yield from verify_drafted(request, receive=partial(receive_subtree, max_rows=max_rows), verify=verify)
@@ -114,8 +114,8 @@ def verify_drafted(
 def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Program:
     """The target's half in lock step: verify what is pending while the draft adds to it, then exchange.
 
-    The draft sends all it has below the last verified token, up to `max_rows` nodes. What of it lies below the bonus
-    token, at most `max_pending` rows with that token, is pending next.
+    The draft sends all its nodes below the last verified token, up to `max_rows`. Those below the bonus token, at most
+    `max_pending` rows including that token, are pending next.
     """
     yield from prefill(Role.TARGET, request.prompt[:-1])
     pending = Subtree(request.root_position, request.prompt[-1:], (-1,))

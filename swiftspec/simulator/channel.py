@@ -1,4 +1,4 @@
-"""One direction of the channel between two simulated processes: messages arrive a hop later, in order."""
+"""One direction of the channel between two simulated processes: messages arrive one hop later, in order."""
 
 from collections import deque
 from collections.abc import Generator
@@ -12,12 +12,12 @@ __all__ = ["Link"]
 
 
 class Link:
-    """From one process to another.
+    """Channel from one process to another.
 
     Attributes
     ----------
     num_arrived : int
-        Messages that have come so far, whether they are received yet or not.
+        Messages that have arrived so far, whether received yet or not.
     """
 
     def __init__(self, env: simpy.Environment) -> None:
@@ -29,14 +29,14 @@ class Link:
         self._awaited: simpy.Event | None = None  # by a receive that found nothing
 
     def send(self, message: Message, *, hop_s: float) -> None:
-        """It will be there a hop from now, though never before one sent earlier."""
+        """Send; the message arrives one hop from now, but never before an earlier one."""
         self._coming.append(message)
         self._arrival_s = max(self._arrival_s, self._env.now + hop_s)
         arrival = self._env.timeout(self._arrival_s - self._env.now)
         arrival.callbacks.append(self._deliver)
 
     def receive(self, within_s: float | None = None) -> Generator[simpy.Event, Any, Message | None]:
-        """The next message, as soon as it is there; None if none comes within the bound."""
+        """The next message, as soon as it arrives; None if none comes in time."""
         if not self._arrived:
             self._awaited = self._env.event()
             yield self._awaited if within_s is None else self._awaited | self._env.timeout(within_s)
@@ -44,13 +44,13 @@ class Link:
         return self._arrived.popleft() if self._arrived else None
 
     def poll(self) -> Message | None:
-        """The next message, if it is there."""
+        """The next message, if it has arrived."""
         return self._arrived.popleft() if self._arrived else None
 
     def _deliver(self, _: simpy.Event) -> None:
-        # The oldest message, whoever's arrival this is: rounding may swap two that are due at once.
+        # The oldest message, whichever arrival triggered this: rounding may swap two that are due at once.
         self._arrived.append(self._coming.popleft())
         self.num_arrived += 1
         if self._awaited is not None:
             self._awaited.succeed()
-            self._awaited = None  # who comes next is awaited by nobody, until the receiver runs
+            self._awaited = None  # no receive waits for the next message until the receiver runs

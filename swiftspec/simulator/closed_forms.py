@@ -1,4 +1,4 @@
-"""Closed forms of speeds, known without simulating."""
+"""Closed-form speeds, without simulation."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ __all__ = ["best_tree_tokens", "fewest_rounds", "serial_round_s"]
 
 
 def serial_round_s(*, expansions: int, expand_s: float, verify_s: float) -> float:
-    """A round of a serial policy: nothing overlaps."""
+    """Duration of a serial policy's round: nothing overlaps."""
     return expansions * expand_s + verify_s
 
 
@@ -29,7 +29,7 @@ def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_de
 
 
 def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int) -> int:
-    """Verifications below which no policy gets through a traced output, whatever its draft has time for.
+    """Lower bound of the verifications that any policy needs for a traced output, however fast its draft is.
 
     To accept a token of rank r, a best subtree holds it and its r better siblings; so the accepted tokens of a round
     have sum(rank + 1) <= verify_rows - 1. Then the bonus token follows, of any rank. A round that starts later in the

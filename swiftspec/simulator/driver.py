@@ -1,8 +1,8 @@
 """The simulator's driver: role programs are SimPy processes, effects latencies. Emits the engine's Timeline; no torch.
 
-Where the engine computes, this driver waits for the drawn latency and asks the oracle. What is simplified: a forward
-that starts while the peer role is not blocked in a receive is priced as beside a busy peer for its whole length; and
-messages arrive one hop after they were sent, in order, whatever the receiver is doing.
+Where the engine computes, this driver waits for the drawn latency and asks the oracle. Simplifications: a forward that
+starts while the peer role is not blocked in a receive is priced with a busy peer for its whole length; and messages
+arrive one hop after they were sent, in order, whatever the receiver is doing.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -66,7 +66,7 @@ def simulate(
     degrees : mapping
         Devices of each role's group; a co-located policy's draft runs on the target's.
     prompt_indices : sequence of int, optional
-        Which of the trace's prompts, in this order; all of them by default.
+        Indices of the trace's prompts, in this order; all by default.
     seed : int
         The same seed, policy and files give the same timelines. A prompt's draws do not depend on the other prompts.
     max_new_tokens : int, optional
@@ -75,8 +75,8 @@ def simulate(
         Processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A co-located
         policy's draft has the target's.
     errors : ForwardErrors, optional
-        Errors with which forwards are known. Where there are any, every prompt is simulated twice: with forwards scaled
-        as drawn for it, and, behind all prompts, with the opposite draws.
+        Known errors of forwards. If there are any, every prompt is simulated twice: with forwards scaled by its draw,
+        and, after all prompts, by the opposite draw.
 
     Raises
     ------
@@ -119,9 +119,9 @@ class Simulator:
     profile : Profile or Latencies
     trace : AcceptanceTrace
     errors : ForwardErrors
-        Errors with which forwards are known, from which each prompt has its own draw; by default they are exact.
+        Known errors of forwards, of which each prompt has its own draw; exact by default.
     oracle : callable
-        Makes what answers a process's forwards. Tests let a real draft answer, on the same simulated clock.
+        Factory of the object that answers a process's forwards. Tests use a real draft, on the same simulated clock.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Simulator:
         mirrored: bool = False,
         start_s: float = 0.0,
     ) -> Simulation:
-        """As `simulate`, every prompt once; mirrored: with the opposites of the forwards' draws."""
+        """As `simulate`, every prompt once; mirrored: with the opposite draws of the forwards' errors."""
         meter = LatencySampler(self._prices, degrees=_complete(degrees, policy), ranks=_of_both(ranks or {}, policy))
         clock_s = start_s
         timelines: list[Timeline] = []
@@ -169,7 +169,7 @@ class Simulator:
     def _processes(
         self, env: simpy.Environment, policy: Policy, meter: LatencySampler, *, seed: int, index: int
     ) -> list["_Process"]:
-        """A process per device group, the target's first; each has an oracle, since each has caches of its own."""
+        """A process per device group, the target's first; each has its own oracle, since each has its own caches."""
 
         def start(role: Role, *stream: int, group: int = 0) -> _Process:
             rng = np.random.default_rng([seed, index, *stream])
@@ -232,8 +232,8 @@ class _Process:
         self._peers: list[_Process] = []
         self._from: list[Link] = []
         self._to: list[Link] = []
-        self._halfway: tuple[Row, ...] = ()  # rows of an exit until it is finished
-        self._computed_s: dict[Role, float] = {}  # when the last forward of each model ended
+        self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
+        self._computed_s: dict[Role, float] = {}  # end of each model's last forward
         self._meter = meter
         self._perform: Mapping[type[Effect], Callable[[Any], _Events]] = {
             Prefill: self._prefill,
@@ -250,7 +250,7 @@ class _Process:
         }
 
     def connect(self, peer: "_Process") -> None:
-        """A channel between this process and another, the next peer of each."""
+        """Create a channel between this process and another, as the next peer of each."""
         here, there = Link(self.env), Link(self.env)
         for process, other, incoming, outgoing in ((self, peer, here, there), (peer, self, there, here)):
             process._peers.append(other)
@@ -258,7 +258,7 @@ class _Process:
             process._to.append(outgoing)
 
     def run(self, program: Program) -> _Events:
-        """The SimPy process: every effect the program yields, to its end."""
+        """The SimPy process: every effect that the program yields, to its end."""
         perform = self._perform
         answer: Any = None
         while True:
@@ -280,7 +280,7 @@ class _Process:
         context = self.oracle.context(model)
         num_arrived = self._num_arrived()
         yield env.timeout(meter.forward(model, phase, peer_busy=peer_busy, cold=cold, rows=rows, context=context))
-        # The device takes messages in besides, and computes that much longer.
+        # The device receives messages meanwhile, and computes that much longer.
         while (arrived := self._num_arrived()) > num_arrived:
             delay_s = sum(meter.host(Phase.ARRIVE) for _ in range(arrived - num_arrived))
             num_arrived = arrived

@@ -1,16 +1,16 @@
 """Known relative errors of a profile's forwards, and scale factors drawn from them.
 
-Forwards that are composed of op tables are known to a few percent; those that were measured where they will run are as
-long as measured, spread included. A search that takes composed forwards for exact prefers options that just fit: a
-whole number of draft forwards into a verification, say. Averaged over the error, such luck has no reward.
+Forwards composed of op tables are known to a few percent; those measured where they will run take as long as measured,
+spread included. A search that takes composed forwards as exact prefers options that just fit, such as a whole number of
+draft forwards into a verification. Averaging over the error removes the reward for such luck.
 
-The errors, relative standard deviations, come from measurements of others:
+The errors, relative standard deviations, come from published measurements:
 
 - `COMPOSED`: root mean square over sources of the errors, left out, of the 120 forwards in `swiftspec backtest`:
   serving points of two models (NVIDIA, in aiconfigurator-core), steps of vLLM (vllm-scripts' logs), forwards of
   SwiftSpec and vLLM in int4 (SwiftSpec's tables). `backtest/coverage.py` computes it.
-- `ROOFLINE`: what rooflines, whose constants were fitted on H100 and H200, are off by on a device that they were not
-  fitted on: bf16 forwards on an A100, against those composed of its op tables.
+- `ROOFLINE`: error of rooflines, whose constants were fitted on H100 and H200, on a device that they were not fitted
+  on: bf16 forwards on an A100, against those composed of its op tables.
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ _STEPS: Final[Mapping[Role, float]] = {Role.TARGET: 0.7548776662466927, Role.DRA
 class ForwardErrors:
     """Relative standard deviation of each role's forwards; a role that is not named is known exactly.
 
-    All forwards of a role are longer or shorter together, whatever their rows, phase and devices: the figures that they
-    are composed of are the same.
+    All forwards of a role are scaled together, for all rows, phases and devices, because they are composed of the same
+    figures.
     """
 
     of_role: Mapping[Role, float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class ForwardErrors:
 
     @property
     def mirrors(self) -> tuple[bool, ...]:
-        """Whether to mirror the draws, for each simulation of a prompt: one where nothing is drawn, else a pair."""
+        """Mirroring of the draws, for each simulation of a prompt: a single False if nothing is drawn, else a pair."""
         return (False, True) if self else (False,)
 
     def deviations(self, *, seed: int, index: int) -> dict[Role, float]:
@@ -64,9 +64,9 @@ class ForwardErrors:
         }
 
     def scales(self, *, seed: int, index: int, mirrored: bool = False) -> dict[Role, float]:
-        """Factors of a prompt's forwards, log-normal with mean 1; none where nothing is drawn.
+        """Factors of a prompt's forwards, log-normal with mean 1; empty if nothing is drawn.
 
-        mirrored: what was longer is shorter, and the other way round.
+        mirrored: longer forwards become shorter, and vice versa.
         """
         if not self:
             return {}
@@ -84,9 +84,9 @@ EXACT: Final = ForwardErrors()
 
 
 def forward_errors(profile: Profile) -> ForwardErrors:
-    """The errors with which a profile's forwards are known: none where they were measured.
+    """Errors of a profile's forwards: none where they were measured.
 
-    A role's rooflines add their own error by the share of its time that rests on them.
+    A role's rooflines add their own error, weighted by their share of its time.
     """
     return ForwardErrors(of_role={role: _error_of(profile, role) for role in Role})
 

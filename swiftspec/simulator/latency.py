@@ -1,10 +1,10 @@
 """Latency of each effect, drawn from a Profile and added up by provenance. No SimPy, policy or torch here.
 
 A forward costs one of the quantiles of `Profile.step`, drawn with equal chances, so that its mean is the measured mean.
-Host time comes from `Profile.host_latency`: in front of a forward it is what the program thinks and the driver prepares
-(a fruitless poll included), and lies between spans; of a send, a compaction and a commit it is the whole effect, the
-thinking before it included, and is the span. Receiving costs nothing: the hop is charged to the message,
-and a message that comes while its receiver computes makes that forward longer.
+Host time comes from `Profile.host_latency`: before a forward it is the time in which the program runs and the driver
+prepares (a fruitless poll included), and lies between spans; for a send, a compaction and a commit it is the whole
+effect, including the program's time before it, and is the span. Receiving costs nothing: the hop is charged to the
+message, and a message that comes while its receiver computes makes that forward longer.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ from swiftspec.simulator.random_streams import uniforms
 
 __all__ = ["LatencyDraw", "LatencySampler", "LatencyTable"]
 
-# So many lengths of context share a price, that of their middle; an empty one has its own.
+# This many context lengths share a price, that of their middle; an empty context has its own.
 _CONTEXT_STEP = 16
 _FREE = Latency((0.0,), Provenance.ASSUMED)
 
 
 class LatencyDraw(NamedTuple):
-    """Distribution that a charged latency is drawn from, and the account that each share of its seconds goes to."""
+    """Distribution that a charged latency is drawn from, and the provenance of each share of its seconds."""
 
     quantiles_s: tuple[float, ...]
     shares: tuple[tuple[Provenance, float], ...]
@@ -35,7 +35,7 @@ class LatencyDraw(NamedTuple):
 
 
 class LatencyTable:
-    """A profile's latencies, looked up once each. Holds no randomness: many simulations may share one."""
+    """A profile's latencies, each looked up once. Holds no randomness, so many simulations may share one."""
 
     def __init__(self, latencies: Latencies) -> None:
         self._latencies = latencies
@@ -54,7 +54,7 @@ class LatencyTable:
         cold: bool = False,
         ranks: int = 1,
     ) -> LatencyDraw:
-        """A whole forward. ValueError if the profile knows nothing of this phase, degree and number of ranks."""
+        """A whole forward. ValueError if the profile lacks this phase, degree or number of ranks."""
         step = -(-context // _CONTEXT_STEP)
         key = (role, phase, degree, ranks, peer_busy, cold, rows, step)
         cost = self._forwards.get(key)
@@ -77,7 +77,7 @@ class LatencyTable:
 
 
 class LatencySampler:
-    """Draws the latencies of one policy's requests and remembers what they rest on.
+    """Draws the latencies of one policy's requests and records their provenance.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ class LatencySampler:
     Attributes
     ----------
     seconds : dict
-        Seconds charged so far by provenance, both roles together. A provenance of 0 s was met and cost nothing: host
-        times that the profile lacks appear so, as `assumed`.
+        Seconds charged so far by provenance, both roles together. A provenance with 0 s occurred and cost nothing, such
+        as host times that the profile lacks, as `assumed`.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class LatencySampler:
         self.seconds: dict[Provenance, float] = {}
 
     def seed(self, *entropy: int, scales: Mapping[Role, float] | None = None) -> None:
-        """Start a request. Each phase has its own stream: policies under one seed meet much the same noise.
+        """Start a request. Each phase has its own stream, so policies with the same seed get much the same noise.
 
-        scales: how many times as long as the profile says each role's forwards are during this request.
+        scales: factors of the profile's latencies of each role's forwards during this request.
         """
         self._draws = {phase: uniforms((*entropy, number)) for number, phase in enumerate(Phase, start=1)}
         self._scales = scales or {}
@@ -131,7 +131,7 @@ class LatencySampler:
         return self._charge(phase, self._prices.host(phase, rows))
 
     def hop(self) -> float:
-        """Seconds from the end of a send until the peer can have the message."""
+        """Seconds from the end of a send until the peer can receive the message."""
         return self.host(Phase.WAIT)
 
     def _charge(self, phase: Phase, cost: LatencyDraw, *, scale: float = 1.0) -> float:

@@ -1,4 +1,4 @@
-"""Answers of the simulated models: an AcceptanceTrace replayed on the target's path, nearby positions off it.
+"""Answers of the simulated models: on the target's path an AcceptanceTrace is replayed; off it, nearby positions.
 
 The oracle mirrors each role's cache to know which tree slots lie on the path. No clock, no SimPy and no torch here.
 """
@@ -16,13 +16,13 @@ from swiftspec.simulator.random_streams import uniforms
 __all__ = ["CandidatePool", "SimulatedKVCache", "TraceOracle"]
 
 _NO_TOKEN = -1  # off the path the target's choice is never followed
-# Positions to either side from which rows off the path are answered. On the bundled traced prompts tokens/s of four
-# tree shapes came within 0.5 % of those with real answers; from anywhere in the output they fell up to 1.4 % short.
+# Distance of positions that answer rows off the path. On the bundled traced prompts tokens/s of four tree shapes came
+# within 0.5 % of those with real answers; with positions from the whole output they were up to 1.4 % low.
 _NEARBY = 16
 
 
 class CandidatePool:
-    """A trace's candidates as the draft answers them, cut to what a policy asks for."""
+    """A trace's candidates as the draft would return them, cut to the number that a policy requests."""
 
     def __init__(self, trace: AcceptanceTrace) -> None:
         self._prompts = trace.prompts
@@ -47,7 +47,7 @@ def _candidates(prompt: TracedPrompt, guesser: Guesser, num_candidates: int) -> 
 
 
 class SimulatedKVCache:
-    """One role's cache: how long its prefix is, and which tree slots hold what the target would say.
+    """One role's cache: the length of its prefix, and which tree slots agree with the target's output.
 
     Parameters
     ----------
@@ -67,25 +67,25 @@ class SimulatedKVCache:
         return self.prefix_length + self._num_slots
 
     def prefill(self, num_tokens: int) -> None:
-        """Tokens of the prompt join the prefix."""
+        """Add prompt tokens to the prefix."""
         self.prefix_length += num_tokens
 
     def look(self, rows: Sequence[Row]) -> list[bool]:
-        """The answer that `append` will give."""
+        """The result that `append` would return."""
         before = self._num_slots, self._slots_on_path
         answers = self.append(rows)
         self._num_slots, self._slots_on_path = before
         return answers
 
     def append(self, rows: Sequence[Row]) -> list[bool]:
-        """Rows take the next tree slots; whether each lies on the path. ValueError for a row that has no such place."""
+        """Give rows the next tree slots; returns whether each is on the path. ValueError for an impossible row."""
         path, prefix_length, slots_on_path = self._path, self.prefix_length, self._slots_on_path
         answers: list[bool] = []
         for slot, (token, position, ancestors) in enumerate(rows, start=self._num_slots):
             if ancestors >> slot or position != prefix_length + ancestors.bit_count():
                 raise ValueError(
                     f"a row for slot {slot} at position {position} has ancestors {ancestors:#b}; "
-                    f"expected earlier slots, one for each position behind the prefix of {prefix_length}"
+                    f"expected earlier slots, one for each position after the prefix of {prefix_length}"
                 )
             on_path = not ancestors & ~slots_on_path and position < len(path) and path[position] == token
             slots_on_path |= on_path << slot
@@ -109,19 +109,19 @@ class SimulatedKVCache:
 class TraceOracle:
     """Answers one request's forwards from a trace.
 
-    On the target's path a draft row is answered by the candidates recorded there and a target row by the next recorded
-    token. Off it a draft row is answered by the candidates of a random recorded position nearby, since how sure a draft
-    is depends on the text around; and a target row by a token that nothing follows.
+    On the target's path a draft row gets the candidates recorded there and a target row the next recorded token. Off
+    the path a draft row gets the candidates of a random recorded position nearby, since a draft's confidence depends on
+    the surrounding text; and a target row gets a token that nothing follows.
 
     Parameters
     ----------
     pool : CandidatePool
-        Of the trace.
+        The trace's candidates.
     prompt : TracedPrompt
     prompt_index : int
-        Its place in the trace.
+        Index in the trace.
     rng : numpy Generator
-        Draws the positions that answer off the path.
+        Draws the positions for rows off the path.
     """
 
     def __init__(
@@ -135,13 +135,13 @@ class TraceOracle:
         self._mirrors = {role: SimulatedKVCache(self._path) for role in Role}
 
     def request(self, max_new_tokens: int | None) -> Request:
-        """The traced prompt; it ends where the trace does, at the latest."""
+        """The traced prompt as a request; it ends where the trace does, at the latest."""
         traced = len(self._path) - self._prompt_length
         limit = traced if max_new_tokens is None else min(traced, max_new_tokens)
         return Request(prompt=tuple(self._path[: self._prompt_length]), max_new_tokens=limit)
 
     def context(self, role: Role) -> int:
-        """Slots in use in a role's cache, which the next forward attends to: its prefix and its tree."""
+        """Slots in use in a role's cache, prefix and tree, which the next forward attends to."""
         return self._mirrors[role].length
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> int | None:
@@ -192,7 +192,7 @@ class TraceOracle:
 
 @cache
 def _windows(num_recorded: int) -> list[tuple[int, int]]:
-    """(first, number) of the positions that answer near each output position; the last entry holds beyond it too."""
+    """(first, number) of the positions that answer near each output position; the last entry also serves beyond it."""
     windows = []
     for index in range(num_recorded + _NEARBY):
         first = max(0, min(index - _NEARBY, num_recorded - 1))

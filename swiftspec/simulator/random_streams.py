@@ -6,11 +6,11 @@ import numpy as np
 
 __all__ = ["uniforms"]
 
-_BLOCK = 64  # a number drawn alone costs several times as much
+_BLOCK = 64  # drawing one number at a time costs several times as much
 
 
 def uniforms(seed: np.random.Generator | Sequence[int]) -> Callable[[], float]:
-    """Draws from [0, 1), the same as the generator's own one by one. A stream that nobody draws from costs nothing."""
+    """Draws from [0, 1), equal to the generator's own one by one. An unused stream costs nothing."""
     return _stream(seed).__next__
 
 

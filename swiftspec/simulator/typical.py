@@ -1,4 +1,4 @@
-"""The timeline to show of a plan: that of a typical prompt, in simulated time."""
+"""The timeline shown for a plan: that of a typical prompt, in simulated time."""
 
 import numpy as np
 
@@ -14,9 +14,9 @@ _NUM_ROUNDS = 10
 
 
 def typical_timeline(planned: Planned) -> Timeline:
-    """The chosen candidate on that of a few prompts, spread over the trace, which is closest to the plan's TPOT.
+    """The chosen candidate on the prompt, of a few spread over the trace, whose TPOT is closest to the plan's.
 
-    One with enough rounds to show, if there is any.
+    Prefers prompts with enough rounds to show, if there are any.
     """
     chosen, num_prompts = planned.plan.chosen, len(planned.trace.prompts)
     indices = np.linspace(0, num_prompts - 1, min(num_prompts, _NUM_PROMPTS)).round().astype(int)

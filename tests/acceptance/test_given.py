@@ -85,7 +85,7 @@ def test_what_is_no_acceptance_is_one_sentence(text: str, complaint: str) -> Non
 
 
 def test_rates_that_no_draft_model_has_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"0\.9,0\.5,0\.2; no draft model is accepted so, .* as 0\.53@3"):
+    with pytest.raises(ValueError, match=r"0\.9,0\.5,0\.2; no draft model has such rates, .* as 0\.53@3"):
         GivenAcceptance.parse("0.9,0.5,0.2").acceptance_model()
 
 

@@ -89,5 +89,5 @@ def test_counts_are_at_least_one(field: str) -> None:
 
 
 def test_a_trace_knows_no_depth() -> None:
-    with pytest.raises(ValueError, match=r"depth_loss is 0.5; a trace knows no depth"):
+    with pytest.raises(ValueError, match=r"depth_loss is 0.5; a trace has no depth"):
         trace(PRIOR.model_copy(update={"depth_loss": 0.5}))

@@ -135,7 +135,7 @@ def put(name: str, index: int | tuple[int, int], value: float) -> Callable[[Arra
         (lambda a: a.update(ranks=a["ranks"][:, None]), r"ranks has shape \(8, 1\); expected 1 dimensions"),
         (lambda a: a.update(ranks=a["ranks"] * 0.5), "ranks has type float64"),
         (lambda a: a.update(draft_tokens=a["draft_tokens"][:, :2]), r"draft_tokens has shape \(8, 2\); expected that"),
-        (lambda a: a.pop("exit_tokens"), "exit_tokens is missing beside exit_logprobs"),
+        (lambda a: a.pop("exit_tokens"), "exit_tokens is missing, but there is exit_logprobs"),
         (put("exit_logprobs", (2, 1), np.nan), "exit_logprobs holds NaN or infinity"),
         (put("draft_logprobs", (2, 1), np.nan), "draft_logprobs holds NaN or infinity; expected finite log-probs"),
         (put("draft_logprobs", (2, 2), -np.inf), "draft_logprobs holds NaN or infinity"),

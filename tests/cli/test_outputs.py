@@ -187,10 +187,10 @@ def test_files_beside_a_plan_are_outputs_too(fails: Fails, tmp_path: Path) -> No
         side = out.with_suffix(suffix)
         assert (
             fails(*elsewhere, "--json", side)
-            == f"the {name} beside --out is {side}, where --json is to be written, too"
+            == f"the {name} next to --out is {side}, where --json is to be written, too"
         )
         side.mkdir()
-        assert fails(*elsewhere) == f"the {name} beside --out is {side}, which cannot be written (Is a directory)"
+        assert fails(*elsewhere) == f"the {name} next to --out is {side}, which cannot be written (Is a directory)"
         side.rmdir()
     (tmp_path / "x.profile.json").write_text("kept")
     sentence = fails(*elsewhere, "--trace", tmp_path / "x.profile.json")

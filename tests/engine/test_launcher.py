@@ -176,7 +176,7 @@ def test_a_request_ends_with_whoever_took_its_tokens(colocated: Launcher) -> Non
 
 
 def test_a_policy_for_another_layout_is_refused(colocated: Launcher) -> None:
-    with pytest.raises(ValueError, match="swiftspec is disaggregated, but the engine is laid out co-located"):
+    with pytest.raises(ValueError, match="swiftspec is disaggregated, but the engine is co-located"):
         generate(colocated, SwiftSpec(), PROMPTS[0])
 
 

@@ -29,7 +29,7 @@ class FailingWorker:
 
     def send(self, command: Command) -> None:
         if isinstance(command, Generate):
-            self._reports.append(Failed("tokens have 9 among them", is_user_error=True))
+            self._reports.append(Failed("tokens contain 9", is_user_error=True))
             self._is_over = True
 
     def poll(self) -> bool:
@@ -74,5 +74,5 @@ def test_a_request_fails_for_the_reason_that_its_process_said_before_it_ended() 
         alone=False,
         fallback=policy,
     )
-    with pytest.raises(ValueError, match=r"^tokens have 9 among them$"):
+    with pytest.raises(ValueError, match=r"^tokens contain 9$"):
         list(RunningRequest([worker_group], None, command).stream(Event()))

@@ -87,9 +87,9 @@ def test_no_rows_are_no_launch(device: str) -> None:
     [
         ({"x_RH": torch.ones(3, 8)}, r"x_RH has shape \(3, 8\); expected \(any, 16\): the exchange's"),
         ({"x_RH": torch.ones(3, 16).half()}, "x_RH is torch.float16; supported: torch.float32"),
-        ({"x_RH": torch.ones(5, 16)}, "x_RH is of 5 rows; the exchange has room for 4"),
+        ({"x_RH": torch.ones(5, 16)}, "x_RH has 5 rows; the exchange has room for 4"),
         ({"x_RH": torch.ones(16, 3).T}, r"x_RH has strides \(1, 3\).*expected contiguous"),
-        ({"x_RH": torch.ones(3, 16, device="meta")}, "x_RH is on meta; expected cpu, where peers is"),
+        ({"x_RH": torch.ones(3, 16, device="meta")}, "x_RH is on meta; expected cpu, the device of peers"),
         ({"x_RH": torch.ones(3, 32)[:, ::2]}, r"x_RH has strides \(32, 2\)"),
         ({"x_RH": None}, "exactly one of x_RH and num_rows"),
         ({"num_rows": 3}, "exactly one of x_RH and num_rows"),

@@ -50,7 +50,7 @@ def test_no_rows_are_no_launch(device: str) -> None:
         ({"x_RK": torch.ones(8, 3).T}, r"x_RK has strides \(1, 3\).*expected contiguous"),
         ({"weight_NK": torch.ones(5, 8)}, r"weight_NK has shape \(5, 8\); supported: an even N"),
         ({"weight_NK": torch.ones(4, 8).half()}, "weight_NK is torch.float16; supported: torch.float32"),
-        ({"weight_NK": torch.ones(4, 8, device="meta")}, "weight_NK is on meta; expected cpu, where x_RK is"),
+        ({"weight_NK": torch.ones(4, 8, device="meta")}, "weight_NK is on meta; expected cpu, the device of x_RK"),
         ({"out": torch.ones(3, 4)}, r"out has shape \(3, 4\); expected \(3, 2\)"),
     ],
     ids=["columns", "strides", "odd", "dtype", "device", "out"],

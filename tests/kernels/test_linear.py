@@ -70,7 +70,7 @@ def test_answer_goes_where_it_is_asked_to(device: str) -> None:
         ({"x_RK": torch.ones(8, 3).T}, r"x_RK has strides \(1, 3\).*expected contiguous"),
         ({"x_RK": torch.ones(3, 8).double()}, r"x_RK is torch.float64; supported: "),
         ({"weight_NK": torch.ones(4, 8).half()}, r"weight_NK is torch.float16; supported: torch.float32"),
-        ({"weight_NK": torch.ones(4, 8, device="meta")}, "weight_NK is on meta; expected cpu, where x_RK is"),
+        ({"weight_NK": torch.ones(4, 8, device="meta")}, "weight_NK is on meta; expected cpu, the device of x_RK"),
         ({"bias_N": torch.ones(5)}, r"bias_N has shape \(5,\); expected \(4\): N of weight_NK"),
         ({"out": torch.ones(3, 5)}, r"out has shape \(3, 5\); expected \(3, 4\)"),
     ],

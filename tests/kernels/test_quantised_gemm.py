@@ -74,7 +74,7 @@ def test_no_rows_are_no_launch(kind: Any, device: str) -> None:
         ({"x_RK": torch.ones(3, 255)}, r"x_RK has shape \(3, 255\); expected \(any, 256\): K of weight_NK"),
         ({"x_RK": torch.ones(65, 256)}, r"x_RK has shape \(65, 256\); supported: at most 64 rows"),
         ({"x_RK": torch.ones(256, 3).T}, r"x_RK has strides \(1, 3\).*expected contiguous"),
-        ({"x_RK": torch.ones(3, 256, device="meta")}, "is on cpu; expected meta, where x_RK is"),
+        ({"x_RK": torch.ones(3, 256, device="meta")}, "is on cpu; expected meta, the device of x_RK"),
         ({"x_RK": torch.ones(3, 256, dtype=torch.float64)}, "x_RK is torch.float64; supported: "),
         ({"out": torch.ones(3, 6)}, r"out has shape \(3, 6\); expected \(3, 5\)"),
         ({"gated": True}, r"weight_NK has shape \(5, 256\); supported: an even N"),

@@ -42,7 +42,7 @@ def test_no_rows_are_no_launch(device: str) -> None:
         ({"update_RH": torch.ones(8, 3).T}, r"update_RH has strides \(1, 3\).*expected contiguous"),
         ({"residual_RH": torch.ones(3, 8, dtype=torch.float64)}, "residual_RH is torch.float64; supported: "),
         ({"residual_RH": torch.ones(3, 32768)}, "supported: H from 1 to 16384"),
-        ({"weight_H": torch.ones(8, device="meta")}, "is on meta; expected cpu, where residual_RH is"),
+        ({"weight_H": torch.ones(8, device="meta")}, "is on meta; expected cpu, the device of residual_RH"),
     ],
     ids=["weight", "update", "strides", "dtype", "hidden", "device"],
 )

@@ -102,7 +102,7 @@ def test_no_rows_are_no_launch(device: str) -> None:
         ({"values_GCD": torch.ones(2, 32, 30).mT}, "values_GCD has strides .*expected contiguous"),
         ({"positions_R": torch.ones(4).int()}, r"positions_R has shape \(4,\); expected \(3\): R of qkv_RQ"),
         ({"cos_sin_CD": torch.ones(30, 32).half()}, "cos_sin_CD is torch.float16; supported: torch.float32"),
-        ({"lengths_2": torch.ones(2, device="meta").int()}, "lengths_2 is on meta; expected cpu, where qkv_RQ is"),
+        ({"lengths_2": torch.ones(2, device="meta").int()}, "lengths_2 is on meta; expected cpu, the device of qkv_RQ"),
         ({"q_norm_D": torch.ones(32)}, "q_norm_D and k_norm_D: one of them is None; expected both or neither"),
         ({"q_norm_D": torch.ones(32), "k_norm_D": torch.ones(16)}, r"k_norm_D has shape \(16,\); expected \(32\)"),
     ],

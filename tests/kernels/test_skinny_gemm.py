@@ -108,7 +108,7 @@ def test_answer_goes_where_it_is_asked_to(device: str) -> None:
         ({"weight_NK": torch.ones(0, 8)}, r"weight_NK has shape \(0, 8\); supported: N and K from 1"),
         ({"weight_NK": torch.ones(4, 8).half()}, "weight_NK is torch.float16; supported: torch.float32"),
         ({"weight_NK": torch.ones(8, 4).T}, r"weight_NK has strides \(1, 4\).*expected contiguous"),
-        ({"weight_NK": torch.ones(4, 8, device="meta")}, "weight_NK is on meta; expected cpu, where x_RK is"),
+        ({"weight_NK": torch.ones(4, 8, device="meta")}, "weight_NK is on meta; expected cpu, the device of x_RK"),
         ({"bias_N": torch.ones(5)}, r"bias_N has shape \(5,\); expected \(4\): N of weight_NK"),
         ({"out": torch.ones(3, 5)}, r"out has shape \(3, 5\); expected \(3, 4\)"),
         ({"out": torch.ones(3, 4).half()}, "out is torch.float16; supported: torch.float32"),

@@ -21,12 +21,12 @@ def test_table_holds_addresses_by_rank() -> None:
 @pytest.mark.parametrize(
     ("buffers", "message"),
     [
-        ([], r"rank is 0; expected 0 to -1, there being 0 buffers"),
+        ([], r"rank is 0; expected 0 to -1, for 0 buffers"),
         ([words(), words(9)], r"buffers\[1\] has 9 words; buffers\[0\] has 8"),
         ([words(), words().float()], r"buffers\[1\] is torch.float32 of shape \(8,\); expected int32 words"),
         ([words(), words().view(2, 4)], r"buffers\[1\] is torch.int32 of shape \(2, 4\)"),
         ([words(9)[1:], words()], r"buffers\[0\] starts at .*; expected a multiple of 16 bytes"),
-        ([words(), words().to("meta")], r"buffers\[1\] is on meta; expected cpu, where that of 0 is"),
+        ([words(), words().to("meta")], r"buffers\[1\] is on meta; expected cpu, as buffers\[0\]"),
     ],
     ids=["none", "sizes", "dtype", "shape", "start", "device"],
 )

@@ -154,7 +154,7 @@ def test_lengths_are_read_on_the_device(device: str) -> None:
         ({"ancestors_RW": torch.ones(3, 9).int()}, r"ancestors_RW has shape \(3, 9\); supported: W from 1 to 8"),
         ({"lengths_2": torch.ones(2).long()}, "lengths_2 is torch.int64; supported: torch.int32"),
         ({"keys_GCD": torch.ones(2, 32, 10).mT}, "keys_GCD has strides .*expected contiguous"),
-        ({"keys_GCD": torch.ones(2, 10, 32, device="meta")}, "keys_GCD is on meta; expected cpu, where q_RHD is"),
+        ({"keys_GCD": torch.ones(2, 10, 32, device="meta")}, "keys_GCD is on meta; expected cpu, the device of q_RHD"),
         ({"num_splits": 0}, "num_splits is 0; expected at least 1"),
         ({"workspace": torch.zeros(1)}, r"workspace has shape \(1,\); expected at least \(64\)"),
     ],

@@ -41,7 +41,7 @@ def test_every_group_has_an_allowed_size() -> None:
     assert allowed.objection(Option.placed(APART, (4, 2))) is None
     assert (
         allowed.objection(Option.placed(APART, (5, 1)))
-        == "swiftspec: a group is of none of the sizes allowed, 1, 2, 4, 8"
+        == "swiftspec: a group's size is not one of those allowed, 1, 2, 4, 8"
     )
     # Of six devices in two target groups each forward runs on three.
     several = make_policy("dsi", target_groups=2)

@@ -100,5 +100,5 @@ def test_a_plan_is_restricted_to_splits() -> None:
     assert {candidate.split for candidate in made.candidates.values()} == {"1+1"}
     assert {cell.split for cell in made.explored} == {"1+1"}
     assert list(made.candidates) == ["pearl"]
-    with pytest.raises(ValueError, match="nothing of it is feasible: pearl: placed otherwise than was asked for"):
+    with pytest.raises(ValueError, match="but no option is feasible: pearl: not on the split that was asked for"):
         plan(num_devices=2, policy="pearl", goal=Goal(splits=("2+1",)))

@@ -188,5 +188,5 @@ def test_only_allowed_degrees_are_chosen() -> None:
     assert {len(group) for group in subject.chosen.groups.values()} == {2}
     assert all(size == "2" for cell in subject.explored for size in cell.split.split("+"))
     assert "another device" not in {row.change for row in subject.sensitivities}
-    with pytest.raises(ValueError, match="a group is of none of the sizes allowed, 8"):
+    with pytest.raises(ValueError, match="a group's size is not one of those allowed, 8"):
         plan(degrees=AllowedDegrees(sizes=frozenset({8})))

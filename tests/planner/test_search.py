@@ -178,7 +178,7 @@ def test_one_device_plans_without_disaggregation_and_says_why() -> None:
 
 
 def test_an_infeasible_policy_is_an_error_with_its_reasons() -> None:
-    with pytest.raises(ValueError, match="policy is swiftspec, and nothing of it is feasible: swiftspec: needs 2 dev"):
+    with pytest.raises(ValueError, match="policy is swiftspec, but no option is feasible: swiftspec: needs 2 dev"):
         plan(policy="swiftspec", num_devices=1)
 
 

@@ -149,7 +149,7 @@ def test_a_trace_that_did_not_ask_whom_a_policy_asks_is_named(guesser: Guesser, 
         for prompt in TRACE.prompts
     )
     options, rejected = feasible_options(machine_profile(), replace(TRACE, prompts=prompts), num_devices=2)
-    assert f"{reason}; record it anew" in rejected
+    assert f"{reason}; record it again" in rejected
     assert reason.partition(":")[0] not in {option.policy.name for option in options}
 
 
@@ -191,9 +191,7 @@ def test_a_split_that_another_one_beats_on_as_many_devices_is_dropped() -> None:
     )
     options, rejected = feasible_options(slowed, TRACE, num_devices=4)
     assert splits(options, "swiftspec") == {(1, 1), (2, 1), (3, 1)}
-    assert rejected["swiftspec: no more devices, split otherwise, are faster"] == 3 * len(
-        list(SwiftSpec.search_space())
-    )
+    assert rejected["swiftspec: another split of no more devices is faster"] == 3 * len(list(SwiftSpec.search_space()))
     # Both forwards count: a co-located target gains by more devices what its draft loses.
     assert splits(options, "serial_tree") == {(1,), (2,), (3,), (4,)}
     assert splits(options, "autoregressive") == {(1,), (2,), (3,), (4,)}
@@ -226,4 +224,4 @@ def test_ranks_can_be_asked_for_however_slow_they_are() -> None:
     assert named_splits(slower, "serial_tree", num_devices=3, ranks=1) == {"1", "2", "3"}
     nothing, rejected = feasible_options(machine_profile(), TRACE, num_devices=2, ranks=2)
     assert nothing == []
-    assert "serial_tree: none of its groups is known as divided by 2 ranks" in rejected
+    assert "serial_tree: the profile has none of its groups divided by 2 ranks" in rejected

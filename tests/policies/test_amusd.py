@@ -73,7 +73,7 @@ def test_stale_tokens_are_not_verified() -> None:
 
 def test_a_draft_that_sends_only_stale_tokens_is_not_listened_to_for_ever() -> None:
     program = Amusd(verify_rows=4).programs(Request(prompt=(7,), max_new_tokens=9))[Role.TARGET]
-    with pytest.raises(PeerError, match="expected a token behind 7, got 17 others"):
+    with pytest.raises(PeerError, match="expected a token after 7, got 17 others"):
         list(run_alone(program, messages=[Subtree(5, (8, 9), (-1, 0))] * 99))
 
 

@@ -87,7 +87,7 @@ FAULTS = {
     "space": (changed("def search_space", "def shapes"), "has no search_space"),
     "name": (changed('"settled_tree"', '"settled"'), "has the name 'settled'; expected that of its entry point, "),
     "layout": (changed(HALF, HALF.replace("Layout.COLOCATED", "'both'")), "has the layout 'both'; expected one of La"),
-    "field": (changed("expand_rows: int = 4", "expand_rows: str = '4'"), "has the field expand_rows of another type"),
+    "field": (changed("expand_rows: int = 4", "expand_rows: str = '4'"), "has the field expand_rows, whose type"),
     "default": (changed("expand_rows: int = 4", "expand_rows: int"), "cannot be loaded (TypeError: "),
     "count": (changed("return 8 * self.verify_rows", "return 8.5"), "has draft_rows 8.5; expected a whole number, at "),
     "roles": (changed("Layout.COLOCATED", "Layout.DISAGGREGATED"), "has programs of target; a disaggregated policy "),

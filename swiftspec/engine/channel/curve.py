@@ -1,7 +1,7 @@
-"""Secrets that keep strangers out between nodes, and the CURVE keys of ZeroMQ connections that are made of them.
+"""Secrets that keep strangers out between nodes, and the ZeroMQ CURVE keys derived from them.
 
-A secret is what `swiftspec secret` wrote: 256 random bits, and a checksum that tells it from anything else. Whoever
-records a connection can try guesses at the secret, so one that a person made up would not do.
+A secret is a file written by `swiftspec secret`: 256 random bits, and a checksum that identifies it. A secret that a
+person made up would not do: whoever records a connection can test guesses.
 """
 
 import hashlib
@@ -25,15 +25,15 @@ from swiftspec.files.writing import write_output
 __all__ = ["FRAMING_BYTES", "MAKE_ONE", "Curve", "read_secret", "secure", "write_secret"]
 
 MAKE_ONE = "`swiftspec secret --out swiftspec.secret`"
-FRAMING_BYTES = 256  # by which an encrypted message is longer, at most
-_SECRET_BYTES = 32  # as many as a CURVE key has
+FRAMING_BYTES = 256  # the most that encryption adds to a message
+_SECRET_BYTES = 32  # the length of a CURVE key
 _MOST_BYTES = 4096
 _FORMAT = re.compile(rb"swiftspec-([0-9a-f]{64})-([0-9a-f]{8})")
-_ZAP = "inproc://zeromq.zap.01"  # where libzmq asks who may come in, see ZeroMQ RFC 27
+_ZAP = "inproc://zeromq.zap.01"  # where libzmq asks who may connect, see ZeroMQ RFC 27
 
 
 def write_secret(path: Path) -> None:
-    """A new random secret that only this user may read. ValueError if the file is there already."""
+    """Write a new random secret that only this user may read. ValueError if the file exists."""
     write_output(path, f"{_new_secret()}\n".encode(), private=True)
 
 
@@ -43,7 +43,7 @@ def _new_secret() -> str:
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file, without the white space around it.
+    """The secret in a file, without surrounding white space.
 
     Raises
     ------
@@ -73,7 +73,7 @@ class Curve:
 
     @classmethod
     def derived(cls, secret: bytes) -> "Curve":
-        """Keys that only who has the secret can know; any 32 bytes are a key."""
+        """Keys that only holders of the secret can know; any 32 bytes are a key."""
         if not zmq.has("curve"):
             raise ValueError("this build of libzmq has no CURVE, which several nodes need; expected one with libsodium")
         return cls(server_key=_key(secret, b"server"), client_key=_key(secret, b"client"))
@@ -92,9 +92,10 @@ def _key(secret: bytes, end: bytes) -> bytes:
 
 
 def secure(socket: "zmq.Socket[bytes]", curve: Curve, *, server: bool) -> None:
-    """Encrypt a socket, and let nobody in who does not have the secret: before it binds (server) or connects.
+    """Encrypt a socket and reject peers without the secret; call before it binds (server) or connects.
 
-    The server's context gets a thread that checks keys; it ends with the context. Were it gone, nobody would get in.
+    The server's context gets a thread that checks keys and ends with the context. Without that thread nobody is
+    admitted.
     """
     if server:
         _start_gate(socket.context, curve)

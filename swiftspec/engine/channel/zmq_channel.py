@@ -1,7 +1,7 @@
 """The channel between two roles: token ids only, over ZeroMQ. Messages are length-checked and parsed without pickle.
 
-Nothing that comes out of a socket raises, and nothing that goes into one waits: what cannot be sent is dropped, what
-makes no sense ends its exchange ((see `sequencing`)), and the programs recover from either.
+Nothing received raises, and nothing sent waits: a message that cannot be sent is dropped, an invalid one ends its
+exchange (see `sequencing`), and the programs recover from either.
 """
 
 import os
@@ -26,12 +26,12 @@ _VERDICT, _STOP, _SUBTREE, _PROBE, _HELLO, _TEXT = range(6)
 _BARE: dict[int, type[Stop] | type[Probe]] = {_STOP: Stop, _PROBE: Probe}
 _MAX_TOKENS = 4096
 _MAX_BYTES = _HEAD.size + 4 * (2 * _MAX_TOKENS + 1)
-_MAX_QUEUED = 1024  # messages, in either direction: more than any policy has under way
-_MAX_REFUSED = 1024  # messages that one look goes through
+_MAX_QUEUED = 1024  # messages in either direction: more than any policy has in flight
+_MAX_REFUSED = 1024  # messages read by one poll
 _IDLE_POLL_MS = 50
 _FIRST_CONTACT_MS = 500  # once in a process's life
 _FOUND_AGAIN_MS = 100  # several times _RECONNECT_MS
-_RECONNECT_MS = 10  # the end that binds may be there a little later
+_RECONNECT_MS = 10  # the end that binds may start a little later
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
 
@@ -58,17 +58,17 @@ def decode(frame: bytes) -> tuple[Message, Header]:
     """The message and its numbers. PeerError for anything that `encode` does not write."""
     count, rest = divmod(len(frame) - _HEAD.size, 4)
     if count < 0 or rest or len(frame) > _MAX_BYTES:
-        raise PeerError(f"a message has {len(frame)} bytes; not a length that occurs")
+        raise PeerError(f"a message has {len(frame)} bytes, which no kind of message has")
     *numbers, kind = _HEAD.unpack_from(frame)
     body: tuple[int, ...] = struct.unpack_from(f"<{count}i", frame, _HEAD.size)
     message = _message(kind, body)
     if message is None:
-        raise PeerError(f"a message of kind {kind} with {count} numbers makes no sense")
+        raise PeerError(f"a message of kind {kind} with {count} numbers is invalid")
     return message, Header(*numbers)
 
 
 def _message(kind: int, body: tuple[int, ...]) -> Message | None:
-    """None for what makes no sense."""
+    """The message; None if it is invalid."""
     if kind == _SUBTREE:
         return _subtree(body)
     if min(body, default=0) < 0:
@@ -97,7 +97,7 @@ def _tokens(message: Message) -> Iterable[int]:
 
 
 class Channel:
-    """One end: a ZeroMQ DEALER socket, since a PAIR keeps a new peer out until all that a dead one sent is read.
+    """One end: a ZeroMQ DEALER socket; a PAIR would lock a new peer out until everything from a dead one is read.
 
     Parameters
     ----------
@@ -108,11 +108,11 @@ class Channel:
     leads : bool
         Exactly one end, the target's, opens exchanges.
     vocab_size : int
-        A message with any other token makes no sense.
+        A message with a token outside it is invalid.
     interrupted : callable
-        Asked now and then while waiting for the peer; when true, the wait ends with InterruptedError.
+        Called now and then while waiting for the peer; when it returns true, the wait ends with InterruptedError.
     curve : Curve, optional
-        Keeps out who does not know the secret; for addresses that others can reach.
+        Rejects peers without the secret; for addresses that others can reach.
     """
 
     def __init__(
@@ -145,24 +145,24 @@ class Channel:
             raise ValueError(f"{self._address}: cannot be {'bound' if self._binds else 'connected'} ({why})") from error
 
     def _close(self) -> None:
-        """Returns when the address is free."""
+        """Close the socket; returns when the address is free."""
         self._socket.close()
         self._context.term()
 
     def _open_again_if_lost(self) -> None:
-        """Make the socket's file anew where it has been removed, by a cleaner of /tmp, say: no new peer would find it.
+        """Recreate the socket's file if it was removed, by a cleaner of /tmp, say: no new peer would find it.
 
-        Nothing is lost by it where no peer is connected, which is when this is called.
+        Called only while no peer is connected, so nothing is lost.
         """
         path = Path(self._address.removeprefix("ipc://"))
         if not self._binds or not self._address.startswith("ipc:") or path.exists():
             return
         self._close()
         with suppress(OSError):
-            path.parent.mkdir(mode=0o700)  # if the folder has gone, too
+            path.parent.mkdir(mode=0o700)  # if the folder was removed, too
         try:
             self._open()
-        except ValueError:  # not now: nobody can connect until it is tried again
+        except ValueError:  # not now: nobody can connect until the next try
             self._context = zmq.Context(io_threads=1)
             self._socket = _socket(self._context)
             return
@@ -178,17 +178,17 @@ class Channel:
 
     @property
     def num_refused(self) -> int:
-        """Messages that were not delivered, in all: nonsense, and those of exchanges that something broke."""
+        """Messages not delivered so far: invalid ones, and those of broken exchanges."""
         return self._exchange.num_refused
 
     def begin(self, request: int) -> None:
-        """What comes is about this request from now on, or dropped."""
+        """Begin a request: messages of any other are dropped from now on."""
         if not self._socket.poll(0, zmq.POLLOUT):  # no peer
             self._open_again_if_lost()
         self._exchange.begin(request)
 
     def send(self, message: Message) -> None:
-        """Dropped where no peer is there or its queue is full; the very first one may wait a moment for the peer."""
+        """Send; drop if there is no peer or its queue is full; the very first message may wait briefly for the peer."""
         if isinstance(message, Probe):  # the peer has been silent
             self._open_again_if_lost()
         frame = encode(message, self._exchange.header(message))
@@ -199,11 +199,11 @@ class Channel:
             self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return
-        # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run, now.
+        # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run now.
         os.sched_yield()
 
     def poll(self) -> Message | None:
-        """The next message of this exchange, if it is there."""
+        """The next message of this exchange, if one is there."""
         os.sched_yield()
         for _ in range(_MAX_REFUSED):
             try:
@@ -218,7 +218,7 @@ class Channel:
     def receive(self, within_s: float | None = None) -> Message | None:
         """Wait for the next message of this exchange; None if none comes within the bound.
 
-        InterruptedError when told to stop meanwhile.
+        InterruptedError when told to stop while waiting.
         """
         message = self.poll()
         if message is not None:
@@ -246,7 +246,7 @@ class Channel:
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """A socket that gives up a peer which is silent for seconds, so that another may take its place."""
+    """A socket that drops a peer after seconds of silence, so that another may take its place."""
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_BYTES)

@@ -1,1 +1,1 @@
-"""Several nodes as one machine: how they meet, what they may ask of each other, and how they say it."""
+"""Several nodes as one machine: how they meet, what they may ask of each other, and the messages they exchange."""

@@ -25,18 +25,18 @@ _TP_GROUP = re.compile(r"tp-group-[a-z]{1,20}-\d{1,4}-\d{1,9}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The bounds of one node.
+    """Limits of one node.
 
     Parameters
     ----------
     own, first : NodeFacts
         This node and node 0.
     models : sequence of ModelRef
-        Those of this node's own plan.
+        Models of this node's own plan.
     device : "cpu" or "cuda"
-        What the plan computes on.
+        Kind of device in the plan.
     shares_machine : bool
-        Other nodes are processes of this machine, as under torchrun: their folders may be named, too.
+        Other nodes are processes of this machine, as under torchrun: their folders are allowed, too.
     """
 
     own: NodeFacts
@@ -51,7 +51,7 @@ class Admission:
         return 2 * self.own.num_devices
 
     def check(self, setup: Setup) -> None:
-        """ValueError, which names the field, unless this node may start such a process."""
+        """ValueError, naming the field, unless this node may start such a process."""
         for field, is_allowed, expected in self._rules(setup):
             if not is_allowed:
                 value = repr(getattr(setup, field))
@@ -59,7 +59,7 @@ class Admission:
                 raise ValueError(f"node 0 asks for a process whose {field} is {shown}; expected {expected}")
 
     def _rules(self, setup: Setup) -> Iterator[tuple[str, bool, str]]:
-        """Of every field: its name, whether it may be as it is, and what it may be."""
+        """Rules: a field's name, whether its value is allowed, and the allowed values."""
         devices, num_devices = setup.devices, self.own.num_devices
         most_context = self._most_context()
         yield "role", setup.role in setup.models, "one of the models' roles"
@@ -81,7 +81,7 @@ class Admission:
         reach = self._may_bind if setup.role is Role.TARGET else self._may_connect
         are_channels = len(setup.channels) <= _MOST_CHANNELS and all(map(reach, setup.channels))
         yield "channels", are_channels, f"sockets of {self.own.folder}, or ports that this node offered"
-        # What only a launcher of this machine asks for, to measure.
+        # Only a launcher of this machine asks for these, to measure.
         yield "silent", not setup.silent, "False"
 
     def _most_context(self) -> int:
@@ -97,7 +97,7 @@ class Admission:
         return self._is_socket(channel) or _is_port(channel, self.own.address, self.own.ports, path="")
 
     def _may_connect(self, channel: str) -> bool:
-        """Over a network to anywhere: who does not have the secret cannot answer."""
+        """Whether a channel may be connected; over a network to anywhere: a peer without the secret cannot answer."""
         return self._is_socket(channel) or _is_port(channel, None, PORTS, path="")
 
     def _is_socket(self, channel: str) -> bool:
@@ -112,7 +112,7 @@ class Admission:
         return folder == self.own.folder or (self.shares_machine and self._is_alike(folder))
 
     def _is_alike(self, folder: str) -> bool:
-        """Whether it is such a folder as this node's own: beside it, of the same user, and closed to others."""
+        """Whether a folder is like this node's own: next to it, of the same user, and closed to others."""
         own, other = Path(self.own.folder), Path(folder)
         if other.parent != own.parent or not other.name.startswith(PREFIX) or folder != str(other):
             return False

@@ -1,4 +1,4 @@
-"""Agent: another node than node 0. It starts the workers on its own devices, and passes on what they and node 0 say."""
+"""Agent: runs on every node except node 0. Starts workers on its devices and relays messages to and from node 0."""
 
 import time
 from collections.abc import Sequence
@@ -21,25 +21,25 @@ __all__ = ["serve"]
 
 
 def serve(meeting: Meeting, own: NodeFacts, curve: Curve, *, models: Sequence[ModelRef], device: Device) -> None:
-    """Another node's part: run workers for node 0, until it ends.
+    """Run workers for node 0 on another node, until node 0 ends.
 
     Parameters
     ----------
     meeting, own, curve
         As of `lead`.
     models, device
-        What node 0 may ask for: this node's own plan names them.
+        Limits of what node 0 may ask for: models and devices of this node's own plan.
 
     Raises
     ------
     ValueError
-        If node 0 is not found in time, does not agree, or asks for what the plan does not say.
+        If node 0 is not found in time, does not agree, or asks for something outside the plan.
     EngineError
-        If it goes without a word.
+        If node 0 goes without a farewell.
     """
     first, own = meeting.exchange(own)
     if own.rank > len(first.links):
-        raise ValueError(f"node 0 says of itself: links are {len(first.links)}; expected one for each other node")
+        raise ValueError(f"node 0 announced {len(first.links)} links; expected one for each other node")
     admission = Admission(
         own=own, first=first, models=models, device=device, shares_machine=meeting.rendezvous.is_process
     )
@@ -77,7 +77,7 @@ class _Agent:
         return [worker.fileno() for worker in self._workers.values()]
 
     def obey(self) -> bool:
-        """Do what node 0 says; false when that was to end. EngineError if it has gone."""
+        """Carry out node 0's commands; false after the command to end. EngineError if node 0 has gone."""
         is_up = self._link.is_up
         for number, message in self._link.frames():
             if isinstance(message, Bye):
@@ -89,7 +89,7 @@ class _Agent:
             elif number in self._workers:
                 self._tell(number, message)
         if not is_up:
-            raise EngineError(f"node 0 has gone: it ended, or was not heard of for {SILENCE_S:g} s")
+            raise EngineError(f"node 0 has gone: it ended, or was silent for {SILENCE_S:g} s")
         return True
 
     def _start(self, number: int, setup: Setup) -> None:
@@ -97,11 +97,11 @@ class _Agent:
         most = self._admission.most_workers
         if number in self._workers or len(self._workers) >= most:
             raise ValueError(
-                f"node 0 asks for process {number} beside {len(self._workers)}; expected a new one of {most}"
+                f"node 0 asks for process {number} in addition to {len(self._workers)}; expected a new one of {most}"
             )
         try:
             self._workers[number] = LocalWorker.start(replace(setup, curve=self._curve), self._fork_server)
-        except (ValueError, EngineError) as error:  # not node 0's fault; the other workers go on
+        except (ValueError, EngineError) as error:  # not node 0's fault; the other workers continue
             self._tell_failure(number, error)
 
     def _tell(self, number: int, message: Message) -> None:
@@ -111,7 +111,7 @@ class _Agent:
             self._workers[number].send(message if isinstance(message, Generate) else None)
 
     def pass_on(self) -> None:
-        """What the workers have said; one that has failed is forgotten, once node 0 knows why."""
+        """Relay the workers' reports; a failed worker is forgotten once node 0 knows the reason."""
         for number, worker in list(self._workers.items()):
             try:
                 while worker.poll():
@@ -121,7 +121,7 @@ class _Agent:
                 self._end(number)
 
     def _end(self, number: int) -> None:
-        """Let a worker end, without waiting: node 0 and the other workers go on meanwhile."""
+        """Let a worker end, without waiting: node 0 and the other workers continue meanwhile."""
         worker = self._workers.pop(number)
         worker.hang_up()
         self._ending.append(_Ending(worker, time.monotonic()))

@@ -1,7 +1,7 @@
 """The connection between node 0 and another node: one peer, one connection, and frames of `wire` in order.
 
-A link lives as long as its connection. ZeroMQ's heartbeats find out that a peer has gone, is frozen or out of reach,
-also while nobody here looks. Such a peer is not let in again.
+A link lives as long as its connection. ZeroMQ's heartbeats detect that a peer has gone, is frozen or out of reach, even
+while nobody polls here. Such a peer is not admitted again.
 """
 
 import time
@@ -17,13 +17,13 @@ from swiftspec.engine.cluster.wire import MAX_BYTES, Frame, Join, decode, encode
 
 __all__ = ["LOOK_EVERY_S", "SILENCE_S", "Link"]
 
-SILENCE_S = 5.0  # of a peer, until it counts as gone
-LOOK_EVERY_S = 0.25  # `Silence`, by which a frozen fork server is known, counts no more than this for one look
+SILENCE_S = 5.0  # of a peer, before it counts as gone
+LOOK_EVERY_S = 0.25  # `Silence`, which detects a frozen fork server, counts at most this much between two looks
 _BEAT_S = 1.0
-_FAREWELL_S = 1.0  # for what was sent to get out
-_NEVER_MS = 2**30  # -1 would mean never, too, but also drops what has arrived when the connection ends
+_FAREWELL_S = 1.0  # for messages still being sent
+_NEVER_MS = 2**30  # -1 would also mean never, but drops received frames when the connection ends
 _MAX_QUEUED = 100_000  # frames
-_MAX_EVENTS = 10_000  # that one look goes through; ZeroMQ keeps 2,000 until somebody looks
+_MAX_EVENTS = 10_000  # read in one look; ZeroMQ keeps 2,000 until then
 _OPENED = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 
 
@@ -44,8 +44,8 @@ class Link:
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PAIR)
         self._bound = bind
-        self._open: set[int] = set()  # file descriptors of connections, those of strangers included
-        self._peer: int | None = None  # that of the peer
+        self._open: set[int] = set()  # file descriptors of connections, including those of strangers
+        self._peer: int | None = None  # the peer's descriptor
         self._has_gone = False  # the peer; a stranger may have its descriptor by now
         self._was_refused = False
         self._set_options(curve)
@@ -90,7 +90,7 @@ class Link:
         while self._peer is None:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise ValueError(f"{self.address}: nobody who has the secret connected within {within_s:g} s")
+                raise ValueError(f"{self.address}: no peer with the secret connected within {within_s:g} s")
             self.wait((), left_s)
             self._take_events()
             if self._was_refused:
@@ -100,7 +100,7 @@ class Link:
             self._put(Frame(0, Join()))
 
     def _take_peer(self) -> None:
-        """Take whoever sent the first frame for the peer: only who has the secret can send any."""
+        """Take the sender of the first frame as the peer: only holders of the secret can send any."""
         with suppress(zmq.Again):
             frame = self._socket.recv(zmq.NOBLOCK, copy=False)
             decode(frame.bytes)
@@ -109,29 +109,29 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether the peer is there. Once it has gone it stays so, and all it had sent has been received."""
+        """Whether the peer is there. Once false it stays false, and everything the peer sent has been received."""
         if not self._socket.closed:
             self._take_events()
         return self._is_connected
 
     @property
     def _is_connected(self) -> bool:
-        """As `is_up`, as of the last look."""
+        """As `is_up`, at the last look."""
         return not self._has_gone and self._peer in self._open
 
     def send(self, frame: Frame) -> None:
-        """Hand a frame over; nothing happens if the peer has gone. ValueError if it is too long."""
+        """Queue a frame; does nothing if the peer has gone. ValueError if it is too long."""
         if self._is_connected:
             self._put(frame)
 
     def _put(self, frame: Frame) -> None:
         try:
             self._socket.send(encode(frame), zmq.NOBLOCK)
-        except zmq.Again:  # it has not taken anything for very long, or is just going
+        except zmq.Again:  # the peer has taken nothing for very long, or is just going
             self._has_gone = True
 
     def frames(self) -> Iterator[Frame]:
-        """What has arrived. ValueError for what makes no sense."""
+        """Received frames. ValueError for an invalid one."""
         while True:
             try:
                 frame = self._socket.recv(zmq.NOBLOCK, copy=False)
@@ -141,18 +141,18 @@ class Link:
                 yield decode(frame.bytes)
 
     def wait(self, filenos: Collection[int], timeout_s: float) -> None:
-        """Until something arrives here or at one of these files, or that time is over."""
+        """Wait until something arrives here or at one of these files, or the timeout is over."""
         poller = zmq.Poller()
         for source, events in [*self._events.items(), *((fileno, zmq.POLLIN) for fileno in filenos)]:
             poller.register(source, events)
         poller.poll(max(1, round(1000 * timeout_s)))
 
     def close(self) -> None:
-        """Hang up, once what was sent has got out or a second has passed."""
+        """Close, once everything sent has left or a second has passed."""
         if not self._socket.closed:
             self._has_gone = True
-            # Where strangers have filled the queue of events, ZeroMQ's thread waits for room, with a lock that the line
-            # after this one needs.
+            # If strangers have filled the queue of events, ZeroMQ's thread waits for room and holds a lock that the
+            # next line needs.
             self._take_events()
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
@@ -173,5 +173,5 @@ class Link:
 
 
 def _connection(frame: zmq.Frame) -> int:
-    """File descriptor of the connection that it came by; descriptors of those that have ended are used again."""
+    """File descriptor of the connection that a frame came by; descriptors of closed connections are reused."""
     return int(frame.get(zmq.SRCFD))

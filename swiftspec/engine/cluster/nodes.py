@@ -1,4 +1,4 @@
-"""Several nodes as one machine, as node 0 sees them: it holds the engine and starts processes on all of them.
+"""Several nodes as one machine, seen from node 0, which runs the engine and starts processes on all of them.
 
 Devices are numbered over all nodes. Every other node runs an agent, see `agent`.
 """
@@ -25,12 +25,12 @@ from swiftspec.errors import EngineError
 
 __all__ = ["ClusterExecutor", "Peer", "RemoteWorker", "free_ports", "lead", "shares"]
 
-_ANSWERS_WITHIN_S = 10.0  # an agent answers when it is done with what it was told before, such as to end a worker
+_ANSWERS_WITHIN_S = 10.0  # an agent answers after finishing earlier commands, such as ending a worker
 _CLOCK_SAMPLES = 8
 
 
 def shares(num_devices: int, num_nodes: int) -> list[tuple[int, ...]]:
-    """Devices of each node, as numbered over all: consecutive and equally many. ValueError if that is impossible."""
+    """Devices of each node, numbered over all: consecutive and equally many. ValueError if that is impossible."""
     per_node, rest = divmod(num_devices, num_nodes)
     if rest or not per_node:
         raise ValueError(f"--nnodes is {num_nodes}; the plan's {num_devices} devices cannot be shared out equally")
@@ -38,7 +38,7 @@ def shares(num_devices: int, num_nodes: int) -> list[tuple[int, ...]]:
 
 
 def free_ports(address: str, count: int) -> tuple[int, ...]:
-    """TCP ports of an interface that nobody listens on now."""
+    """TCP ports of an interface that are free now."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server((address, 0))) for _ in range(count)]
         return tuple(listener.getsockname()[1] for listener in listeners)
@@ -46,7 +46,7 @@ def free_ports(address: str, count: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Peer:
-    """Another node, as node 0 sees it."""
+    """Another node, seen from node 0."""
 
     rank: int
     link: Link
@@ -56,7 +56,7 @@ class Peer:
     num_started: int = 0
 
     def start(self, setup: Setup) -> "RemoteWorker":
-        """Tell it to start a worker."""
+        """Tell the node to start a worker."""
         self.num_started += 1
         self.reports[self.num_started] = deque()
         self.link.send(Frame(self.num_started, setup))
@@ -64,7 +64,7 @@ class Peer:
 
     @property
     def is_up(self) -> bool:
-        """Whether the node is there, once all that it had said is sorted into `reports`."""
+        """Whether the node is there; everything it sent has been sorted into `reports`."""
         if self.fault:
             return False
         is_up = self.link.is_up
@@ -75,7 +75,7 @@ class Peer:
                 elif worker in self.reports and isinstance(message, Report):
                     self.reports[worker].append(message)
         except ValueError as error:
-            self._give_up(f"it sent what makes no sense, {error}")
+            self._give_up(f"it sent an invalid message, {error}")
             return False
         return is_up
 
@@ -84,11 +84,11 @@ class Peer:
         self.link.close()
 
     def ahead_s(self) -> float | None:
-        """How far its clock is ahead of this one; None if it has gone, or does not answer.
+        """Seconds by which the node's clock is ahead of this one; None if the node has gone or does not answer.
 
-        It is asked a few times. The quickest answer counts, as one that was given halfway between asking and hearing.
+        The clock is read several times. The fastest answer counts, taken as given halfway between question and answer.
         """
-        answers: list[tuple[float, float]] = []  # seconds until it came, and how far ahead it says
+        answers: list[tuple[float, float]] = []  # seconds until the answer, and how far ahead its clock is
         until_s = time.perf_counter() + _ANSWERS_WITHIN_S
         for _ in range(_CLOCK_SAMPLES):
             self.clocks.clear()
@@ -96,7 +96,7 @@ class Peer:
             self.link.send(Frame(0, Clock(asked_s)))
             while self.is_up and not self.clocks:
                 if time.perf_counter() > until_s:
-                    self._give_up(f"it did not say its time within {_ANSWERS_WITHIN_S:g} s")
+                    self._give_up(f"it did not report its time within {_ANSWERS_WITHIN_S:g} s")
                     break
                 self.link.wait((), LOOK_EVERY_S)
             if not self.clocks:
@@ -107,7 +107,7 @@ class Peer:
 
 
 class RemoteWorker:
-    """A process on another node; its times come in this node's clock."""
+    """A process on another node; its times are in this node's clock."""
 
     def __init__(self, peer: Peer, number: int, setup: Setup) -> None:
         self.setup = setup
@@ -117,11 +117,11 @@ class RemoteWorker:
         self._reports = peer.reports[number]
 
     def send(self, command: Command) -> None:
-        """Tell it something; nothing happens if it is gone."""
+        """Send a command; does nothing if the process is gone."""
         self._send(command or Halt())
 
     def poll(self) -> bool:
-        """Whether `receive` would answer, or raise, at once."""
+        """Whether `receive` would return, or raise, at once."""
         return not self._peer.is_up or bool(self._reports)
 
     def receive(self) -> Report:
@@ -133,14 +133,14 @@ class RemoteWorker:
         report = check_report(self._reports.popleft())
         if isinstance(report, Finished):
             ahead_s = self._peer.ahead_s()
-            if ahead_s is None:  # its times are of a clock that nobody knows
+            if ahead_s is None:  # its times are in an unknown clock
                 raise self._lost()
             spans = [s._replace(start_s=s.start_s - ahead_s, end_s=s.end_s - ahead_s) for s in report.spans]
             return replace(report, spans=spans)
         return report
 
     def _lost(self) -> EngineError:
-        why = self._peer.fault or f"it ended, or was not heard of for {SILENCE_S:g} s"
+        why = self._peer.fault or f"it ended, or was silent for {SILENCE_S:g} s"
         return EngineError(f"the {self.setup.name} process was on node {self._peer.rank}, which has gone: {why}")
 
     def hang_up(self) -> None:
@@ -149,12 +149,12 @@ class RemoteWorker:
             self._send(Close())
 
     def kill(self) -> None:
-        """Let it end; its node sees to it."""
+        """Let it end; its node takes care of that."""
         self.hang_up()
 
     @property
     def state(self) -> str:
-        """Where it is; its node knows more."""
+        """Node of the process; the node itself knows more."""
         return f"on node {self.node}"
 
     @property
@@ -163,7 +163,7 @@ class RemoteWorker:
         return True
 
     def close(self) -> None:
-        """Let it end; its node sees to it."""
+        """Let it end; its node takes care of that."""
         self.hang_up()
 
     def _send(self, message: Message) -> None:
@@ -176,22 +176,22 @@ class ClusterExecutor:
     Parameters
     ----------
     nodes : sequence of NodeFacts
-        By rank.
+        In the order of their ranks.
     peers : mapping of rank to Peer
-        All but node 0.
+        All except node 0.
     owned : sequence of tuple of int
-        Devices of each node, as numbered over all.
+        Devices of each node, numbered over all.
     curve : Curve
-        Keys of what is between nodes.
+        Keys of the connections between nodes.
     store : callable
-        `tcp://host:port` where TP groups meet that span nodes; asked only if there are any.
+        Address `tcp://host:port` where TP groups that span nodes meet; called only if there are any.
     fork_server : ForkServer
-        Of node 0's own processes.
+        Fork server of node 0's own processes.
 
     Raises
     ------
     ValueError
-        If a node has fewer devices than it should.
+        If a node has too few devices.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class ClusterExecutor:
             if (needed := max(devices) - first + 1) > node.num_devices:
                 raise ValueError(f"node {node.rank} needs {needed} devices for this plan; it offers {node.num_devices}")
 
-    def num_devices(self, device: Device) -> int:  # noqa: ARG002 - every node has said how many it has of that kind
+    def num_devices(self, device: Device) -> int:  # noqa: ARG002 - every node announced its devices of that kind
         return max(map(max, self._owned)) + 1
 
     def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:
@@ -245,12 +245,12 @@ class ClusterExecutor:
         for node, owned in zip(self._nodes, self._owned, strict=True):
             if set(devices) <= set(owned):
                 return node
-        raise ValueError(f"devices {list(devices)} are of several nodes; one process needs its own on one")
+        raise ValueError(f"devices {list(devices)} are on several nodes; a process needs all of its devices on one")
 
 
 @contextmanager
 def lead(meeting: Meeting, own: NodeFacts, owned: Sequence[tuple[int, ...]], curve: Curve) -> Iterator[ClusterExecutor]:
-    """Node 0's part: every node as one executor, until the end, at which all others end.
+    """Node 0's part: all nodes as one executor; they end when this context does.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Nodes find each other: over a store at node 0, each says where it is and what it runs.
+"""Rendezvous: over a store at node 0, each node announces its address and what it runs.
 
-Only who has the secret gets into the store, and it is closed as soon as all nodes have met. Whoever can reach it can at
-most keep nodes from meeting.
+Only holders of the secret can use the store, and it closes as soon as all nodes have met. Anyone else who can reach it
+can at most keep the nodes from meeting.
 """
 
 import ipaddress
@@ -39,9 +39,10 @@ _Port = Annotated[int, Field(ge=PORTS.start, lt=PORTS.stop)]
 class NodeFacts(Facts):
     """Facts that a node announces about itself.
 
-    plan_sha256: of its plan file. address: of its interface towards node 0. folder: for sockets and meeting places
-    that stay on the node. host: nodes that are processes of one machine have the same. num_devices: of the machine, of
-    the plan's kind. ports: free ones, for channels. links: of node 0 alone, where every other node is awaited.
+    plan_sha256: of its plan file. address: of its interface towards node 0. folder: for sockets and meeting places that
+    stay on the node. host: the same for nodes that are processes of one machine. num_devices: the machine's devices of
+    the plan's kind. ports: free ones, for channels. links: addresses at which node 0 awaits the other nodes; node 0's
+    facts only.
     """
 
     rank: int = Field(ge=0, lt=_MOST_DEVICES)
@@ -58,22 +59,22 @@ class NodeFacts(Facts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where the nodes meet.
+    """Address and terms of the nodes' meeting.
 
     Parameters
     ----------
     host, port : str, int
-        Of node 0, which listens on that address alone.
+        Of node 0, which listens on that address only.
     rank, num_nodes : int
-        This node, and how many there are.
+        This node's rank, and the number of nodes.
     timeout_s : float
         Longest wait for the others.
     prefix : str
-        Tells meetings in one store apart.
+        Separates the meetings that use one store.
     has_store : bool
-        Somebody else, as torchrun, keeps the store: node 0 does not.
+        Another program, such as torchrun, keeps the store; node 0 does not.
     is_process : bool
-        Under torchrun every process is a node, and one rank of the plan.
+        Under torchrun every process is a node and one rank of the plan.
     host_rank : int
         Machine of this node; processes of one machine share it.
     is_local : bool
@@ -121,7 +122,7 @@ class Rendezvous:
 
 
 class Meeting:
-    """The store, once this node has it: what nodes write there and read. A context manager, which closes the store."""
+    """This node's connection to the store. A context manager, which closes the store."""
 
     def __init__(
         self, rendezvous: Rendezvous, own_address: str, store: NodeStore, server: StoreServer | None = None
@@ -140,19 +141,19 @@ class Meeting:
         self.close()
 
     def close(self) -> None:
-        """Hang up; node 0 listens no more."""
+        """Hang up; node 0 stops listening."""
         self._store.close()
         if self._server:
             self._server.close()
             self._server = None
 
     def exchange(self, own: NodeFacts) -> list[NodeFacts]:
-        """Facts of every node on node 0; on the others those of node 0 and their own. Closes the store.
+        """Facts of every node on node 0; elsewhere those of node 0 and this node. Closes the store.
 
         Raises
         ------
         ValueError
-            If a node does not come in time, two have one rank, or they do not agree on what to run.
+            If a node does not come in time, two have the same rank, or they disagree on what to run.
         """
         where = self.rendezvous.endpoint
         with self:
@@ -172,7 +173,7 @@ class Meeting:
         with suppress(OSError):
             self._store.set(_COMPLAINT, f"node {rank}: {sentence}"[:_MAX_COMPLAINT])
         if rank == 0:
-            time.sleep(4 * _LOOK_EVERY_S)  # the others' time to read it
+            time.sleep(4 * _LOOK_EVERY_S)  # time for the others to read it
 
     def _exchange(self, own: NodeFacts) -> list[NodeFacts]:
         rank, num_nodes = self.rendezvous.rank, self.rendezvous.num_nodes
@@ -205,13 +206,13 @@ class Meeting:
         try:
             facts = NodeFacts.model_validate_json(self._store.get(key))
         except ValidationError as error:
-            raise ValueError(f"node {rank} says of itself: {first_problem(error)}") from error
+            raise ValueError(f"node {rank} announced invalid facts: {first_problem(error)}") from error
         if facts.rank != rank:
-            raise ValueError(f"node {rank} says of itself that it is node {facts.rank}")
+            raise ValueError(f"node {rank} announced itself as node {facts.rank}")
         return facts
 
     def _strangers(self) -> str:
-        """For a sentence: how many connections were not let in."""
+        """Clause for a sentence: the number of refused connections."""
         refused = self._server.num_refused if self._server else 0
         if not refused:
             return ""
@@ -232,7 +233,7 @@ def _agree(first: NodeFacts, own: NodeFacts) -> None:
 
 
 def meet(rendezvous: Rendezvous, curve: Curve) -> Meeting:
-    """The store of all nodes, at node 0, which listens on one address until they have met.
+    """Join the store of all nodes at node 0, which listens on one address until all have met.
 
     Raises
     ------
@@ -267,9 +268,9 @@ def _listen(rendezvous: Rendezvous, address: str, curve: Curve) -> StoreServer:
 
 
 def _announced(rendezvous: Rendezvous, own: tuple[str, int] | None) -> tuple[str, int]:
-    """Where node 0's store is, said in torchrun's.
+    """Address of node 0's store, as written in torchrun's store.
 
-    Anybody who reaches torchrun's store may say something else there; but then who answers does not have the secret.
+    Anyone who reaches torchrun's store may write another address there, but whoever answers at it lacks the secret.
     """
     key, timeout = f"{rendezvous.prefix}/store", timedelta(seconds=rendezvous.timeout_s)
     deadline_s = time.monotonic() + rendezvous.timeout_s
@@ -287,7 +288,7 @@ def _announced(rendezvous: Rendezvous, own: tuple[str, int] | None) -> tuple[str
 
 
 def _said(board: TCPStore, key: str, deadline_s: float) -> bytes:
-    """A value of torchrun's store, once it is there. Asks again and again, since torch's own wait hears no signal."""
+    """A value of torchrun's store, once it is there. Polls, because torch's own wait ignores signals."""
     while not board.check([key]):
         if time.monotonic() > deadline_s:
             raise TimeoutError
@@ -297,7 +298,7 @@ def _said(board: TCPStore, key: str, deadline_s: float) -> bytes:
 
 
 def _reach(rendezvous: Rendezvous, address: str) -> str:
-    """Address of the interface towards node 0, once that can be reached."""
+    """Address of the interface towards node 0, once node 0 can be reached."""
     deadline_s = time.monotonic() + rendezvous.timeout_s
     while True:
         try:
@@ -314,7 +315,7 @@ def _reach(rendezvous: Rendezvous, address: str) -> str:
 
 
 def from_torchrun(environment: Mapping[str, str]) -> Rendezvous:
-    """What torchrun told this process: every process is a node."""
+    """Rendezvous from torchrun's environment variables: every process is a node."""
     run, restarts = environment["TORCHELASTIC_RUN_ID"], environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Rendezvous(
         host=environment["MASTER_ADDR"],

@@ -1,4 +1,4 @@
-"""Messages between nodes, as bytes: `kind worker {json}`. Policies go by name; nothing here can name code."""
+"""Messages between nodes, as bytes: `kind worker {json}`. Policies are sent by name; no message can name code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,12 +15,12 @@ from swiftspec.policies.base import shape_of
 __all__ = ["MAX_BYTES", "Bye", "Clock", "Close", "Frame", "Halt", "Join", "Message", "decode", "encode"]
 
 MAX_BYTES = 2**26  # the spans of a million phases
-_LOCAL = "curve"  # a field that every node fills in by itself
+_LOCAL = "curve"  # a field that every node fills in for itself
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """To a worker: end the request it is at."""
+    """To a worker: end the running request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """To node 0: here I am."""
+    """To node 0: this node has connected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """To a node: end every worker, and yourself."""
+    """To a node: end every worker, and the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """To a node: what is your time? It answers with `node_s`; both are of `time.perf_counter`."""
+    """To a node: report your time. It answers with `node_s`; both are of `time.perf_counter`."""
 
     asked_s: float
     node_s: float = 0.0
@@ -64,14 +64,14 @@ _NAMES = {cls: kind for kind, cls in _KINDS.items()}
 
 
 class Frame(NamedTuple):
-    """A message to or from the worker of that number; 0 where the node itself is meant."""
+    """A message to or from the worker of that number; 0 for the node itself."""
 
     worker: int
     message: Message
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes on the wire. ValueError if they are too many."""
+    """The bytes on the wire. ValueError if there are too many."""
     cls: Any = type(frame.message)
     body = _body(cls).model_construct(**{name: getattr(frame.message, name) for name in _fields(cls)})
     data = f"{_NAMES[cls]} {frame.worker} {body.model_dump_json()}".encode()

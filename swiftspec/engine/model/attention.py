@@ -1,7 +1,7 @@
 """Attention of a few rows over a long cache, on a CPU.
 
-R rows, N slots (prefix, then tree), G key/value heads, J query heads that share one of them, D head dimension.
-The J heads of a group are stacked below each other as M = R * J rows, so that keys and values are never repeated.
+R rows, N slots (prefix, then tree), G key/value heads, J query heads that share one of them, D head dimension. The J
+heads of a group are stacked as M = R * J rows, so that keys and values are never repeated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Visibility = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def tree_visibility(ancestors: Sequence[int], tree_length: int) -> Visibility:
-    """Which tree slot each row sees, 0 or 1, [R, tree_length + R]; the rows themselves sit behind the tree.
+    """Tree slots that each row sees, 0 or 1, [R, tree_length + R]; the rows themselves come after the tree.
 
     Bit s of `ancestors[r]` makes slot s visible to row r. Every row sees itself.
     """
@@ -57,9 +57,9 @@ class TreeAttention:
         self._mask: Tensor | None = None
 
     def prepare(self, visible: Visibility, *, prefix_length: int) -> int:
-        """Set what the rows see: all of the prefix, and of the slots behind it those in `visible`.
+        """Set what the rows see: all of the prefix, and the slots after it that are in `visible`.
 
-        Answers how many of the cache's slots the keys and values of the following calls must span.
+        Returns the number of cache slots that the keys and values of the following calls must span.
         """
         sees_all = self._rows == 1 and bool(visible.all())
         self._mask = None if sees_all else self._additive_mask(visible, prefix_length)

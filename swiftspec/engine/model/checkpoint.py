@@ -1,6 +1,6 @@
 """Reads the weights of a Hugging Face directory into a dict that keeps Hugging Face's tensor names.
 
-Every tensor the spec asks for is there with its shape, or a ValueError names file and tensor. No arithmetic here.
+Every tensor of the spec has its shape, or a ValueError names file and tensor. No arithmetic here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["load_weights", "weight_shapes"]
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
-_LENGTH_BYTES = 8  # at the beginning of a safetensors file, little endian: of the header that follows
-_MOST_HEADER_BYTES = 16 << 20  # the largest known ones have a hundredth of that
+_LENGTH_BYTES = 8  # length of the header, little-endian, at the start of a safetensors file
+_MOST_HEADER_BYTES = 16 << 20  # the largest known ones have a hundredth of this
 _LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.")
 
 
@@ -63,10 +63,10 @@ def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 
 def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = None) -> dict[str, Tensor]:
-    """All weights of the model in `directory`, in the dtype they are stored in; of a shard, only that is read.
+    """All weights of the model in `directory`, in the dtype they are stored in; of a shard, only its parts are read.
 
     Reads model.safetensors, or the files named by model.safetensors.index.json. ValueError names the file and the
-    tensor that is missing, unexpected or misshapen, or the file that cannot be read.
+    missing, unexpected or misshapen tensor, or the file that cannot be read.
     """
     files = _weight_files(Path(directory))
     _check_layers(Path(directory), files, spec)
@@ -84,7 +84,7 @@ def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = N
 
 
 def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> None:
-    """ValueError if config.json has more layers than the checkpoint: before names are made for a billion of them."""
+    """ValueError if config.json has more layers than the checkpoint, before names for a billion of them are made."""
     numbers = {-1}
     for path in files:
         with _opened(path) as file:
@@ -99,7 +99,7 @@ def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> No
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A safetensors file, its header found to be of a sane length."""
+    """A safetensors file whose header has a plausible length."""
     length = int.from_bytes(read_prefix(path, _LENGTH_BYTES), "little")
     if length > _MOST_HEADER_BYTES:
         raise ValueError(f"{path}: not a readable safetensors file: its header would have {length} bytes")
@@ -131,7 +131,7 @@ def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is
 
 
 def _is_redundant(name: str, *, is_tied: bool) -> bool:
-    """Old exporters stored the rotary frequencies, and some store the tied head a second time."""
+    """Whether a tensor may be ignored: old exporters stored rotary frequencies, some the tied head twice."""
     return name.endswith("rotary_emb.inv_freq") or (is_tied and name == HEAD)
 
 
@@ -147,5 +147,5 @@ def _weight_files(directory: Path) -> list[Path]:
         raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
-            raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file beside it")
+            raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file next to it")
     return [directory / name for name in sorted(set(weight_map.values()))]

@@ -1,4 +1,4 @@
-"""Turns checkpoint weights into what one step needs: fused, folded, reordered and packed. Exact in exact arithmetic.
+"""Converts checkpoint weights for the CPU forward: fused, folded, reordered and packed. Exact in exact arithmetic.
 
 G key/value heads, J query heads per key/value head, D head dimension.
 """
@@ -24,7 +24,7 @@ class Layer:
     """One decoder layer. The inputs of `qkv` and `gate_up` are unit vectors: norm weights are folded into them.
 
     qkv        [query + 2 kv, hidden]; rotary pairs interleaved, queries scaled by 1/sqrt(D)
-    output     [hidden, J * G * D]: attention answers the heads of a group far apart
+    output     [hidden, J * G * D]: attention returns the heads of a group interleaved with the other groups'
     gate_up    [2 * intermediate, hidden]
     qk_norm    [query heads + kv heads, D] weights of the head norms, scales included; None without head norms
     """
@@ -71,7 +71,7 @@ def build_head(weights: Mapping[str, Tensor], spec: ModelSpec, *, dtype: torch.d
 
 
 def _fold_norm(weight: Tensor, norm: Tensor) -> Tensor:
-    """RMSNorm(x) = norm * sqrt(size) * x / |x|: all but the division belongs to the next weight's columns."""
+    """RMSNorm(x) = norm * sqrt(size) * x / |x|: all but the division is folded into the next weight's columns."""
     return weight * (norm * math.sqrt(norm.numel()))
 
 

@@ -1,7 +1,7 @@
 """Decoder of the Llama family for a few rows at a time: prefill, decode steps and tree-masked forwards on a CPU.
 
 R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabulary.
-Decides nothing: which rows to run and which slots to keep comes from the caller.
+Makes no decisions: the caller says which rows to run and which slots to keep.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["CpuDecoder"]
 
 
 class _Workspace:
-    """Buffers and their views for one number of rows, made once: in a small model a view costs as much as its sum."""
+    """Buffers and their views for one number of rows, made once: in a small model a view costs as much as a sum."""
 
     def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
         heads, groups, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
         self.hidden = torch.empty(num_rows, spec.hidden_size, dtype=dtype)
         self.norm = torch.empty(num_rows, 1)
-        # Rotation is done in fp32 whatever the model's dtype.
+        # Rotation is in fp32 for every dtype of the model.
         self.qkv = torch.empty(num_rows, spec.query_size + 2 * spec.kv_size)
         per_head = self.qkv.view(num_rows, heads + 2 * groups, size)
         self.queries_keys = per_head[:, : heads + groups]
@@ -50,13 +50,13 @@ class _Workspace:
 
 @dataclass(slots=True, kw_only=True)
 class _Step:
-    """A forward on its way through the layers."""
+    """A forward in progress through the layers."""
 
     work: _Workspace
     turns: Tensor
     residual: Tensor
-    new: Tensor  # keys and values of this forward's rows, those that pad it left out
-    keys: Iterator[Tensor]  # of the layers to come
+    new: Tensor  # keys and values of this forward's rows, without padding
+    keys: Iterator[Tensor]  # of the remaining layers
     values: Iterator[Tensor]
     new_slots: Iterator[Tensor]
 
@@ -70,8 +70,8 @@ class CpuDecoder:
 
     The residual stream, norms and rotations are fp32; weights, products and the cache are in `dtype`.
 
-    The ranks of a TP group each hold a shard of `spec`, whose `weights` these are, and make the same calls. Logits are
-    rank 0's to read.
+    The ranks of a TP group each hold a shard of `spec`, whose `weights` these are, and make the same calls. Only rank 0
+    reads the logits.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class CpuDecoder:
         return cls(spec, weights, dtype=dtype, tp_group=tp_group)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
-        """An empty cache that fits this model; as long as its longest context unless `capacity` says otherwise."""
+        """An empty cache for this model; as long as its longest context unless `capacity` is given."""
         return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=self.dtype)
 
     def warm_up(self, row_counts: Iterable[int], cache: KVCache) -> None:
-        """Run forwards of these numbers of rows, and all that a prompt may need, which compiles their products.
+        """Run forwards of these numbers of rows, and of all sizes that a prompt may need, to compile their products.
 
         The empty `cache` stays empty.
         """
@@ -152,8 +152,8 @@ class CpuDecoder:
         tokens, positions : sequence of int
             Per row: token id, and prefix length + depth in the tree. Positions stay below the cache's capacity.
         ancestors : sequence of int
-            Bit s of `ancestors[r]`: row r sees tree slot s. This forward's rows take the slots from the tree's
-            length on, and a row may see earlier ones. Every row sees the prefix and itself.
+            Bit s of `ancestors[r]`: row r sees tree slot s. This forward's rows take the slots after the tree, and a
+            row may see earlier ones. Every row sees the prefix and itself.
         cache : KVCache
             Extended by R tree slots. ValueError if they do not fit.
         fuzzy : bool
@@ -170,7 +170,7 @@ class CpuDecoder:
 
     @torch.inference_mode()
     def exit(self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache) -> Tensor:
-        """What the first half of the layers would answer to `forward`. Only its `finish` may follow."""
+        """Logits from the first half of the layers, as `forward` returns them. Only its `finish` may follow."""
         step = self._begin_tree(tokens, positions, ancestors, cache)
         self._run(step, self._first_half)
         self._halfway = step
@@ -178,16 +178,16 @@ class CpuDecoder:
 
     @torch.inference_mode()
     def finish(self, cache: KVCache) -> Tensor:
-        """The rest of the forward that `exit` began, with its answer."""
+        """The rest of the forward that `exit` began; the forward's logits."""
         step, self._halfway = self._halfway, None
-        assert step is not None, "an exit comes before"
+        assert step is not None, "finish is called after exit"
         self._run(step, self._second_half)
         cache.extend_tree(step.num_rows)
         return self._logits(step)
 
     @torch.inference_mode()
     def candidates(self, logits: Tensor, k: int, _: KVCache) -> tuple[list[list[int]], list[list[float]]]:
-        """The `k` likeliest tokens behind each row of logits [R, V], and their natural log-probs."""
+        """The `k` most likely tokens after each row of logits [R, V], and their natural log-probs."""
         return top_candidates(logits, k)
 
     @torch.inference_mode()
@@ -229,9 +229,9 @@ class CpuDecoder:
         *,
         num_rows: int | None = None,
     ) -> _Step:
-        """The embeddings of R rows, and where each layer finds its keys and values.
+        """The embeddings of R rows, and each layer's keys and values.
 
-        num_rows: R, if more than there are tokens: copies of the last row, which the cache never sees, pad them.
+        num_rows: R, if larger than the number of tokens; copies of the last row, never cached, fill it up.
         """
         num_rows = num_rows or len(tokens)
         if num_padding := num_rows - len(tokens):
@@ -249,13 +249,13 @@ class CpuDecoder:
         )
 
     def _run(self, step: _Step, layers: Sequence[Layer]) -> None:
-        """The next layers of a forward."""
+        """Run the next layers of a forward."""
         for layer in layers:
             step.residual.add_(self._attend(step, layer, self._normalised(step)))
             self._feed(step, layer)
 
     def _run_grouped(self, step: _Step, layers: Sequence[Layer]) -> None:
-        """The next layers, their attention on the input of the first: what EasySpec computes on a device each."""
+        """Run the next layers with their attention on the first one's input: EasySpec gives each a device."""
         hidden = self._normalised(step)
         attended = [self._attend(step, layer, hidden) for layer in layers]
         for layer, output in zip(layers, attended, strict=True):
@@ -277,14 +277,14 @@ class CpuDecoder:
         step.residual.add_(self._tp_group.all_reduce(layer.down(F.silu(gate).mul_(up))))
 
     def _logits(self, step: _Step, *, row: int | None = None) -> Tensor:
-        """Of all rows, or of one."""
+        """Logits of all rows, or of one."""
         hidden = self._normalised(step)
         return self._tp_group.gather(
             self._head(hidden if row is None else hidden[row : row + 1]), self.spec.vocab_size
         ).float()
 
     def _normalised(self, step: _Step) -> Tensor:
-        """Rows of length one; the norm's weight is folded into what follows. Three ops where rms_norm runs eight.
+        """Rows of length one; the norm's weight is folded into the next one. Three ops instead of rms_norm's eight.
 
         [R, hidden], in a buffer that the next call overwrites.
         """

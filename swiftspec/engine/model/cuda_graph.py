@@ -1,8 +1,8 @@
-"""The same work again: a function over fixed buffers, on a GPU recorded once and replayed as one CUDA graph.
+"""CUDA graph capture: a function over fixed buffers is captured once on a GPU and replayed as one graph.
 
-A launch costs the host about as long as a small kernel runs, and a forward has hundreds of them; a graph is one. A
-replay runs on the current stream. So two roles can share a GPU from one process, a thread each, by running under
-`torch.cuda.stream(..)` of their own.
+A launch costs the host about as long as a small kernel runs, and a forward has hundreds of launches; a graph is a
+single one. A replay runs on the current stream, so two roles of one process can share a GPU, a thread each, with a
+`torch.cuda.stream(..)` each.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class GraphPool:
-    """What graphs share that never run at once: memory, where an answer lives until another graph runs, and a stream.
+    """Memory and stream shared by graphs that never run at once; a result is valid until another graph runs.
 
-    Kernels keep workspaces per stream, so that graphs of different pools may run side by side.
+    Kernels keep workspaces per stream, so graphs of different pools may run concurrently.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,18 +30,18 @@ class GraphPool:
         self._stream = torch.cuda.Stream(device) if self.records else None
 
     def record(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """What to call to run `function` again, and the tensors that it answers in.
+        """A callable that runs `function` again, and the tensors that hold its results.
 
-        On a GPU it runs once eagerly, which compiles kernels and sizes workspaces, and once as recorded.
+        On a GPU it runs once eagerly, which compiles kernels and sizes workspaces, and once for the capture.
         """
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
-        # The default stream cannot record.
+        # The default stream cannot capture.
         stream = self._stream if current == torch.cuda.default_stream(self.device) else current
         assert stream is not None, "only a GPU records"
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             function()
-        # thread_local: another thread, with another model, may allocate meanwhile.
+        # thread_local: another thread, with another model, may allocate during the capture.
         with torch.cuda.graph(graph, pool=self._handle, stream=stream, capture_error_mode="thread_local"):
             answer = function()
         current.wait_stream(stream)
@@ -49,10 +49,10 @@ class GraphPool:
 
 
 class Replay(Generic[T]):
-    """`function`, which reads tensors that stay where they are, answers in tensors, and never waits for the device.
+    """A function from tensors at fixed addresses to tensors, which never waits for the device; captured on a GPU.
 
-    On a GPU the first call records it, and later ones answer in the same tensors; elsewhere every call runs it. It must
-    be allowed to run again on the same inputs.
+    On a GPU the first call captures it, and later ones return the same tensors; elsewhere every call runs it. Running
+    it again on the same inputs must be safe.
     """
 
     def __init__(self, function: Callable[[], T], pool: GraphPool) -> None:
@@ -61,7 +61,7 @@ class Replay(Generic[T]):
         self._recorded: tuple[Callable[[], None], T] | None = None
 
     def __call__(self) -> T:
-        """Its answer, on a GPU perhaps still being computed."""
+        """Its result, on a GPU perhaps still being computed."""
         if not self._pool.records:
             return self._function()
         if self._recorded is None:

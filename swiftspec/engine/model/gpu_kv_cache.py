@@ -1,4 +1,4 @@
-"""A KV cache for forwards on static buffers: it never moves, and is told on the device what to keep."""
+"""KV cache of the GPU decoder: its buffers never move, and the slots to keep are sent to the device."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _WORD_BITS = 32
 
 
 class GpuKVCache(KVCache):
-    """Keys and values of one sequence on a device, with room behind them for the rows that fill up a capture size.
+    """Keys and values of one sequence on a device, with extra slots for rows that pad a forward.
 
-    The host knows the lengths and tells the device with every step. A move is not waited for: it is done before the
-    next forward of the same stream, whose latency it is part of.
+    The host knows the lengths and sends them to the device with every step. Nobody waits for a move: it precedes the
+    next forward on the same stream and is part of that forward's latency.
 
     Attributes
     ----------
     tree_slots : int
         The most tree nodes, a multiple of 32.
     workspace : Tensor or None
-        Of the attention, the same for all layers.
+        Workspace of the attention, the same for all layers.
     rows : Rows
-        What the next forward is told.
+        Inputs of the next forward.
     replays : dict
-        Forwards by kind and number of rows: a recorded graph knows the addresses of one cache.
+        Forwards by kind and number of rows: a captured graph holds the addresses of one cache.
     candidates : dict
-        What follows them, by the number of candidates, too.
+        Captured top-k of these forwards, also by number of candidates.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class GpuKVCache(KVCache):
             raise ValueError(f"tree_slots is {tree_slots}; expected {expected}")
         num_words = -(-tree_slots // _WORD_BITS)
         self.tree_slots = num_words * _WORD_BITS
-        # Zeros, spare slots too: masks multiply, and what they hide must not be a NaN.
+        # Zeros, in spare slots too: masks multiply, so a hidden value must not be a NaN.
         spare = max(self.tree_slots, CAPTURE_SIZES[-1])
         super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
         self.workspace = ops.tree_attention_workspace(CAPTURE_SIZES[-1], spec.num_heads, self.data[0, 0])
@@ -60,7 +60,7 @@ class GpuKVCache(KVCache):
         self._mover = Replay(
             lambda: ops.keep_slots(self.data, moves.slots_K, moves.lengths_2, moves.num_verified), pool
         )
-        self._move((), 0)  # recorded while there is nothing to move, since that runs it more than once
+        self._move((), 0)  # captured while there is nothing to move, because capturing runs it more than once
 
     def require_tree_room(self, num_rows: int) -> None:
         """ValueError unless `num_rows` more slots are free, and the tree may grow by as many."""
@@ -75,6 +75,6 @@ class GpuKVCache(KVCache):
             [*range(first), *slots],
             prefix_length=self.prefix_length,
             tree_length=self.tree_length,
-            num_verified=0,  # the next forward says how long the prefix is
+            num_verified=0,  # the next forward sends the length of the prefix
         )
         self._mover()

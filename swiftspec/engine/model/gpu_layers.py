@@ -26,7 +26,7 @@ Groups = Sequence[Sequence[int]]
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """A forward on its way through the layers."""
+    """A forward in progress through the layers."""
 
     ops: Ops
     positions: Tensor
@@ -40,7 +40,7 @@ class Step:
 
 
 class Layers:
-    """A model's weights on a device, or a rank's shard of them, and the way of rows through them."""
+    """A model's weights on a device, or a rank's shard of them, and the forward through them."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Layers:
         self._cos_sin: dict[int, Tensor] = {}
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """fp32 [R, hidden]: where a residual stream starts."""
+        """fp32 [R, hidden]: the start of the residual stream."""
         return self._embedding.index_select(0, tokens).float()
 
     def run(self, step: Step, groups: Sequence[Sequence[int]]) -> None:
-        """Through groups of layers; those of a group share their attention's input (EasySpec), of one: exact."""
+        """Run groups of layers; those of a group share their attention's input (EasySpec); groups of one are exact."""
         ops, eps = step.ops, self._spec.rms_norm_eps
         for group in groups:
             attended = [self._attend(step, index) for index in group]
@@ -106,7 +106,7 @@ class Layers:
         step.logits = self._tp_group.gather(step.ops.linear(hidden, self._head), self._vocab_size).float()
 
     def cos_sin(self, capacity: int) -> Tensor:
-        """fp32 [capacity, D]: cosines, then sines. A table per capacity: recorded graphs know its address."""
+        """fp32 [capacity, D]: cosines, then sines. One table per capacity: captured graphs hold its address."""
         if capacity not in self._cos_sin:
             turns = rotations(self._spec, capacity).squeeze(1)
             self._cos_sin[capacity] = torch.cat([turns.real, turns.imag], -1).to(self._device)

@@ -1,7 +1,7 @@
-"""Decoder of the Llama family on static buffers: every forward is the same few launches, recorded as one CUDA graph.
+"""Decoder of the Llama family on static buffers: every forward is the same few launches, captured as one CUDA graph.
 
 R rows, filled up to a capture size; V vocabulary; H query heads, G key/value heads, D head dimension.
-The same methods as `model.Decoder`, whose logits these are. On a CPU the same steps run in plain torch, one by one.
+The same methods and logits as `CpuDecoder`. On a CPU the same steps run in plain torch, one by one.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["GpuDecoder"]
 _PREFILL_ROWS = 512
 # torch prefers cuDNN on Hopper, which builds a plan for every new shape of a mask: 0.4 s for each new prompt length.
 _PREFILL_ATTENTION = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-_NUM_CANDIDATES = 8  # what policies ask for unless told otherwise; another number is recorded when it first comes
+_NUM_CANDIDATES = 8  # the policies' default; another number is captured when first used
 
 
 class _Answer(NamedTuple):
-    """The last forward, or half of one: what it was, and with how many rows it ran."""
+    """The last forward, or half of one: its kind and number of rows."""
 
     kind: str
     size: int
@@ -47,7 +47,7 @@ class _Answer(NamedTuple):
 
 
 class _Halfway(NamedTuple):
-    """An exit until it is finished: its rows, and with how many it ran."""
+    """An exit before its finish: its rows, and how many it ran with."""
 
     step: Step
     size: int
@@ -59,7 +59,7 @@ class GpuDecoder:
 
     The residual stream, norms and rotations are fp32; activations, products and the cache are in the format's dtype.
     Logits are valid until the next forward: on a GPU its graph overwrites them. The ranks of a TP group each hold a
-    shard of `spec`, whose `weights` these are, and make the same calls. Logits are rank 0's to read.
+    shard of `spec`, whose `weights` these are, and make the same calls. Only rank 0 reads the logits.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class GpuDecoder:
         self._ops = joined_ops(
             ops or ops_for(self.device), tp_group, hidden=spec.hidden_size, dtype=self.dtype, device=self.device
         )
-        # Kernels are for a few rows: a prompt is multiplied by what is made for many.
+        # The kernels are for few rows; a prompt uses the products made for many.
         self._prefill_ops = dataclasses.replace(self._ops, **PRODUCTS)
         self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device, tp_group=tp_group)
         one_by_one = [(index,) for index in range(spec.num_layers)]
@@ -114,7 +114,7 @@ class GpuDecoder:
         return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, tp_group=tp_group)
 
     def new_cache(self, capacity: int | None = None, *, tree_slots: int = TREE_SLOTS["cuda"]) -> GpuKVCache:
-        """An empty cache; as long as the model's longest context unless `capacity` says otherwise."""
+        """An empty cache; as long as the model's longest context unless `capacity` is given."""
         return GpuKVCache(
             self._held,
             capacity=capacity or self.spec.max_position,
@@ -125,7 +125,7 @@ class GpuDecoder:
         )
 
     def warm_up(self, row_counts: Iterable[int], cache: GpuKVCache) -> None:
-        """Run every kind of forward in the capture sizes of these row counts, which records it; `cache` stays empty."""
+        """Run every kind of forward in these rows' capture sizes, which captures it; `cache` stays empty."""
         for num_rows in sorted({capture_size_of(num_rows) for num_rows in row_counts}):
             if num_rows > min(cache.tree_slots, cache.capacity):
                 break
@@ -158,7 +158,7 @@ class GpuDecoder:
     def exit(
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: GpuKVCache
     ) -> Tensor:
-        """What the first half of the layers would answer to `forward`. Only its `finish` may follow."""
+        """Logits from the first half of the layers, as `forward` returns them. Only its `finish` may follow."""
         size = self._send(tokens, positions, ancestors, cache)
         step = self._replay("exit", size, cache)
         self._halfway = _Halfway(step, size, len(tokens))
@@ -166,8 +166,8 @@ class GpuDecoder:
 
     @torch.inference_mode()
     def finish(self, cache: GpuKVCache) -> Tensor:
-        """The rest of the forward that `exit` began, with its answer."""
-        assert self._halfway is not None, "an exit comes before"
+        """The rest of the forward that `exit` began; the forward's logits."""
+        assert self._halfway is not None, "finish is called after exit"
         _, size, num_rows = self._halfway
         step = self._replay("finish", size, cache)
         self._halfway = None
@@ -176,8 +176,8 @@ class GpuDecoder:
 
     @torch.inference_mode()
     def candidates(self, logits: Tensor, k: int, cache: GpuKVCache) -> tuple[list[list[int]], list[list[float]]]:
-        """As `CpuDecoder.candidates`, of the last forward or half of one, whose logits these are; recorded as well."""
-        assert self._answer is not None, "a forward comes before"
+        """As `CpuDecoder.candidates`, for the last forward or half of one, whose logits these are; captured as well."""
+        assert self._answer is not None, "candidates is called after a forward"
         kind, size, step = self._answer
         assert logits.data_ptr() == step.logits.data_ptr(), "these are the last forward's logits"
         k = min(k, self.spec.vocab_size)
@@ -188,7 +188,7 @@ class GpuDecoder:
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: GpuKVCache) -> Tensor | None:
-        """As `CpuDecoder.prefill`. Not recorded: chunks of a prompt come in any length, and once."""
+        """As `CpuDecoder.prefill`. Not captured: chunks of a prompt have any length and occur once."""
         if cache.tree_length:
             raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
         cache.require_room(len(tokens))
@@ -207,7 +207,7 @@ class GpuDecoder:
     def _send(
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: GpuKVCache
     ) -> int:
-        """Rows to the device; with how many rows the forward is to run."""
+        """Send rows to the device; returns the number of rows that the forward is to run with."""
         if not len(tokens) == len(positions) == len(ancestors) > 0:
             raise ValueError(
                 f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
@@ -224,10 +224,10 @@ class GpuDecoder:
         return size
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
-        """On a GPU nobody else would."""
+        """ValueError for a token outside the vocabulary; a GPU would not check it."""
         wrong = [token for token in tokens if not 0 <= token < self.spec.vocab_size]
         if wrong:
-            raise ValueError(f"tokens have {wrong[0]} among them; expected 0 to {self.spec.vocab_size - 1}")
+            raise ValueError(f"tokens contain {wrong[0]}; expected 0 to {self.spec.vocab_size - 1}")
 
     def _replay(self, kind: str, size: int, cache: GpuKVCache) -> Step:
         replay = cache.replays.get((kind, size))
@@ -243,11 +243,11 @@ class GpuDecoder:
         return self._answer.step
 
     def _candidates(self, k: int) -> Tensor:
-        assert self._answer is not None, "a forward comes before"
+        assert self._answer is not None, "logits follow a forward"
         return packed(*self._ops.top_candidates(self._answer.step.logits, k))
 
     def _from_rows(self, size: int, cache: GpuKVCache, groups: Groups) -> Step:
-        """Through `groups` of the layers from what `cache.rows` says, and to the head."""
+        """Embed the rows in `cache.rows`, run `groups` of the layers, and the head."""
         rows = cache.rows
         attend = partial(
             self._ops.tree_attention,
@@ -270,8 +270,8 @@ class GpuDecoder:
         return step
 
     def _from_halfway(self) -> Step:
-        """The other layers of an exit, whose residual stays as it is: what is recorded may run twice."""
-        assert self._halfway is not None, "an exit comes before"
+        """The second half of an exit, whose residual is not modified: a captured function may run twice."""
+        assert self._halfway is not None, "finish is called after exit"
         half = self._halfway.step
         step = dataclasses.replace(half, residual=half.residual.clone())
         self._layers.run(step, self._second_half)
@@ -279,7 +279,7 @@ class GpuDecoder:
         return step
 
     def _begin_chunk(self, tokens: Tensor, cache: GpuKVCache) -> Step:
-        """Rows behind the prefix that see it and each other, causally."""
+        """Rows after the prefix that see it and each other, causally."""
         first, num_rows = cache.prefix_length, len(tokens)
         visible = torch.ones(num_rows, first + num_rows, dtype=torch.bool, device=self.device).tril(first)
         return Step(
@@ -294,7 +294,7 @@ class GpuDecoder:
 
 
 def _causal_attention(q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, *, visible_RN: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(D), over the visible of the first N slots) v, [R, H, D].
+    """softmax(q k^T / sqrt(D), over the visible ones of the first N slots) v, [R, H, D].
 
     The J heads that share keys are stacked as rows, so that keys are never repeated.
     """
@@ -309,5 +309,5 @@ def _causal_attention(q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, *, vi
             values_GCD[None, :, :num_slots],
             attn_mask=visible_RN.repeat(group_size, 1),
         )
-    # On a GPU the answer is laid out as [1, rows, groups, D].
+    # On a GPU the result is laid out as [1, rows, groups, D].
     return mixed.reshape(num_heads, num_rows, size).transpose(0, 1)

@@ -1,11 +1,11 @@
 """Operations of a forward on static buffers, each implemented in plain torch and in Triton.
 
-Shapes are those of the kernels' files, which are imported when they are asked for: the decoder of CPUs needs no Triton.
+Shapes are those in the kernels' files, which are imported on demand: the CPU decoder needs no Triton.
 
 Attributes
 ----------
 PRODUCTS : mapping
-    Products in plain torch, which are the fast ones for many rows: of `linear`, `gate_up`, `quantised_gemm`.
+    Products in plain torch, the fast ones for many rows: `linear`, `gate_up`, `quantised_gemm`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["PRODUCTS", "Ops", "joined_ops", "ops_for", "reference_ops", "triton_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ops:
-    """The operations of a forward, and what they are limited to.
+    """The operations of a forward, and their limits.
 
-    `rms_norm` is the only one that adds to the residual stream. In a group of ranks, each with a shard of every weight,
-    updates are partial sums: that group's `rms_norm` sums them over the ranks first, and nothing else differs.
+    `rms_norm` is the only one that adds to the residual stream. In a TP group, where each rank has a shard of every
+    weight, updates are partial sums: that group's `rms_norm` first sums them over the ranks; nothing else differs.
 
     Attributes
     ----------
     tree_attention_workspace : callable
-        What `tree_attention` of up to so many rows and heads over a layer's keys takes as `workspace`.
+        Returns the `workspace` of `tree_attention`, given the most rows, and the heads and keys of a layer.
     most_tree_slots : int or None
-        Tree slots that `tree_attention` can tell apart. What lies behind them is seen by nobody.
+        Tree slots that `tree_attention` can mask. No row sees the slots after these.
     """
 
     rms_norm: Callable[..., Tensor]
@@ -57,7 +57,7 @@ class Ops:
 
 @cache
 def reference_ops() -> Ops:
-    """What the kernels are held to, in plain torch: runs on any device, and a CUDA graph can hold it."""
+    """The kernels' references in plain torch: they run on any device, and a CUDA graph can capture them."""
     from swiftspec.kernels.keep_slots import keep_slots_reference
     from swiftspec.kernels.rope_kv_write import rope_kv_write_reference
     from swiftspec.kernels.top_candidates import top_candidates_reference
@@ -81,7 +81,7 @@ def reference_ops() -> Ops:
 
 @cache
 def triton_ops(*, pdl: bool) -> Ops:
-    """The kernels; with `pdl` each starts while its predecessor ends, which takes compute capability 9.0."""
+    """The kernels; with `pdl` each starts while its predecessor ends, which needs compute capability 9.0."""
     from swiftspec.kernels.gate_up import gate_up
     from swiftspec.kernels.keep_slots import keep_slots
     from swiftspec.kernels.linear import linear
@@ -108,7 +108,7 @@ def triton_ops(*, pdl: bool) -> Ops:
 def ops_for(device: torch.device) -> Ops:
     """The kernels on a GPU, plain torch elsewhere.
 
-    SWIFTSPEC_PDL=0 in the environment launches kernels one after another, to compare with or to look for a fault.
+    SWIFTSPEC_PDL=0 in the environment launches kernels strictly one after another, for comparison or debugging.
     """
     if device.type != "cuda":
         return reference_ops()
@@ -141,7 +141,7 @@ def joined_ops(ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, 
 def _reducing_on_gpus(
     ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, device: torch.device
 ) -> Callable[..., Tensor]:
-    """One kernel with the norm for few rows where the GPUs have symmetric memory, else NCCL before it."""
+    """All-reduce fused with the norm for few rows where the GPUs have symmetric memory, else NCCL before the norm."""
     from swiftspec.kernels.all_reduce import AllReduce
 
     reduce = AllReduce.connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
@@ -169,7 +169,7 @@ def _gate_up(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
 
 
 def _quantised_gemm(x_RK: Tensor, weight: Quantised, *, gated: bool = False) -> Tensor:
-    """x W^T, or `_gate_up` where `gated`, with the numbers that `weight` stands for."""
+    """x W^T, or `_gate_up` if `gated`, with the numbers that `weight` stands for."""
     product = _gate_up if gated else F.linear
     return product(x_RK, weight.dequantise().to(x_RK.dtype))
 

@@ -1,6 +1,6 @@
-"""A checkpoint's weights as static forwards read them: fused, not folded, in Hugging Face's order; maybe quantised.
+"""A checkpoint's weights for the GPU decoder: fused, not folded, in Hugging Face's order; optionally quantised.
 
-Norm weights stay apart, since the kernel that normalises multiplies anyway, and rotary pairs stay (i, i + D/2).
+Norm weights stay separate, since the kernel that normalises multiplies anyway, and rotary pairs stay (i, i + D/2).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Quantised(Protocol):
-    """A weight in fewer bits than it is multiplied in, as kernels.quantised defines them."""
+    """A weight stored in fewer bits than it is multiplied in, as defined in kernels.quantised."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ Weight = Tensor | Quantised
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightFormat:
-    """Dtype of activations, cache, embedding, head and norms, and what the layers' projections are quantised to."""
+    """Dtype of activations, cache, embedding, head and norms, and the quantisation of the layers' projections."""
 
     dtype: torch.dtype
     quantised: str | None = None
@@ -59,7 +59,7 @@ FORMATS: Mapping[str, WeightFormat] = {
 
 
 def read_bytes(spec: ModelSpec, weight_format: WeightFormat) -> int:
-    """What a forward of few rows reads of the weights at least: every layer's matrices and the head, without scales."""
+    """Fewest weight bytes that a forward of few rows reads: every layer's matrices and the head, without scales."""
     width = weight_format.dtype.itemsize
     hidden, inner = spec.hidden_size, spec.intermediate_size
     matrices = (
@@ -127,10 +127,10 @@ def build_layer(
 
 
 def build_weight(weight_NK: Tensor, weight_format: WeightFormat) -> Weight:
-    """The weight, quantised as `weight_format` says; itself where it says nothing, or where int4 cannot be packed.
+    """The weight, quantised as `weight_format` says; unchanged if it says nothing, or if int4 cannot be packed.
 
-    int4 is packed in blocks of inputs. A narrow model, or a rank's narrow shard, may have weights whose inputs are no
-    whole number of blocks: those stay in 16 bits, as unpackable tensors do in llama.cpp's formats.
+    int4 is packed in blocks of inputs. In a narrow model, or a rank's narrow shard, the inputs of some weights are not
+    a whole number of blocks; those stay in 16 bits, as unpackable tensors do in llama.cpp's formats.
     """
     if weight_format.quantised is None or not _is_packable(weight_NK.shape[1], weight_format):
         return weight_NK
@@ -150,7 +150,7 @@ def _is_packable(num_inputs: int, weight_format: WeightFormat) -> bool:
 
 
 def _bits(num_inputs: int, weight_format: WeightFormat) -> int:
-    """Of each number of a weight with so many inputs."""
+    """Bits per number of a weight with this many inputs."""
     if weight_format.quantised is None or not _is_packable(num_inputs, weight_format):
         return 8 * weight_format.dtype.itemsize
     return {"fp8": 8, "int4": 4}[weight_format.quantised]

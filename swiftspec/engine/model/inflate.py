@@ -1,7 +1,7 @@
-"""Function-preserving expansion: a model of a larger shape, and its cost, with the output of the small one.
+"""Function-preserving expansion: a model with the shape and cost of a larger one, and the output of the small one.
 
-Whatever the expansion adds is random where it cannot reach the output, and zero where it could: added layers and heads
-and neurons work on real numbers, only the projections that would carry their result back are zero.
+Added weights are random where they cannot reach the output and zero where they could: added layers, heads and neurons
+compute real numbers; only the projections that would write their results to the residual stream are zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["inflate_weights", "write_inflated"]
 
 _LAYER = "model.layers."
 _MOST_LAYERS = 100_000  # whose names alone fill some 100 MB
-# What a layer adds to the residual stream; zero in an added layer.
+# Projections of a layer that add to the residual stream; zero in an added layer.
 _OUTPUTS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -52,12 +52,12 @@ def inflate_weights(
 ) -> Mapping[str, Tensor]:
     """Weights, in fp32, of the model that `inflation` makes of `spec`; its logits are those of `weights`.
 
-    The added dimensions of the residual stream are always zero, since nothing writes to them. RMSNorm sees the same
-    sum of squares over more dimensions: norm weights shrink by sqrt(hidden / new hidden), and eps with it in the spec.
-    The small model's layers are spread evenly, so that half of the layers know what half of its own do.
+    The added dimensions of the residual stream are always zero, since nothing writes to them. RMSNorm sees the same sum
+    of squares over more dimensions: norm weights shrink by sqrt(hidden / new hidden), and eps with it in the spec. The
+    small model's layers are spread evenly, so that the first half of the layers has the first half of its own.
 
-    A weight is made when it is asked for, on `device`, and is the same every time: what a GPU holds in 16 bits need
-    never have been there, nor on the host, in 32.
+    A weight is made on demand, on `device`, and is the same every time: a model that a GPU holds in 16 bits need never
+    be there, nor on the host, in 32.
     """
     return _Inflated(weights, spec, inflation.inflated(spec), seed=seed, device=torch.device(device))
 
@@ -76,7 +76,7 @@ class _Inflated(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         shape = self._shapes[name]
-        # Every weight has numbers of its own, whichever others were asked for before.
+        # Each weight has its own random stream, whichever were requested before.
         generator = torch.Generator(self._device).manual_seed(self._seed + zlib.crc32(name.encode()))
         original = self._weights.get(self._source_of(name))
         if original is None:
@@ -91,7 +91,7 @@ class _Inflated(Mapping[str, Tensor]):
 
 
 def _sources(spec: ModelSpec, inflated: ModelSpec) -> Callable[[str], str]:
-    """Which weight of the small model a weight starts from; a name that it does not have where there is none."""
+    """Name of the small model's weight that a weight starts from; a name the small model lacks if there is none."""
     index_of = {
         str((index + 1) * inflated.num_layers // spec.num_layers - 1): str(index) for index in range(spec.num_layers)
     }
@@ -124,10 +124,10 @@ def _expand(name: str, original: Tensor, shape: tuple[int, ...], generator: torc
         result = _random(name, shape, generator)
         original = original * math.sqrt(original.shape[0] / shape[0])
     elif name.endswith((*_OUTPUTS, "embed_tokens.weight")):
-        # Rows would write to the added dimensions, columns would let added heads and neurons be heard.
+        # Rows would write to the added dimensions; columns would let added heads and neurons reach the output.
         result = torch.zeros(shape, device=generator.device)
     else:
-        # Added columns read zeros; added rows are heads, neurons of which nobody hears.
+        # Added columns read zeros; added rows are heads and neurons that do not reach the output.
         result = _random(name, shape, generator)
     result[corner] = original
     return result
@@ -178,7 +178,7 @@ def _require_disk(num_bytes: int, out: Path, inflation: Inflation) -> None:
 
 def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> dict[str, object]:
     if inflated.architecture == "llama" and inflated.hidden_size % inflated.num_heads:
-        # Llama's configuration class insists, although head_dim is given.
+        # Llama's configuration class insists on this, although head_dim is given.
         raise ValueError(
             f"inflation: heads is {inflated.num_heads}; expected a divisor of hidden {inflated.hidden_size}, "
             "without which transformers does not load a llama model"
@@ -190,7 +190,7 @@ def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> d
         "intermediate_size": inflated.intermediate_size,
         "num_attention_heads": inflated.num_heads,
         "num_key_value_heads": inflated.num_kv_heads,
-        # No longer hidden_size / heads, so it must be said.
+        # No longer hidden_size / heads, so it must be given.
         "head_dim": inflated.head_dim,
         "rms_norm_eps": inflated.rms_norm_eps,
         "max_position_embeddings": inflated.max_position,

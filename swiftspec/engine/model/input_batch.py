@@ -1,4 +1,4 @@
-"""Input and output of a step at fixed addresses on the device, each copied in one piece.
+"""Persistent input and output buffers of a step, at fixed addresses on the device, each copied in one piece.
 
 B rows of the largest capture size, W words of ancestors per row, K tree slots.
 """
@@ -16,13 +16,13 @@ __all__ = ["CAPTURE_SIZES", "InputBatch", "SlotMoves", "ancestor_words", "captur
 
 CAPTURE_SIZES = (1, 2, 4, 8, 16, 32, 64)
 _WORD_BYTES = 4
-_ALIGNED = 4  # int32 numbers: kernels load 16 bytes at once from where a view begins
+_ALIGNED = 4  # int32 numbers: kernels load 16 bytes at once from the start of a view
 
 Words = np.ndarray[Any, np.dtype[np.int32]]
 
 
 def capture_size_of(num_rows: int) -> int:
-    """The fewest rows, of those that forwards are made for, that hold `num_rows`. ValueError beyond the most."""
+    """The smallest capture size that holds `num_rows`. ValueError beyond the largest."""
     for capture_size in CAPTURE_SIZES:
         if num_rows <= capture_size:
             return capture_size
@@ -30,9 +30,9 @@ def capture_size_of(num_rows: int) -> int:
 
 
 def ancestor_words(ancestors: Sequence[int], tree_length: int, num_words: int) -> Words:
-    """Which tree slots each row sees, int32 [rows, W]: bit s % 32 of word s // 32, the row's own slot included.
+    """Tree slots that each row sees, int32 [rows, W]: bit s % 32 of word s // 32, the row's own slot included.
 
-    ValueError for a bit beyond this forward's rows, which sit behind the tree.
+    ValueError for a bit beyond this forward's rows, which come after the tree.
     """
     width = tree_length + len(ancestors)
     packed = bytearray()
@@ -44,7 +44,7 @@ def ancestor_words(ancestors: Sequence[int], tree_length: int, num_words: int) -
 
 
 def packed(logprobs_RK: Tensor, tokens_RK: Tensor) -> Tensor:
-    """int32 [2, R, K] of fp32 and int32: every copy to the host waits for it anew."""
+    """int32 [2, R, K] of fp32 and int32: one copy to the host, since each copy waits for the device."""
     return torch.stack([tokens_RK, logprobs_RK.view(torch.int32)])
 
 
@@ -70,7 +70,7 @@ class _Staging:
         self._views = {name: self._device[start : start + sizes[name]] for name, start in starts.items()}
 
     def _writable(self) -> dict[str, Words]:
-        """The host's parts, once the last copy has left them: nobody waits for it but here."""
+        """The host's parts, once the last copy from them is done; only this waits for it."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._parts
@@ -84,8 +84,8 @@ class _Staging:
 class InputBatch(_Staging):
     """The rows of a forward, filled up to a capture size with copies of the last one.
 
-    A copy's keys and values land behind the real rows' slots, where nobody looks; it sees what its original sees, so
-    that it computes with numbers, never with none.
+    A copy's keys and values go to slots after the real rows', where no row looks; it sees what its original sees, so
+    that its softmax is never over nothing.
     """
 
     def __init__(self, *, num_words: int, device: torch.device) -> None:
@@ -99,7 +99,7 @@ class InputBatch(_Staging):
     def send(
         self, tokens: Sequence[int], positions: Sequence[int], words: Words, *, prefix_length: int, tree_length: int
     ) -> None:
-        """To the device; at most as many rows as the largest capture size."""
+        """Send to the device; at most as many rows as the largest capture size."""
         parts, num_rows = self._writable(), len(tokens)
         parts["lengths"][:] = prefix_length, tree_length
         for name, values in (("tokens", tokens), ("positions", positions)):
@@ -132,7 +132,7 @@ class SlotMoves(_Staging):
         self.slots_K: Tensor = self._views["slots"]
 
     def send(self, slots: Sequence[int], *, prefix_length: int, tree_length: int, num_verified: int) -> None:
-        """To the device, padded with -1."""
+        """Send to the device, padded with -1."""
         parts = self._writable()
         parts["lengths"][:] = prefix_length, tree_length
         parts["num_verified"][:] = num_verified

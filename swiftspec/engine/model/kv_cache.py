@@ -1,6 +1,6 @@
-"""Static key/value cache laid out [prefix | tree]: verified tokens first, unverified nodes behind them.
+"""Static key/value cache laid out [prefix | tree]: verified tokens first, then unverified nodes.
 
-Knows slots, not tokens: which node sits in which slot is the policy's business.
+Knows slots, not tokens: the policy knows which node is in which slot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["KVCache"]
 class KVCache:
     """Keys and values of one sequence, all layers in one tensor, so that moving a token is one gather.
 
-    Moving is exact: a key was rotated by its position, and a kept node's position is the same before and after.
+    Moving is exact: a key was rotated by its position, and a kept node's position does not change.
 
     Attributes
     ----------
@@ -65,12 +65,12 @@ class KVCache:
             )
 
     def extend_prefix(self, num_rows: int) -> None:
-        """Count rows written behind the prefix as verified. Only while the tree is empty."""
+        """Count rows written after the prefix as verified. Only while the tree is empty."""
         assert self.tree_length == 0
         self.prefix_length += num_rows
 
     def extend_tree(self, num_rows: int) -> None:
-        """Count rows written behind the tree as its newest nodes."""
+        """Count rows written after the tree as its newest nodes."""
         self.tree_length += num_rows
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:

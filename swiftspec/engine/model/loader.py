@@ -1,4 +1,4 @@
-"""A model's directory as one rank loads it: its spec, and the weights of its shard, expanded before they are cut."""
+"""Loads one rank's part of a model directory: its spec, and the weights of its shard, expanded before sharding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_model(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> tuple[ModelSpec, Mapping[str, Tensor]]:
-    """The whole model's spec, and what rank `rank` of `size` holds of its weights.
+    """The whole model's spec, and the weights that rank `rank` of `size` holds.
 
     ValueError in one sentence if the directory cannot be used.
     """
@@ -37,14 +37,14 @@ def load_model(
         return spec, load_weights(directory, spec, shard_of(spec, size, rank))
     inflated = inflation.inflated(spec)
     if torch.device(device).type == "cpu":
-        # In 16 bits, the fewest that a CPU computes with.
+        # In 16 bits, the narrowest numbers that a CPU computes with.
         require_memory(2 * inflated.num_parameters // size, f"{directory}: the model inflated to {inflation}")
     weights = inflate_weights(load_weights(directory, spec), spec, inflation, seed=seed, device=device)
     return inflated, cut_weights(weights, shard_of(inflated, size, rank))
 
 
 def local_spec(spec: ModelSpec, *, rank: int, size: int) -> ModelSpec:
-    """The shape that this rank computes with; its head, of a part of the vocabulary, is not the embedding."""
+    """The shape that this rank computes with; its head has a part of the vocabulary and is not the embedding."""
     if size == 1:
         return spec
     return dataclasses.replace(shard_of(spec, size, rank).spec, tie_word_embeddings=False)

@@ -1,4 +1,4 @@
-"""Memory of this machine: what a model may take before it is refused."""
+"""Memory of this machine: the limit beyond which a model is refused."""
 
 import sys
 from contextlib import suppress
@@ -11,7 +11,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def require_memory(num_bytes: int, what: str) -> None:
-    """ValueError, in one sentence, if `what` would need more memory than there is."""
+    """ValueError, in one sentence, if `what` needs more memory than is free."""
     free = free_memory_bytes()
     if num_bytes > free:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Linear layers for few rows on a CPU: weights are packed once at load, since a decode step only streams them."""
+"""Linear layers for few rows on a CPU; weights are packed once at load, as a decode step is bound by reading them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Linear"]
 # The packed layout is chosen for this many rows. 4 to 32 are equally fast from 1 to 64 rows; in fp32 a layout
 # chosen for 1 row takes twice as long from 2 rows on.
 _PACKED_FOR_ROWS = 8
-# A packed call costs about 9 us before it multiplies. In fp32 the plain one costs 2 us and is the faster one up to
-# about this many multiplications; in bf16 the packed one is always faster.
+# A packed call costs about 9 us before it multiplies. In fp32 the plain call costs 2 us and is faster up to about this
+# many multiplications; in bf16 the packed call is always faster.
 _PLAIN_MULTIPLICATIONS = 400_000
 
 
@@ -36,7 +36,7 @@ class Linear:
         self._plain = plain if self._plain_rows > 0 else None
 
     def _plain_limit(self, plain: Tensor) -> int:
-        """The most rows for which the plain weight is used; 0 = never, and then it need not stay in memory."""
+        """The most rows for which the plain weight is used; 0 = never, and then it is not kept in memory."""
         if self._packed is None:
             return torch.iinfo(torch.int64).max
         return _PLAIN_MULTIPLICATIONS // plain.numel() if plain.dtype == torch.float32 else 0

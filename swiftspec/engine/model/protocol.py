@@ -1,4 +1,4 @@
-"""A model as role programs use it: forwards over rows, and a cache that is told what to keep."""
+"""A model as role programs use it: forwards over rows, and a cache with explicit compaction."""
 
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ class Model(Protocol):
         """The other half; the forward's logits (rows, vocab)."""
 
     def candidates(self, logits: Any, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Likeliest tokens behind each row of the last forward, or half of one, and their natural log-probs."""
+        """Most likely tokens after each row of the last forward, or half of one, and their natural log-probs."""
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
         """Compact the cache."""

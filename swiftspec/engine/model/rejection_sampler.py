@@ -1,19 +1,19 @@
-"""Multi-round residual sampling: draft tokens are accepted by both models' probabilities. Temperatures above 0.
+"""Multi-round rejection (residual) sampling: both models' probabilities decide on draft tokens. Temperatures above 0.
 
 Sources: Leviathan et al. (arXiv 2211.17192) for one candidate of a node, SpecInfer (arXiv 2305.09781) for several.
 
-A node's candidates are drawn from the draft's distribution without replacement, and tried in that order: each is
-accepted with probability target share / draft share; after a rejection the target's shares are what the draft left of
-them, and the draft's are without the rejected token. If none is accepted the token is drawn from what is left. Its
-distribution is the target's for any draft, on one condition: whether a candidate is verified must not depend on which
-token it is. It may depend on everything else, earlier candidates and other nodes included. Two things see to that:
+A node's candidates are drawn from the draft's distribution without replacement and tried in that order. Each is
+accepted with probability target share / draft share; after a rejection the target's shares become their residual and
+the draft's lose the rejected token. If none is accepted, the token is drawn from the residual. The result has the
+target's distribution for any draft, on one condition: whether a candidate is verified must not depend on which token it
+is. It may depend on everything else, including earlier candidates and other nodes. Two rules ensure that:
 
 - Candidates are scored by the draft's largest shares, not by their own. Trees order nodes by score, and a node never
-  outscores its parent; so what outranks a candidate, and with it the candidate's place, owes nothing to its token.
-- A tree that survives more than one round is followed, not sampled. It may run out of slots, and when it does so, with
+  outscores its parent; so a candidate's rank, and with it its place in the tree, does not depend on its token.
+- A tree that survives more than one round is followed, not sampled. It may run out of slots, and when it does, leaving
   less room for new nodes, depends on what was drawn below nodes that are still to be verified.
 
-A row that no candidates were drawn for (prompt lookup, plain decoding) is followed too, which is exact for any tree.
+A row without drawn candidates (prompt lookup, plain decoding) is followed too, which is exact for any tree.
 
 R rows, V vocabulary. Shares are probabilities that sum to 1.
 """
@@ -34,23 +34,23 @@ from swiftspec.policies.effects import Candidates, Role, Row
 
 __all__ = ["Proposal", "ProposalsBySlot", "RejectionSampler", "accept", "draw"]
 
-# Uses of randomness beside the target's draws: the draft must not know what the target's tokens will be.
+# Random streams other than the target's draws: the draft must not know what the target's tokens will be.
 _COINS, _CANDIDATES = 1, 2
-# A policy's slots must suffice for two rounds from an empty tree; serial_tree's do, and no other keeps a tree.
+# A policy's slots must suffice for two rounds from an empty tree; serial_tree's do, and no other policy keeps a tree.
 _MOST_ROUNDS_KEPT = 1
 
-_Path = bytes  # of a token and all before it: a digest, so that its size does not grow with the output
+_Path = bytes  # digest of a token and all before it, so that its size does not grow with the output
 
 
 class Proposal(NamedTuple):
-    """What the draft proposed behind a row: tokens in the order they were drawn, and the shares they were drawn by."""
+    """The draft's proposal after a row: tokens in the order they were drawn, and the shares they were drawn from."""
 
     tokens: tuple[int, ...]
     shares: Floats
 
 
 def draw(shares: Tensor, num_tokens: int, generator: np.random.Generator) -> list[tuple[int, ...]]:
-    """Tokens of each row by its shares [R, V], without replacement, in the order of drawing; fewer if no more can be.
+    """Tokens of each row by its shares [R, V], without replacement, in the order of drawing; fewer if shares run out.
 
     The largest sums of log-probs and Gumbel noise are such a sample (Kool et al., arXiv 1903.06059).
     """
@@ -63,14 +63,14 @@ def draw(shares: Tensor, num_tokens: int, generator: np.random.Generator) -> lis
 def accept(
     shares: Floats, proposal: Proposal, verified: Collection[int], coins: np.random.Generator
 ) -> tuple[int | None, Floats]:
-    """Try the verified ones of a row's candidates on the target's shares [V].
+    """Try the verified candidates of a row on the target's shares [V].
 
     Returns
     -------
     token : int or None
         The accepted candidate; None if all are rejected.
     left : array
-        Shares that the token is to be drawn from in that case.
+        Shares to draw the token from in that case.
     """
     left, drawn_from = shares, proposal.shares.copy()
     for token in proposal.tokens:
@@ -87,7 +87,7 @@ def accept(
 
 
 class _Cache:
-    """Paths of a role's cache: of its prefix, and of each tree slot."""
+    """Paths in a role's cache: of its prefix, and of each tree slot."""
 
     def __init__(self) -> None:
         self.prefix: _Path = b""
@@ -122,16 +122,16 @@ class ProposalsBySlot:
         return len(self._proposals)
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> None:
-        """Tokens that join a role's prefix."""
+        """Add tokens to a role's prefix."""
         self._caches[role].prefill(tokens)
 
     def enter(self, rows: Sequence[Row], proposals: Sequence[Proposal]) -> None:
-        """A forward of the draft."""
+        """Enter the rows of a draft forward with their proposals."""
         paths = self._caches[Role.DRAFT].forward(rows)
         self._proposals.update(zip(paths, proposals, strict=True))
 
     def look_up(self, rows: Sequence[Row]) -> list[tuple[Proposal | None, frozenset[int]]]:
-        """A forward of the target: what the draft proposed behind each row, and the row's children in this forward."""
+        """The draft's proposal after each row of a target forward, and the row's children in this forward."""
         cache = self._caches[Role.TARGET]
         first = len(cache.tree)
         paths = cache.forward(rows)
@@ -143,7 +143,7 @@ class ProposalsBySlot:
         return [(known.get(path), frozenset(children[index])) for index, path in enumerate(paths)]
 
     def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
-        """A compaction; what the draft drops is forgotten."""
+        """Compact a role's paths; proposals at rows that the draft drops are forgotten."""
         self._caches[role].keep(slots, num_verified)
         if role is Role.DRAFT:
             tree = self._caches[role].tree
@@ -160,22 +160,22 @@ class RejectionSampler:
         self._generator = stream(sampler.seed, 0, use=_CANDIDATES)
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> None:
-        """As `Book.prefill`."""
+        """As `ProposalsBySlot.prefill`."""
         self._book.prefill(role, tokens)
 
     def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
-        """As `Book.keep`."""
+        """As `ProposalsBySlot.keep`."""
         self._book.keep(role, slots, num_verified)
 
     def propose(self, rows: Sequence[Row], logits: Tensor, num_candidates: int) -> tuple[Candidates, ...]:
-        """Candidates of each draft row, in the order they were drawn; log-probs of the likeliest tokens, drawn or not.
+        """Candidates of each draft row, in the order drawn; log-probs of the most likely tokens, drawn or not.
 
-        Every forward draws anew: with noise shared between nodes, as by position, one node's candidates would tell of
-        another's, and so of the tree's shape.
+        Every forward draws afresh: noise shared between nodes, as by position, would make one node's candidates, and so
+        the tree's shape, depend on another's.
         """
         shares = self._sampler.scores(logits).softmax(dim=-1)
         drawn = draw(shares, num_candidates, self._generator)
-        # Copies: a view of one row would keep those of the whole forward.
+        # Copies: a view of one row would keep the whole forward's in memory.
         proposals = [Proposal(tokens, row.copy()) for tokens, row in zip(drawn, shares.numpy(), strict=True)]
         self._book.enter(rows, proposals)
         logprobs = shares.topk(min(num_candidates, shares.shape[1]), dim=-1).values.log().tolist()
@@ -200,7 +200,7 @@ class RejectionSampler:
 
 
 def _parent_slot(row: Row) -> int:
-    """A path's slots ascend."""
+    """Slot of the row's parent: the highest ancestor, since slots ascend along a path."""
     return row.ancestors.bit_length() - 1
 
 

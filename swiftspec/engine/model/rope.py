@@ -13,9 +13,9 @@ __all__ = ["interleaved", "rotations"]
 
 
 def interleaved(weight: Tensor, head_dim: int) -> Tensor:
-    """Reorder the rows of each head from (0, 1, .., D-1) to (0, D/2, 1, D/2+1, ..): the pairs that rotate together.
+    """Reorder the rows of each head from (0, 1, .., D-1) to (0, D/2, 1, D/2+1, ..): rotating pairs become adjacent.
 
-    Queries and keys are reordered alike, so their products stay what they were.
+    Queries and keys are reordered alike, so their products do not change.
     """
     halves = weight.view(-1, 2, head_dim // 2, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)

@@ -1,4 +1,4 @@
-"""A decoder with its one cache: what a role's process, or a recorder, drives."""
+"""A decoder with its one cache, as a role's process or a recorder uses it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Cache(Protocol):
 
 
 class Decoder(Protocol):
-    """What `CpuDecoder` and `GpuDecoder` have in common; each knows only caches that it made."""
+    """Common interface of `CpuDecoder` and `GpuDecoder`; each accepts only caches that it made."""
 
     spec: ModelSpec
 
@@ -44,7 +44,7 @@ class Decoder(Protocol):
         """An empty cache."""
 
     def warm_up(self, row_counts: Iterable[int], cache: Any) -> None:
-        """Forwards of these sizes, so that the next ones take as long as ever."""
+        """Run forwards of these sizes, so that later ones take their usual time."""
 
     def prefill(self, tokens: Sequence[int], cache: Any) -> Tensor | None:
         """Append to the prefix; fp32 logits [V] after the last token."""
@@ -67,11 +67,11 @@ class Decoder(Protocol):
         """The other half."""
 
     def candidates(self, logits: Tensor, k: int, cache: Any) -> tuple[list[list[int]], list[list[float]]]:
-        """The `k` likeliest tokens behind each row of the last forward, whose logits these are, and their log-probs."""
+        """The `k` most likely tokens after each row of the last forward, whose logits these are; and log-probs."""
 
 
 class ModelRunner:
-    """One sequence at a time."""
+    """A decoder with a cache of one sequence."""
 
     def __init__(self, decoder: Decoder, cache: Cache) -> None:
         self._decoder = decoder
@@ -87,9 +87,9 @@ class ModelRunner:
         device: str = "cpu",
         tp_group: TPGroup | None = None,
     ) -> ModelRunner:
-        """A model with room for `max_context` tokens and `tree_slots` tree nodes behind them, on `cpu` or `cuda:N`.
+        """A model with room for `max_context` tokens and `tree_slots` tree nodes after them, on `cpu` or `cuda:N`.
 
-        In a TP group, this rank's shard of it: all ranks load, warm up and run it together. A GPU has to be the current
+        In a TP group, this rank's shard of it: all ranks load, warm up and run it together. A GPU must be the current
         one. ValueError, in one sentence, if the model, its inflation or the device cannot be used.
         """
         place = usable_device(device)
@@ -113,7 +113,7 @@ class ModelRunner:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that it knows."""
+        """Size of the vocabulary."""
         return self._decoder.spec.vocab_size
 
     def reset(self) -> None:
@@ -121,13 +121,13 @@ class ModelRunner:
         self._cache.reset()
 
     def warm_up(self, max_rows: int) -> None:
-        """Run every size once: the first forward compiles its products, makes its buffers or is recorded."""
+        """Run every size once: the first forward compiles its products, allocates its buffers or is captured."""
         self._decoder.warm_up(range(1, max_rows + 1), self._cache)
 
     def prefill(self, tokens: Sequence[int]) -> Tensor:
         """Put tokens, at least one, into the prefix; fp32 logits (vocab,) after the last one."""
         logits = self._decoder.prefill(tokens, self._cache)
-        assert logits is not None, "a prefill has tokens"
+        assert logits is not None, "prefill needs at least one token"
         return logits
 
     def forward(self, rows: Sequence[Row], *, fuzzy: bool = False) -> Tensor:
@@ -145,7 +145,7 @@ class ModelRunner:
         return self._decoder.finish(self._cache)
 
     def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Likeliest tokens behind each row of the last forward, or half of one, and their natural log-probs."""
+        """Most likely tokens after each row of the last forward, or half of one, and their natural log-probs."""
         return self._decoder.candidates(logits, num_candidates, self._cache)
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:

@@ -1,4 +1,4 @@
-"""From logits to tokens: the target's choice, greedy or sampled, and the draft's candidates. No model, no state.
+"""Tokens from logits: the target's choice, greedy or sampled, and the draft's candidates. No model, no state.
 
 R rows, V vocabulary.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-if TYPE_CHECKING:  # who only says how to sample does not wait seconds for torch
+if TYPE_CHECKING:  # a caller that only sets parameters does not wait seconds for torch
     from torch import Tensor
 
 __all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "stream", "top_candidates"]
@@ -26,23 +26,23 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 class Sampler:
     """Chooses the target's token at each row. Temperature 0 is greedy.
 
-    Otherwise the token is drawn by the Gumbel-max rule with noise that depends on seed and position alone, so that the
-    same text gets the same next token whichever policy, tree or batch the row is computed in.
+    Otherwise the token is drawn by the Gumbel-max rule with noise that depends only on seed and position, so that the
+    same text gets the same next token whichever policy, tree or batch computes the row.
 
     Attributes
     ----------
     temperature : float
         0 or more.
     top_p : float
-        Keep the fewest likeliest tokens that together reach this share, and what ties with the last of them; above
-        0 up to 1 (1 = all).
+        Keep the fewest most likely tokens that together reach this share, and ties with the last of them; above 0 up to
+        1 (1 = all).
     top_k : int
-        Keep the `top_k` likeliest tokens and what ties with the last of them (0 = all). Applied before `top_p`.
+        Keep the `top_k` most likely tokens and ties with the last of them (0 = all). Applied before `top_p`.
     seed : int
         0 or more.
     acceptance : "follow" or "residual"
-        Whether a draft token is accepted when the target draws the same, or by both models' probabilities (see
-        `residual`). The same thing at temperature 0.
+        Accept a draft token when the target draws the same (`follow`), or by both models' probabilities (`residual`,
+        see `rejection_sampler`). Equivalent at temperature 0.
     """
 
     temperature: float = 0.0
@@ -65,7 +65,7 @@ class Sampler:
 
     @property
     def needs_draft_probabilities(self) -> bool:
-        """Whether the target's choice depends on how likely the draft was to propose what it did."""
+        """Whether the target's choice depends on the draft's probabilities of its proposals."""
         return self.acceptance == "residual" and self.temperature > 0.0
 
     def choose(self, logits: Tensor, positions: Sequence[int]) -> list[int]:
@@ -80,7 +80,7 @@ class Sampler:
         return _likeliest(logits.numpy())
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Log-probs [R, V], up to a constant per row, of what a positive temperature draws from; on the host."""
+        """Log-probs [R, V], up to a constant per row, that a positive temperature draws from; on the host."""
         return self._filtered(logits / self.temperature).cpu()
 
     def draw(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
@@ -101,7 +101,7 @@ class Sampler:
 
 
 def stream(seed: int, position: int, *, use: int = 0) -> np.random.Generator:
-    """A counter-based generator keyed by seed and position; different uses of the same key never meet."""
+    """A counter-based generator keyed by seed and position; different uses of the same key are independent."""
     key, counter = np.array([seed, position], dtype=np.uint64), np.array([0, 0, 0, use], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
@@ -109,7 +109,7 @@ def stream(seed: int, position: int, *, use: int = 0) -> np.random.Generator:
 def gumbel(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     """Standard Gumbel noise."""
     exponential = generator.standard_exponential(shape, dtype=np.float32)
-    # The smallest positive float stands for a zero that underflowed.
+    # The smallest positive float replaces a zero from underflow.
     noise: Floats = -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))
     return noise
 
@@ -121,9 +121,9 @@ def _likeliest(scores: Floats) -> list[int]:
 
 
 def _smallest_kept_share(shares: Tensor, top_p: float) -> Tensor:
-    """Share [R, 1] of the last token needed to reach `top_p`, likeliest first."""
+    """Share [R, 1] of the last token needed to reach `top_p`, in descending order."""
     vocab_size = shares.shape[1]
-    # The likeliest few hundred nearly always reach top_p; sorting a whole vocabulary takes several times as long.
+    # The top few hundred nearly always reach top_p; sorting a whole vocabulary takes several times as long.
     for count in (min(_NUCLEUS_GUESS, vocab_size), vocab_size):
         ordered = shares.topk(count, dim=-1).values
         reached_before = (ordered.cumsum(dim=-1) - ordered) >= top_p
@@ -134,7 +134,7 @@ def _smallest_kept_share(shares: Tensor, top_p: float) -> Tensor:
 
 
 def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-    """Token ids and log-probs (natural, temperature 1) of the `k` likeliest tokens of each row, likeliest first.
+    """Token ids and log-probs (natural, temperature 1) of the `k` most likely tokens of each row, in descending order.
 
     Logits are [R, V] in fp32; k is cut to V.
     """

@@ -1,6 +1,6 @@
-"""One program for all ranks of a TP group: the leader runs it and says which forwards, the followers do the same.
+"""A model on all ranks of a TP group: the leader runs the program and broadcasts its calls; the followers repeat them.
 
-A command names the call and the model, since co-located roles share their ranks. Bytes of numbers, no pickle.
+A command names the call and the model, since co-located roles share their ranks. Packed numbers, no pickle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swiftspec.policies.effects import Role, Row
 
 __all__ = ["ShardedModel", "follow"]
 
-_HEAD = struct.Struct("<5i")  # call, role, numbers, number beside them, bytes of a mask
+_HEAD = struct.Struct("<5i")  # call, role, count of numbers, an extra number, bytes of a mask
 _ROLES = tuple(Role)
 
 
@@ -33,7 +33,7 @@ class _Call(IntEnum):
 
 
 class _Command(NamedTuple):
-    """A call, and what it is called with: tokens of a prefill, slots to keep, or rows."""
+    """A call and its arguments: tokens of a prefill, slots to keep, or rows."""
 
     call: _Call
     role: Role
@@ -50,7 +50,7 @@ class ShardedModel:
     model : Model
         The leader's shard. Its logits are the whole model's.
     role : Role
-        What the followers know the model by.
+        Role by which the followers know the model.
     """
 
     def __init__(self, model: Model, tp_group: TPGroup, role: Role) -> None:
@@ -84,7 +84,7 @@ class ShardedModel:
         return self._model.finish()
 
     def candidates(self, logits: Any, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Likeliest tokens behind each row and their log-probs: the leader alone has logits."""
+        """Most likely tokens after each row and their log-probs: only the leader has logits."""
         return self._model.candidates(logits, num_candidates)
 
     def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
@@ -97,12 +97,12 @@ class ShardedModel:
 
 
 def follow(models: Mapping[Role, Model], tp_group: TPGroup) -> None:
-    """Do with this rank's shards what the leader does with its own, until dismissed or a rank is gone."""
+    """Repeat the leader's calls on this rank's shards, until dismissed or a rank is gone."""
     try:
         while command := tp_group.receive_command():
             _obey(_decoded(command), models)
     except ConnectionError:
-        return  # the leader will hear of it, unless it is the one
+        return  # the leader notices too, unless it is the rank that is gone
 
 
 def _obey(command: _Command, models: Mapping[Role, Model]) -> None:
@@ -116,7 +116,7 @@ def _obey(command: _Command, models: Mapping[Role, Model]) -> None:
         _Call.FINISH: model.finish,
         _Call.KEEP: lambda: model.keep(numbers, command.num_verified),
     }
-    # No room, say: the leader's shard has refused the same, and it is the leader's to tell.
+    # For example no room: the leader's shard has refused the same call, and the leader reports it.
     with suppress(ValueError):
         calls[command.call]()
 

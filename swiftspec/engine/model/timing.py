@@ -14,7 +14,7 @@ __all__ = ["forward_latencies_s"]
 def forward_latencies_s(
     decoder: Decoder, *, rows: int, context: int, repeats: int = 20, warmup: int = 3
 ) -> list[float]:
-    """Seconds of `repeats` forwards of `rows` rows, a chain behind a prefix of `context` tokens.
+    """Seconds of `repeats` forwards of `rows` rows, a chain after a prefix of `context` tokens.
 
     From token ids to logits. The prefix is prefilled once and not timed; the rows are dropped after each forward.
     """

@@ -1,7 +1,7 @@
-"""Weight sharding: a rank's rows or columns of each weight, by heads, neurons and tokens, zero where padded.
+"""Weight sharding: a rank's rows or columns of each weight, by heads, neurons and tokens; padding is zero.
 
-Norms are the same on all ranks. So is the embedding: it is looked up and never multiplied, and were it divided, every
-forward would begin with one more sum over the ranks.
+Norms are the same on all ranks. So is the embedding: it is looked up and never multiplied, and dividing it would add a
+sum over the ranks at the start of every forward.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _OUTPUT_BIAS = "self_attn.o_proj.bias"
 
 
 class Sliceable(Protocol):
-    """A tensor, or one in a file of which only what is asked for is read."""
+    """A tensor, or one in a file of which only the requested part is read."""
 
     def __getitem__(self, index: Any) -> Tensor:
-        """A part of it."""
+        """The part at an index."""
 
 
 class _Run(NamedTuple):
-    """Numbers in a row: where they begin in the whole, where in the part, and how many they are."""
+    """A contiguous range: its start in the whole, its start in the part, and its length."""
 
     source: int
     place: int
@@ -38,17 +38,17 @@ class _Run(NamedTuple):
 
 
 def cut(name: str, whole: Sliceable, shard: Shard) -> Tensor:
-    """This rank's part of the weight `name`, in its own shape: that of `shard.spec`, the embedding's aside."""
+    """This rank's part of the weight `name`, in its own shape: that of `shard.spec`, the embedding excepted."""
     if shard.degree == 1:
         return whole[:]
-    if name.endswith(_OUTPUT_BIAS):  # ranks are summed, and it counts once
+    if name.endswith(_OUTPUT_BIAS):  # the ranks' results are summed, so only one may add the bias
         return whole[:] if shard.rank == 0 else torch.zeros_like(whole[:])
     plan = _plan(name, shard)
     return whole[:] if plan is None else _assembled(whole, *plan)
 
 
 def cut_weights(weights: Mapping[str, Tensor], shard: Shard) -> Mapping[str, Tensor]:
-    """A whole model's weights as this rank holds them, each cut when it is asked for."""
+    """A whole model's weights as this rank holds them, each cut on demand."""
     return weights if shard.degree == 1 else _Cut(weights, shard)
 
 
@@ -70,7 +70,7 @@ class _Cut(Mapping[str, Tensor]):
 
 
 def _plan(name: str, shard: Shard) -> tuple[int, list[_Run], int] | None:
-    """Axis, what is taken along it, and the part's size there; None where a weight is not divided."""
+    """Axis, the ranges taken along it, and the part's size there; None if a weight is not divided."""
     spec = shard.spec
     query = _head_runs(shard.query_heads, spec.head_dim), spec.query_size
     kv = _head_runs(shard.kv_heads, spec.head_dim), spec.kv_size
@@ -90,7 +90,7 @@ def _plan(name: str, shard: Shard) -> tuple[int, list[_Run], int] | None:
 
 
 def _head_runs(heads: Sequence[int | None], head_dim: int) -> list[_Run]:
-    """Neighbouring heads in neighbouring slots are one run."""
+    """Ranges of heads; neighbouring heads in neighbouring slots are one range."""
     held = [(slot, head) for slot, head in enumerate(heads) if head is not None]
     runs = [list(run) for _, run in groupby(held, key=lambda pair: pair[1] - pair[0])]
     return [_Run(run[0][1] * head_dim, run[0][0] * head_dim, len(run) * head_dim) for run in runs]
@@ -101,7 +101,7 @@ def _assembled(whole: Sliceable, axis: int, runs: Sequence[_Run], size: int) -> 
         span = slice(start, start + length)
         return whole[span] if axis == _ROWS else whole[:, span]
 
-    # Nothing but padding has a dtype and a shape, too.
+    # A part that is all padding also needs a dtype and a shape.
     parts = [taken(run.source, run.length) for run in runs if run.length] or [taken(0, 1)]
     if len(parts) == 1 and parts[0].shape[axis] == size:
         return parts[0].contiguous()

@@ -1,7 +1,7 @@
-"""A key-value store at node 0, by which nodes meet and ranks on several nodes find each other.
+"""A key-value store at node 0, over which nodes meet and ranks on several nodes find each other.
 
-Torch's own `TCPStore` lets anybody in who can connect, and keeps whatever they write. Here every connection is
-encrypted and authenticated by the nodes' secret (`curve`), and what is kept is bounded.
+Torch's own `TCPStore` accepts any connection and keeps whatever it writes. Here every connection is encrypted and
+authenticated by the nodes' secret (`curve`), and the stored amount is bounded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_KEYS = 4096
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 2**16
 MAX_BYTES = 2**24  # of all values together
-_HANDSHAKE_S = 5.0  # for a peer to show that it has the secret
-_FAREWELL_S = 1.0  # for the last answers to get out
+_HANDSHAKE_S = 5.0  # for a peer to prove that it has the secret
+_FAREWELL_S = 1.0  # for the last answers to be sent
 _LOOK_EVERY_S = 0.02
 _FOR_EVER = timedelta(days=365)
 _OK, _MISSING, _REFUSED = b"ok", b"missing", b"refused"
@@ -36,7 +36,7 @@ _NEVER_MS = 2**30
 
 
 class StoreServer:
-    """The store itself, served by a thread until it is closed; a context manager.
+    """The store's server, run by a thread until it is closed; a context manager.
 
     Parameters
     ----------
@@ -45,18 +45,18 @@ class StoreServer:
     port : int
         0 is any free one, see `port`.
     curve : Curve
-        Whoever does not have its keys is refused.
+        Connections without its keys are refused.
 
     Raises
     ------
     OSError
-        If nobody can listen there.
+        If the address cannot be listened on.
 
     Attributes
     ----------
     port : int
     num_refused : int
-        Connections so far whose owner did not have the secret.
+        Connections so far that were refused for lack of the secret.
     """
 
     def __init__(self, address: str, port: int, curve: Curve) -> None:
@@ -85,7 +85,7 @@ class StoreServer:
         self.close()
 
     def close(self) -> None:
-        """Listen no more, and forget everything."""
+        """Stop listening, and forget everything."""
         self._context.term()
         self._thread.join()
 
@@ -107,7 +107,7 @@ class StoreServer:
 
 
 class _Held:
-    """What is stored: values by key, within bounds."""
+    """Stored values by key, within bounds."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -119,13 +119,13 @@ class _Held:
         }
 
     def answer(self, asked: Sequence[bytes]) -> list[bytes]:
-        """Status, and a value where there is one."""
+        """Status, and a value if there is one."""
         name, *arguments = asked
         if name == b"check":
             return [_OK if all(key in self._values for key in arguments) else _MISSING]
         num_arguments, operation = self._operations.get(name, (-1, self._get))
         if len(arguments) != num_arguments:
-            return _refused(f"{name[:20]!r} with {len(arguments)} arguments is no operation of this store")
+            return _refused(f"{name[:20]!r} with {len(arguments)} arguments is not an operation of this store")
         return operation(*arguments)
 
     def _set(self, key: bytes, value: bytes) -> list[bytes]:
@@ -143,7 +143,7 @@ class _Held:
         try:
             value = b"%d" % (int(self._values.get(key, b"0")[:20]) + int(amount[:20]))
         except ValueError:
-            return _refused("what is added, or added to, is not a number")
+            return _refused("a summand is not a number")
         status, *why = self._set(key, value)
         return [status, *(why or [value])]
 
@@ -156,12 +156,12 @@ def _refused(why: str) -> list[bytes]:
 
 
 class NodeStore(Store):
-    """A connection to node 0's store, as torch's process groups expect one.
+    """A connection to node 0's store, with the interface that torch's process groups expect.
 
     Parameters
     ----------
     address, port : str, int
-        Of the `StoreServer`, which listens already.
+        Of the `StoreServer`, which is already listening.
     curve : Curve
         The nodes' keys.
     timeout_s : float, optional
@@ -184,7 +184,7 @@ class NodeStore(Store):
         self._where = f"{address}:{port}"
         self._timeout_s = timeout_s
         self._lock = Lock()
-        self._is_known = False  # to the server: it has seen that this end has the secret
+        self._is_known = False  # to the server: this end has proved that it has the secret
         self._lost: OSError | None = None  # why an answer did not come, after which none ever will
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.REQ)
@@ -202,19 +202,19 @@ class NodeStore(Store):
             self._context.term()
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Keep a value."""
+        """Store a value."""
         self._ask(b"set", key.encode(), value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
-        """A value, once somebody has set it."""
+        """A value; waits until it is set."""
         while True:
             self.wait([key])
             _, *found = self._ask(b"get", key.encode())
-            if found:  # nothing is, where somebody has just deleted it
+            if found:  # nothing if another node has just deleted it
                 return found[0]
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, 0 at first; the sum."""
+        """Add to a number, initially 0; returns the sum."""
         return int(self._ask(b"add", key.encode(), b"%d" % amount)[1])
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -222,16 +222,16 @@ class NodeStore(Store):
         return self._ask(b"check", *(key.encode() for key in keys))[0] == _OK
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Until all of these have values."""
+        """Wait until all of these have values."""
         within_s = self._timeout_s if timeout is None else timeout.total_seconds()
         deadline_s = time.monotonic() + within_s
         while not self.check(keys):
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{self._where}: nobody said {', '.join(keys)} within {within_s:g} s")
+                raise TimeoutError(f"{self._where}: nobody set {', '.join(keys)} within {within_s:g} s")
             time.sleep(_LOOK_EVERY_S)
 
     def delete_key(self, key: str) -> bool:
-        """Forget a value; whether there was one."""
+        """Forget a value; returns whether there was one."""
         return self._ask(b"delete", key.encode())[0] == _OK
 
     def _ask(self, *parts: bytes) -> list[bytes]:
@@ -270,7 +270,7 @@ class NodeStore(Store):
         elif self._is_known:
             raise ConnectionError(f"{self._where}: node 0 has gone")
         else:
-            raise PermissionError(f"{self._where}: who answers there does not have the same secret")
+            raise PermissionError(f"{self._where}: the peer there does not have the same secret")
 
 
 def _close(socket: zmq.Socket[Any], monitor: zmq.Socket[Any]) -> None:

@@ -1,6 +1,6 @@
-"""Ranks that compute one model together, each a process with its shard: what they sum, gather and tell each other.
+"""TP group: ranks that compute one model together, each a process with its shard; their collectives and commands.
 
-The transport is `torch.distributed`: gloo between CPUs, NCCL between GPUs, whose ranks talk by gloo beside it.
+The transport is `torch.distributed`: gloo between CPUs; between GPUs NCCL, and gloo for commands.
 R rows, N numbers of each.
 """
 
@@ -26,26 +26,26 @@ from swiftspec.engine.parallel.store import NodeStore
 
 __all__ = ["NoOpTPGroup", "TPGroup"]
 
-# Nobody waits for a dead rank, whose connections close. So a timeout would only end a rank that has nothing to do.
+# A dead rank's connections close, so nobody waits for it. A timeout would only end a rank that is idle.
 _TIMEOUT = timedelta(days=365)
-# A rank that waits gives its core up again and again, which measured quicker than sleeping: the transport's threads run
-# on that core, too. One that has waited this long has no forward to hold up.
+# A waiting rank yields its core again and again, which measured faster than sleeping: the transport's threads run on
+# that core, too. A rank that has waited this long has no forward to delay.
 _AWAKE_S = 0.05
-_COMMAND_BYTES = 1024  # what most commands fit into: eight rows of a large tree, or a few hundred slots to keep
+_COMMAND_BYTES = 1024  # holds most commands: eight rows of a large tree, or a few hundred slots to keep
 _LENGTH = struct.Struct("<q")
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 class TPGroup:
-    """The ranks of a process group, as one of them; a TP group of one has no group and nothing to do.
+    """The ranks of a process group, seen from one of them; a TP group of one has no process group and does nothing.
 
-    Collectives are called by all ranks in the same order, with the same shapes. ConnectionError, at once, when a rank
-    is gone: the TP group is then of no more use.
+    All ranks call collectives in the same order, with the same shapes. If a rank is gone they raise ConnectionError at
+    once, and the TP group can no longer be used.
 
     Attributes
     ----------
     rank, size : int
-        Which rank this is, of how many. Rank 0 is the leader.
+        This rank, and the number of ranks. Rank 0 is the leader.
     """
 
     def __init__(self) -> None:
@@ -64,20 +64,20 @@ class TPGroup:
         Parameters
         ----------
         store : str
-            Where they meet: `file:///path`, of a file that is not there yet, on one machine; `tcp://host:port/prefix`
-            of a running `StoreServer`, where every TP group has a prefix of its own, across machines.
+            Meeting place: `file:///path` on one machine, of a file that does not exist yet; across machines
+            `tcp://host:port/prefix` of a running `StoreServer`, with a prefix for each TP group.
         device : torch.device or str
-            What this rank computes on.
+            Device that this rank computes on.
         curve : Curve, optional
-            Keys of a `StoreServer`, which lets in nobody without them.
+            Keys of the `StoreServer`, which refuses connections without them.
 
         Raises
         ------
         ValueError
-            If the store's address or the rank makes no sense.
+            If the store's address or the rank is invalid.
         """
         if not 0 <= rank < size:
-            raise ValueError(f"rank is {rank}; expected 0 to {size - 1}, there being {size}")
+            raise ValueError(f"rank is {rank}; expected 0 to {size - 1}, of {size} ranks")
         tp_group = cls()
         if size == 1:
             return tp_group
@@ -102,25 +102,25 @@ class TPGroup:
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """The process group, of a TP group of several."""
+        """The process group of a TP group of several ranks."""
         group = dist.group.WORLD
         assert group is not None, "a TP group of one has none"
         return group
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of all ranks' `x`, in fp32 and in the ranks' order, so that all have the same bits.
+        """The sum of all ranks' `x`, in fp32 and in the ranks' order, so that all get the same bits.
 
-        In `x` itself on a GPU; a TP group of one answers `x`.
+        In place on a GPU; a TP group of one returns `x`.
         """
         if self.size == 1:
             return x
         if x.is_cuda:
-            dist.all_reduce(x)  # NCCL, which a graph can hold; few rows have a kernel of their own, see `joined_ops`
+            dist.all_reduce(x)  # NCCL, which a graph can capture; few rows have a kernel of their own, see `joined_ops`
             return x
         return self._all_parts(x).sum(0, dtype=torch.float32)
 
     def gather(self, x_RN: Tensor, num_columns: int) -> Tensor:
-        """On rank 0 the ranks' columns side by side, the first `num_columns` of them; elsewhere, `x_RN` as it is."""
+        """On rank 0 the ranks' columns side by side, the first `num_columns` of them; elsewhere `x_RN` unchanged."""
         if self.size == 1:
             return x_RN
         x_RN = x_RN.contiguous()
@@ -131,12 +131,12 @@ class TPGroup:
         return x_RN if parts is None else torch.cat(parts, -1)[:, :num_columns]
 
     def broadcast(self, command: bytes) -> None:
-        """Say something to the followers; returns before they have heard it."""
-        assert command, "nothing dismisses the followers"
+        """Send a command to the followers; returns before they receive it."""
+        assert command, "an empty command would dismiss the followers"
         self._send(command)
 
     def receive_command(self) -> bytes:
-        """What the leader tells next; nothing when it dismisses this rank. May be waited for as long as it takes."""
+        """The leader's next command; empty when it dismisses this rank. Waits without limit."""
         _wait(dist.broadcast(self._command, src=0, async_op=True))
         told = self._command.numpy().tobytes()
         (length,) = _LENGTH.unpack_from(told)
@@ -147,12 +147,12 @@ class TPGroup:
         return long.numpy().tobytes()
 
     def stop_followers(self) -> None:
-        """The leader has nothing more to tell, for now; returns when the followers have heard that."""
+        """Dismiss the followers for now; returns when they have heard it."""
         self._send(b"")
         self._until_sent()
 
     def close(self) -> None:
-        """Leave, which ends the others' waiting for this rank with a ConnectionError."""
+        """Leave the group; ranks that wait for this one get a ConnectionError."""
         if self.size > 1:
             dist.destroy_process_group()
             self.rank, self.size = 0, 1
@@ -166,7 +166,7 @@ class TPGroup:
         parts = [head + command.ljust(_COMMAND_BYTES, b"\0")] if fits else [head + bytes(_COMMAND_BYTES), command]
         for part in parts:
             tensor = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-            # Broadcasts run beside the leader's forward, and their bytes have to live as long.
+            # Broadcasts overlap the leader's forward, and their buffers must live as long.
             self._sent.append((_started(tensor), tensor))
 
     def _until_sent(self) -> None:
@@ -175,19 +175,19 @@ class TPGroup:
         self._sent.clear()
 
     def _all_parts(self, x: Tensor) -> Tensor:
-        """Every rank's `x`, [size, ..], in a buffer that the next of its shape overwrites."""
+        """Every rank's `x`, [size, ..], in a buffer that the next call with its shape overwrites."""
         parts = self._parts.get((x.shape, x.dtype))
         if parts is None:
             parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
-        # One hop where a sum on the way is two; and 16-bit numbers are added in 32 bits.
+        # One hop instead of the two of an all-reduce; and 16-bit numbers are added in 32 bits.
         _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
         return parts
 
 
 class NoOpTPGroup(TPGroup):
-    """Ranks that compute what they compute in a TP group, but send nothing: what they answer is wrong.
+    """TP group whose collectives do nothing, for timing compute alone; results are wrong.
 
-    It shows what forwards take without the others. A leader's commands go by the TP group itself.
+    Shows what forwards take without communication. A leader's commands still go by the TP group itself.
     """
 
     def __init__(self, tp_group: TPGroup) -> None:
@@ -211,7 +211,7 @@ def _started(tensor: Tensor) -> dist.Work:
 
 
 def _wait(work: dist.Work | None) -> None:
-    """Until it is done. ConnectionError if it cannot be."""
+    """Wait until the work is done. ConnectionError if it fails."""
     assert work is not None, "this rank is in the group"
     sleep_at = time.perf_counter() + _AWAKE_S
     try:
@@ -223,10 +223,10 @@ def _wait(work: dist.Work | None) -> None:
 
 
 class _Place(NamedTuple):
-    """Where ranks meet: a store, and the network interface by which they see each other.
+    """Meeting place of ranks: a store, and the network interface by which they reach each other.
 
-    served: what `store` asks, if not itself. The process group holds no more than its C++ half; without the other it
-    could do nothing.
+    served: the store that `store` asks, if not itself. A process group holds on to the C++ half alone, which
+    needs the Python half alive.
     """
 
     store: Store
@@ -246,7 +246,7 @@ def _meeting_place(store: str, size: int, curve: Curve | None) -> _Place:
 
 
 def _interface_towards(host: str) -> str:
-    """The interface whose address this machine has for `host`, since its name may stand for another one."""
+    """This machine's interface towards `host`; looked up by address, since the host's name may resolve to another."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
         own = probe.getsockname()[0]

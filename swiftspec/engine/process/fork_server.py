@@ -1,11 +1,10 @@
 """Fork server: imports torch once and forks every worker, so that workers and their replacements start at once.
 
-`python -m swiftspec.engine.process.fork_server FD PID` is started by a `ForkServer`, never by hand: FD is the socket on
-which it is asked for workers, PID the launcher's. It computes nothing itself, so that no thread of torch exists when it
-forks.
+`python -m swiftspec.engine.process.fork_server FD PID` is started by a `ForkServer`, never by hand: FD is the socket
+for requests, PID the launcher's. It computes nothing itself, so that no thread of torch exists when it forks.
 
-It ends with its launcher. The kernel kills it then, also while it imports or is stopped, and continues its workers:
-one that was stopped finds out that its launcher has gone, and ends, too.
+It ends with its launcher: the kernel then kills it, even while it imports or is stopped, and continues its workers; a
+worker that was stopped finds that its launcher has gone, and ends, too.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ from swiftspec.engine.process.parent_death import signal_on_parent_death
 
 __all__ = ["MAX_PATH_BYTES", "NEWS", "REQUEST", "News", "main"]
 
-REQUEST = struct.Struct("<i")  # number of the process that is asked for; the path of its folder follows
+REQUEST = struct.Struct("<i")  # number of the requested process; the path of its folder follows
 NEWS = struct.Struct("<iii")  # kind, number of the process, value
 MAX_PATH_BYTES = 2**16
 
 
 class News(IntEnum):
-    """What the fork server says, and what its value is."""
+    """Kinds of messages from the fork server, and the value of each."""
 
     READY = 0  # nothing: torch is imported
-    STARTED = 1  # the process id; a pidfd of the process comes along, where the kernel has such
+    STARTED = 1  # the process id; with a pidfd of the process, if the kernel has them
     REFUSED = 2  # the error number of fork
     ENDED = 3  # the exit code, negative for a signal
 
 
 def main() -> None:
-    """Fork a worker for every request, and say how each ended, until the launcher has gone."""
+    """Fork a worker for every request, and report how each ended, until the launcher has gone."""
     control, launcher = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    with suppress(OSError):  # a kernel that cannot: the end of the socket has to do
+    with suppress(OSError):  # a kernel without it: the end of the socket has to do
         signal_on_parent_death(signal.SIGKILL)
-    if os.getppid() == launcher:  # or it has ended before that
-        with suppress(BrokenPipeError, ConnectionResetError):  # it ends now
+    if os.getppid() == launcher:  # unless it ended before that
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is ending
             _serve(control, pidfd_of(launcher))
     os._exit(0)
 
 
 def pidfd_of(pid: int) -> int | None:
-    """A descriptor that is readable once the process has ended, and never stands for another; None on old kernels."""
+    """A descriptor that becomes readable when the process ends and is never reused for another; None on old kernels."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -60,15 +59,15 @@ def pidfd_of(pid: int) -> int | None:
 
 
 def _serve(control: socket.socket, launcher: int | None) -> None:
-    import swiftspec.engine.process.worker_main  # noqa: F401 - what takes seconds, done once
+    import swiftspec.engine.process.worker_main  # noqa: F401 - takes seconds, done once
 
     woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    gc.freeze()  # or every collection of a child would copy all pages
+    gc.freeze()  # otherwise every garbage collection in a child would copy all pages
     numbers: dict[int, int] = {}  # of workers, by process id
     control.send(NEWS.pack(News.READY, 0, 0))
-    sources = select.poll()  # `select.select` ends at descriptor 1023; the launcher gave `control` a number of its own
+    sources = select.poll()  # `select.select` is limited to descriptors below 1024; `control` has the launcher's number
     sources.register(control, select.POLLIN)
     sources.register(woken, select.POLLIN)
     while True:
@@ -94,7 +93,7 @@ def _serve(control: socket.socket, launcher: int | None) -> None:
 
 
 def _tell_start(control: socket.socket, number: int, pid: int) -> None:
-    pidfd = pidfd_of(pid)  # of a child that has not been waited for, so certainly its own
+    pidfd = pidfd_of(pid)  # of a child that has not been waited for, so the pid is still its own
     socket.send_fds(control, [NEWS.pack(News.STARTED, number, pid)], [] if pidfd is None else [pidfd])
     if pidfd is not None:
         os.close(pidfd)
@@ -108,14 +107,14 @@ def _tell_ends(control: socket.socket, numbers: dict[int, int]) -> None:
 
 
 def _become_worker(connection: int, folder: bytes, launcher: int | None, inherited: tuple[int, ...]) -> None:
-    """Never returns: what the fork server was at is not this process's."""
+    """Become the worker in a forked child; never returns to the fork server's code."""
     from swiftspec.engine.process import worker_main
 
     code = 1
     try:
         with suppress(OSError):
-            # Not SIGKILL: the end of the fork server is not that of the worker. One that runs takes no notice; one
-            # that is stopped goes on, and ends if the launcher has gone.
+            # Not SIGKILL: a worker outlives the fork server. A running worker ignores the signal; a stopped one
+            # continues, and ends if the launcher has gone.
             signal_on_parent_death(signal.SIGCONT)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The fork server as launchers see it: asked for processes without waiting, and replaced when it dies or freezes."""
+"""The fork server as launchers see it: requests never wait, and it is replaced when it dies or freezes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from swiftspec.errors import EngineError
 
 __all__ = ["ForkServer", "ForkedProcess", "shared_fork_server"]
 
-_ANSWERS_WITHIN_S = 3.0  # a fork takes milliseconds; a fork server that takes longer is replaced
+_ANSWERS_WITHIN_S = 3.0  # a fork takes milliseconds; a slower fork server is replaced
 _IMPORTS_WITHIN_S = 120.0  # torch, from a slow disk
 _ENDS_WITHIN_S = 1.0
 _LOOK_EVERY_S = 0.05
@@ -38,9 +38,9 @@ class ForkServer:
         self._lock = Lock()
 
     def start(self, connection: int) -> ForkedProcess:
-        """Ask for a worker, in the current folder, that holds the pipe with this descriptor.
+        """Request a worker, in the current folder, with this descriptor as its end of the pipe.
 
-        Returns at once; where no worker comes of it, the pipe is closed.
+        Returns at once; if no worker is started, the pipe is closed.
 
         Raises
         ------
@@ -54,7 +54,7 @@ class ForkServer:
         except FileNotFoundError as error:
             raise ValueError("the current folder has been removed; expected one to start processes in") from error
         with self._lock:
-            for _ in range(2):  # that it has gone may only be found out by asking
+            for _ in range(2):  # sending may be what shows that it has gone
                 if self._server is None or not self._server.is_there:
                     self._server = _Server(self._lock)
                 if process := self._server.ask(folder, connection):
@@ -63,7 +63,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the fork server's process, if there is one."""
+        """Process id of the fork server, if there is one."""
         return self._server.pid if self._server and self._server.is_there else None
 
     def close(self) -> None:
@@ -75,14 +75,14 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A process that the fork server was asked for.
+    """A process requested from the fork server.
 
     Attributes
     ----------
     pid : int or None
-        None until the fork server has said so.
+        None until the fork server has reported it.
     refusal : str
-        Why there is none, if the fork server said so.
+        Why the fork server refused, if it did.
     """
 
     def __init__(self, server: _Server) -> None:
@@ -97,7 +97,7 @@ class ForkedProcess:
             os.close(self._pidfd)
 
     def attend(self) -> None:
-        """Hear what the fork server has said, and end it if it has been silent for too long."""
+        """Read the fork server's messages, and end it if it has been silent for too long."""
         with self._server.lock:
             self._server.attend()
 
@@ -107,7 +107,7 @@ class ForkedProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over, or there never was one."""
+        """Whether the process has ended, or never existed."""
         if self._pidfd is not None:
             return _is_readable(self._pidfd, within_s=0)
         if self._code is None:
@@ -115,35 +115,35 @@ class ForkedProcess:
         return self._code is not None or not self.has_started or not self._server.is_there
 
     def exit_code(self, *, within_s: float) -> int | None:
-        """How it ended, negative for a signal; None if it has not, or if nobody can say."""
+        """Its exit code, negative for a signal; None if it is running or the code is unknown."""
         until_s = time.monotonic() + within_s
         self.attend()
         while self._code is None and self._server.is_there and time.monotonic() < until_s:
             self._server.wait(max(0.0, until_s - time.monotonic()))
             self.attend()
         if self._code is None and self._pidfd is not None:
-            with suppress(ChildProcessError):  # it is this process's child only where that adopts orphans
+            with suppress(ChildProcessError):  # it is this process's child only if this process adopts orphans
                 result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
                 if result is not None:
                     self._code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
         return self._code
 
     def await_end(self, *, within_s: float) -> bool:
-        """Wait until it is over; whether it is."""
+        """Wait until it ends; returns whether it has."""
         if self._pidfd is not None:
             return _is_readable(self._pidfd, within_s=within_s)
         return self.exit_code(within_s=within_s) is not None or self.has_ended
 
     def kill(self) -> None:
-        """End it at once; nothing happens if it is over."""
+        """End it at once; does nothing if it has ended."""
         with suppress(ProcessLookupError):
             if self._pidfd is not None:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            elif self.pid is not None and not self.has_ended:  # its id is its own until the fork server has waited
+            elif self.pid is not None and not self.has_ended:  # not reused until the fork server has waited for it
                 os.kill(self.pid, signal.SIGKILL)
 
     def hear(self, kind: News, value: int, descriptors: Sequence[int]) -> None:
-        """What the fork server says of it."""
+        """Take a message of the fork server about this process."""
         if kind is News.STARTED:
             self.pid = value
             self._pidfd = descriptors[0] if descriptors else None
@@ -154,7 +154,7 @@ class ForkedProcess:
 
 
 class _Server:
-    """One fork server: its process, and the socket to it. Callers hold the lock, but for `wait` and `close`."""
+    """One fork server: its process, and the socket to it. Callers hold the lock, except for `wait` and `close`."""
 
     def __init__(self, lock: Lock) -> None:
         self.lock = lock
@@ -167,7 +167,7 @@ class _Server:
         try:
             self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._control.setblocking(False)
-            # The kernel ends it with the thread that started it: with one that lives as long as it is wanted.
+            # The kernel ends it with the thread that started it, so a thread starts it that lives as long as needed.
             self._keeper = Thread(target=_keep, args=(theirs, started), name="swiftspec-fork-server", daemon=True)
             self._keeper.start()
             self._process = started.result()
@@ -185,7 +185,7 @@ class _Server:
         return not self._has_gone
 
     def ask(self, folder: bytes, connection: int) -> ForkedProcess | None:
-        """A process; None if the fork server has gone."""
+        """Request a process; None if the fork server has gone."""
         self.attend()
         if self._has_gone:
             return None
@@ -193,7 +193,7 @@ class _Server:
         request = REQUEST.pack(self._num_asked) + folder
         try:
             socket.send_fds(self._control, [request], [connection])
-        except OSError:  # it has gone, or reads nothing
+        except OSError:  # it has gone, or does not read
             self._end()
             return None
         if not self._unanswered:
@@ -203,7 +203,7 @@ class _Server:
         return process
 
     def attend(self) -> None:
-        """Take what it has said. One that does not answer is ended, which closes the pipes that it was to pass on."""
+        """Read its messages. One that does not answer is ended, which closes the pipes that it was to pass on."""
         while not self._has_gone and self._hear():
             self._silence.broken()
         if self._has_gone or not self._unanswered:
@@ -214,7 +214,7 @@ class _Server:
             self._end()
 
     def _hear(self) -> bool:
-        """One of its words, if there is any."""
+        """Read one message, if any; returns whether there was one."""
         try:
             news, descriptors, _, _ = socket.recv_fds(self._control, NEWS.size, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
@@ -242,7 +242,7 @@ class _Server:
         self._unanswered.clear()
 
     def wait(self, seconds: float) -> None:
-        """Until it says something, no longer than a while; without the lock."""
+        """Wait for a message, for a limited time and without the lock."""
         with suppress(ValueError):  # closed meanwhile
             _is_readable(self._control.fileno(), within_s=min(seconds, _LOOK_EVERY_S))
 
@@ -257,8 +257,8 @@ class _Server:
 
 
 def _keep(theirs: socket.socket, started: Future[subprocess.Popen[bytes]]) -> None:
-    """Start a fork server and wait for its end."""
-    # Huge pages for the weights: 1-5 % of a memory-bound forward, measured on one core.
+    """Start a fork server and wait until it ends."""
+    # Huge pages for the weights: worth 1-5 % of a memory-bound forward, measured on one core.
     tuning = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     command = [sys.executable, "-m", "swiftspec.engine.process.fork_server", str(theirs.fileno()), str(os.getpid())]
     try:
@@ -266,7 +266,7 @@ def _keep(theirs: socket.socket, started: Future[subprocess.Popen[bytes]]) -> No
             process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=os.environ | tuning
             )
-    except BaseException as error:  # noqa: BLE001 - whoever waits for the process raises it
+    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the process
         started.set_exception(error)
         return
     started.set_result(process)
@@ -274,7 +274,7 @@ def _keep(theirs: socket.socket, started: Future[subprocess.Popen[bytes]]) -> No
 
 
 def _is_readable(descriptor: int, *, within_s: float) -> bool:
-    """Wait until a descriptor is readable; whether it is. Any number will do, where `select.select` ends at 1023."""
+    """Wait until a descriptor is readable; returns whether it is. Unlike `select.select`, takes those above 1023."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     return bool(poller.poll(1000 * within_s))
@@ -282,7 +282,7 @@ def _is_readable(descriptor: int, *, within_s: float) -> bool:
 
 @contextmanager
 def shared_fork_server() -> Iterator[ForkServer]:
-    """The fork server of this process: engines that are there together load torch once. The last to leave ends it."""
+    """This process's fork server: engines that exist at the same time import torch once. The last to leave ends it."""
     with _sharing:
         fork_server = _shared[-1] if _shared else ForkServer()
         _shared.append(fork_server)
@@ -297,4 +297,4 @@ def shared_fork_server() -> Iterator[ForkServer]:
 
 
 _sharing = Lock()
-_shared: list[ForkServer] = []  # once for everyone who holds one
+_shared: list[ForkServer] = []  # once for each holder

@@ -1,7 +1,7 @@
-"""Signals that end a program (Ctrl-C, SIGTERM, SIGHUP): where they may cut in, and where they are only noted.
+"""Signals that end a program (Ctrl-C, SIGTERM, SIGHUP): where they interrupt, and where they are only recorded.
 
-A program calls `ending_signals_raised` once, as the command line does. Without that only Ctrl-C is ever looked at:
-a library leaves the signals of the program that uses it alone.
+A program calls `ending_signals_raised` once, as the command line does. Otherwise only Ctrl-C is handled: a library
+leaves the signals of the program that uses it alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from types import FrameType
 __all__ = ["ending_signals_raised", "exit_code", "interrupts_noted", "signals_held", "was_interrupted"]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_NOT_OURS = (signal.SIG_IGN, None)  # ignored, or handled by a program that embeds Python, which could not be restored
-_ENDS_WITHIN_S = 5.0  # what the first signal has begun; a later one ends the program at once
+_NOT_OURS = (signal.SIG_IGN, None)  # ignored, or handled by a program that embeds Python and could not be restored
+_ENDS_WITHIN_S = 5.0  # the cleanup after the first signal; a later signal ends the program at once
 
 
 class _Ending:
@@ -26,14 +26,14 @@ class _Ending:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self.noted: list[Event] = []  # those who want to be told, instead of being interrupted
+        self.noted: list[Event] = []  # events to set instead of interrupting
         self._since_s = 0.0
 
     def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal passes it
-        """The handler of all three. The first signal interrupts; those that follow soon change nothing.
+        """The handler of all three. The first signal interrupts; signals soon after it change nothing.
 
-        `timeout` and shells with a pipeline send more than one. What the first began, such as writing what there is,
-        is not cut short, unless it takes longer than it may.
+        `timeout` and shells with a pipeline send more than one signal. The cleanup after the first, such as writing
+        partial results, is not cut short unless it takes too long.
         """
         if self.number is not None:
             if time.monotonic() - self._since_s > _ENDS_WITHIN_S:
@@ -55,16 +55,16 @@ def was_interrupted() -> bool:
 
 
 def exit_code() -> int:
-    """Of a program that a signal has ended, as a shell says it: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+    """Exit code of a program ended by a signal, as in shells: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
     return 128 + (_ending.number or signal.SIGINT)
 
 
 @contextmanager
 def ending_signals_raised(*, ignored_afterwards: bool = False) -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; `exit_code` says which it was.
+    """Context in which SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; `exit_code` tells them apart.
 
-    Does nothing in another than the main thread, or within itself. A signal that is ignored (nohup) stays so.
-    Afterwards signals do what they did before, or are ignored.
+    Does nothing outside the main thread, or within itself. A signal that is ignored (nohup) stays ignored. Afterwards
+    signals do what they did before, or are ignored.
     """
     handler = _ending.handle
     if current_thread() is not main_thread() or any(signal.getsignal(number) == handler for number in _ENDING):
@@ -83,12 +83,12 @@ def ending_signals_raised(*, ignored_afterwards: bool = False) -> Iterator[None]
 
 @contextmanager
 def interrupts_noted() -> Iterator[Event]:
-    """A signal that ends the program sets the event instead of cutting in between a message and its bookkeeping.
+    """Context in which a signal sets the event instead of interrupting between a message and its bookkeeping.
 
-    Ctrl-C always; SIGTERM and SIGHUP within `ending_signals_raised`. Within itself the event is the same.
+    Ctrl-C always; SIGTERM and SIGHUP within `ending_signals_raised`. Nested contexts share one event.
     """
     noted = _ending.noted[-1] if _ending.noted else Event()
-    if current_thread() is not main_thread():  # which alone is interrupted
+    if current_thread() is not main_thread():  # only the main thread is interrupted
         yield noted
         return
     previous = signal.getsignal(signal.SIGINT)
@@ -106,9 +106,9 @@ def interrupts_noted() -> Iterator[Event]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Signals that end a program wait until the end of it. A process that is started meanwhile never hears of them.
+    """Context that delays signals until its end. A process started in it never receives them.
 
-    They go to all processes of a terminal or a service, and are the launcher's to handle.
+    Signals go to all processes of a terminal or a service; the launcher handles them.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:

@@ -13,8 +13,8 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 def signal_on_parent_death(number: int) -> None:
     """Have the kernel send this process a signal when its parent ends.
 
-    More exactly, when the *thread* of the parent ends that started this process; and not if it has ended already, so
-    compare `os.getppid` afterwards. A child that this process forks has to ask again.
+    More exactly, when the *thread* of the parent that started this process ends; and not if it has ended already, so
+    compare `os.getppid` afterwards. A forked child has to ask again.
     """
     _prctl(_PR_SET_PDEATHSIG, int(number))
 
@@ -25,7 +25,7 @@ def adopt_orphans() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """OSError if the kernel refuses, which leaves things as they were."""
+    """OSError if the kernel refuses; nothing changes then."""
     library = ctypes.CDLL(None, use_errno=True)
     zero = ctypes.c_ulong(0)
     if library.prctl(option, ctypes.c_ulong(value), zero, zero, zero):

@@ -1,7 +1,8 @@
-"""The launcher's end of the pipe to a worker. Neither reading nor writing waits for the worker.
+"""The launcher's end of the pipe to a worker. Neither reads nor writes wait for the worker.
 
-The worker's end is a `multiprocessing.connection.Connection`. That one may wait, since a worker waits for its launcher
-alone. When a worker is stopped in the middle of a message, the half that has arrived is kept here until it goes on.
+The worker's end is a `multiprocessing.connection.Connection`, which may wait, since a worker waits only for its
+launcher. If a worker is stopped in the middle of a message, the half that has arrived is kept here until the rest
+comes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any
 
 __all__ = ["PipeEnd", "pipe"]
 
-_LENGTH = struct.Struct("!i")  # as Connection has it, for messages of less than 2 GiB
+_LENGTH = struct.Struct("!i")  # the format of Connection for messages below 2 GiB
 _READ_BYTES = 2**16
-_TAKEN_WITHIN_S = 0.2  # what a worker that reads takes at once; the rest goes out with the next look
+_TAKEN_WITHIN_S = 0.2  # time for a reading worker to take a message; the rest is sent with the next look
 
 
 class PipeEnd:
@@ -36,7 +37,7 @@ class PipeEnd:
         return self._socket.fileno()
 
     def send(self, message: object) -> None:
-        """Send, or keep for later what the worker does not take; nothing happens if it has gone."""
+        """Send, or keep for later what the worker does not take; does nothing if it has gone."""
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         self._out += _LENGTH.pack(len(body)) + body
         until_s = time.monotonic() + _TAKEN_WITHIN_S
@@ -47,13 +48,13 @@ class PipeEnd:
             room.poll(1000 * left_s)
 
     def poll(self) -> bool:
-        """Whether `take` would answer, or raise, at once."""
+        """Whether `take` would return, or raise, at once."""
         self._flush()
         self._fill()
         return self._has_ended or bool(self._messages)
 
     def take(self) -> Any:
-        """The next message, which `poll` has announced."""
+        """The next message, after `poll` returned true."""
         if not self._messages:
             raise EOFError("the worker has closed its end")
         return self._messages.popleft()
@@ -65,13 +66,13 @@ class PipeEnd:
         self._out.clear()
 
     def _flush(self) -> bool:
-        """Write what can be; whether there is more."""
+        """Write what is possible; returns whether more is left."""
         while self._out:
             try:
                 del self._out[: self._socket.send(self._out)]
             except BlockingIOError:
                 return True
-            except OSError:  # `take` will say that it has gone
+            except OSError:  # `take` will report that it has gone
                 self._out.clear()
         return False
 

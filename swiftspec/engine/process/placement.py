@@ -25,21 +25,21 @@ __all__ = [
 
 
 class Executor(Protocol):
-    """Backend that places an engine's processes and tells them how to reach each other."""
+    """Backend that places an engine's processes and gives them the addresses to reach each other."""
 
     def num_devices(self, device: Device) -> int:
-        """How many devices of a kind there are."""
+        """Number of devices of a kind."""
 
     def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:
         """Address of the channel between the leader of a target group and that of the draft."""
 
     def tp_group(self, name: str, setups: Sequence[Setup]) -> str:
-        """Where a TP group of several ranks meets; another name, another place."""
+        """Meeting place of a TP group of several ranks, different for each name."""
 
     def start(self, setup: Setup) -> Worker:
         """Start a process, without waiting; it loads its models and reports Ready, or Failed.
 
-        EngineError or ValueError if that is impossible already.
+        EngineError or ValueError if it cannot even be started.
         """
 
 
@@ -76,7 +76,7 @@ class WorkerSpec(NamedTuple):
 def ranks_of(
     role: Role, devices: tuple[int, ...], ranks: Mapping[Role, int], *, target_groups: int, device: Device
 ) -> int:
-    """Processes of each of a role's TP groups: as told; else one on a CPU, and one for each GPU."""
+    """Processes of each of a role's TP groups: the given number, or one on a CPU and one for each GPU."""
     num_groups = target_groups if role is Role.TARGET else 1
     return ranks.get(role, 1 if device == "cpu" else max(1, len(devices) // num_groups))
 
@@ -89,7 +89,7 @@ def check_groups(
     device: Device,
     num_available: int,
 ) -> None:
-    """ValueError unless every device is there, and every process gets as many as it can use."""
+    """ValueError unless every device exists, and every process gets as many as it can use."""
     for role, devices in groups.items():
         if not devices or max(devices) >= num_available or min(devices) < 0:
             raise ValueError(
@@ -121,6 +121,6 @@ def worker_specs(
 
 
 def cores_of(setup: Setup) -> tuple[int, ...]:
-    """Of a process that may use the cores this one may: its devices, or all where a GPU computes."""
+    """Cores of a process among those that this one may use: its devices, or all if a GPU computes."""
     available = tuple(sorted(os.sched_getaffinity(0)))
     return tuple(available[number] for number in setup.devices) if setup.device == "cpu" else available

@@ -21,27 +21,27 @@ class Setup:
     Parameters
     ----------
     role : Role
-        Whose program it helps to run.
+        Role whose program it runs or computes for.
     group : int
-        Which of several target groups it belongs to; 0 otherwise.
+        Its target group, if there are several; 0 otherwise.
     rank, size : int
-        Its place in the TP group that computes the group's models together, and how many they are. Rank 0 leads.
+        Its rank in the TP group that computes the group's models together, and the group's size. Rank 0 leads.
     tp_group : str
-        Where a TP group of several meets: `file:///path` or `tcp://host:port/name`.
+        Meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
     models : mapping
-        By role; both where the policy is co-located.
+        By role; both if the policy is co-located.
     devices : tuple of int
-        Cores, as numbered among those that the process may use, or the one GPU.
+        Cores, numbered among those that the process may use, or the one GPU.
     device : "cpu" or "cuda"
-        What the numbers in `devices` count.
+        Kind of the devices.
     channels : tuple of str
-        Address of the channel to every peer; the target's end binds. Of rank 0.
+        Rank 0 only: address of the channel to every peer; the target's end binds.
     max_context, tree_slots : int
-        Room of the caches.
+        Capacity of the caches.
     curve : Curve or None
-        Who may connect to channels over a network; never leaves its node.
+        Keys for channels over a network; never sent to another node.
     silent : bool
-        To be measured: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
+        For measurements: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
     """
 
     role: Role
@@ -60,30 +60,30 @@ class Setup:
 
     @property
     def num_threads(self) -> int:
-        """Of torch; what launches kernels is one."""
+        """Torch's threads; launching kernels needs one."""
         return len(self.devices) if self.device == "cpu" else 1
 
     @property
     def name(self) -> str:
-        """For a sentence: `target`, or `target rank 1` in a TP group."""
+        """Name for messages: `target`, or `target rank 1` in a TP group."""
         group = f" group {self.group}" if self.group else ""
         return f"{self.role}{group}" + (f" rank {self.rank}" if self.size > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Run this role's program of one request. To the leaders of TP groups.
+    """Run this role's program for one request. Sent to the leaders of TP groups.
 
     Parameters
     ----------
     number : int
-        Of the request, ascending: by it peers drop what an earlier one left behind.
+        Of the request, ascending: by it peers drop messages left from an earlier one.
     patience_s : float
-        Longest that a target waits for its draft before it decodes on alone.
+        Longest that a target waits for its draft before it decodes alone.
     alone : bool
-        To a target: the draft is known not to be there. To a draft: the request is under way without it.
+        To a target: the draft is known to be gone. To a draft: the request is running without it.
     fallback : Policy
-        How the target decodes while it is alone.
+        Policy of the target while it is alone.
     """
 
     number: int
@@ -106,7 +106,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Tokens for the user, as they are known."""
+    """Tokens for the user, as soon as they are known."""
 
     number: int
     tokens: tuple[int, ...]
@@ -114,7 +114,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The program of request `number` has ended. `losses`: how often it lost its peer meanwhile."""
+    """The program of request `number` has ended. `losses`: how often it lost its peer during the request."""
 
     number: int
     spans: list[Span]
@@ -123,7 +123,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`sentence` for the user, or a traceback where the fault is ours."""
+    """`sentence` for the user, or a traceback if the fault is ours."""
 
     sentence: str
     is_user_error: bool

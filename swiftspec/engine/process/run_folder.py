@@ -1,4 +1,4 @@
-"""A folder for an engine's sockets and meeting places, and what is left of those of launchers that were killed."""
+"""A folder for an engine's sockets and meeting places, and removal of those that killed launchers left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["PREFIX", "run_folder"]
 
 PREFIX = "swiftspec-run-"
-_OWNER_FILE = "owner.lock"  # locked as long as the folder's launcher lives: the kernel lets go of it, however that ends
+_OWNER_FILE = "owner.lock"  # locked while the folder's launcher lives: the kernel releases the lock however that ends
 _MAX_SOCKET_BYTES = 107  # of a Unix socket's path, sockaddr_un of Linux
 _LONGEST_NAME = "channel-999"
 _FALLBACKS = ("/tmp", "/var/tmp", "/dev/shm")
@@ -26,13 +26,13 @@ _FALLBACKS = ("/tmp", "/var/tmp", "/dev/shm")
 def run_folder() -> Iterator[Path]:
     """A new folder that only this user can open, removed at the end.
 
-    In TMPDIR; where its path is too long for a socket's, or nothing can be made there, in /tmp, /var/tmp or /dev/shm.
-    First, folders there are removed that a killed launcher of this user has left behind.
+    In TMPDIR; if its path is too long for a socket's, or nothing can be created there, in /tmp, /var/tmp or /dev/shm.
+    First removes folders there that a killed launcher of this user left.
 
     Raises
     ------
     OSError
-        If none of them will do.
+        If none of them can be used.
     """
     bases = list(dict.fromkeys((tempfile.gettempdir(), *_FALLBACKS)))
     for base in bases:
@@ -46,11 +46,11 @@ def run_folder() -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the lock last: one who is killed meanwhile leaves a folder that is locked by nobody, or empty."""
+    """Remove a folder, the lock last: if interrupted, the folder left is not locked by anyone, or is empty."""
     with suppress(OSError):
         for path in folder.iterdir():
             if path.name != _OWNER_FILE:
-                path.unlink()  # sockets and files: there are no folders in it
+                path.unlink()  # sockets and files: it contains no folders
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -63,7 +63,7 @@ def _made(bases: Sequence[str]) -> tuple[Path, int]:
             continue
         try:
             while (made := _make(base)) is None:
-                pass  # a sweep took it, between its making and its locking
+                pass  # another launcher's sweep removed it between creating and locking
         except OSError as error:
             failures.append(f"{base} ({error.strerror})")
         else:
@@ -93,7 +93,7 @@ def _make(base: str) -> tuple[Path, int] | None:
 
 
 def _check_sockets(folder: Path) -> None:
-    """OSError unless a socket can be made there: some file systems have none, and a full one no inode left."""
+    """OSError unless a socket can be created: some file systems have none, and a full one has no inode left."""
     path = folder / _LONGEST_NAME
     with socket.socket(socket.AF_UNIX) as trial:
         trial.bind(str(path))
@@ -116,7 +116,7 @@ def _remove_if_left(folder: Path) -> None:
     try:
         lock = os.open(folder / _OWNER_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        folder.rmdir()  # if it is empty; who is just making it makes another
+        folder.rmdir()  # if it is empty; a launcher that is just creating it makes another
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError while it is in use

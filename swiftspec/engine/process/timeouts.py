@@ -15,10 +15,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 
 class Silence:
-    """Time since something was heard, counted only while this process was awake and looking.
+    """Time since the last message, counted only while this process was awake and looking.
 
-    Between two looks at most a quarter of a second counts. So a process that was suspended itself (Ctrl-Z, a laptop's
-    lid), or had nothing to look for, blames nobody for that time.
+    Between two looks at most a quarter of a second counts. So a process that was itself suspended (Ctrl-Z, a laptop's
+    lid), or had no reason to look, does not blame another for that time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,50 +27,50 @@ class Silence:
         self._seconds = 0.0
 
     def look(self) -> float:
-        """Look again; the seconds so far."""
+        """Look again; returns the seconds so far."""
         now_s = self._clock()
         self._seconds += min(now_s - self._looked_s, _LONGEST_LOOK_S)
         self._looked_s = now_s
         return self._seconds
 
     def broken(self) -> None:
-        """Something was heard."""
+        """Record that something was heard."""
         self._looked_s, self._seconds = self._clock(), 0.0
 
 
 class RestartBudget:
-    """How often a process that died is started again: `most` times within any hour, failures with doubling pauses."""
+    """Limit of restarts: at most `most` within any hour, with doubling pauses after failures."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self._clock = clock
         self._starts_s: deque[float] = deque()
         self._num_failures = 0  # in a row
-        self._last_s = 0.0  # when the last one was
+        self._last_s = 0.0  # time of the last one
 
     @property
     def is_spent(self) -> bool:
-        """No more restarts, until the earliest is an hour ago."""
+        """Whether no restart is left until the earliest is an hour ago."""
         while self._starts_s and self._clock() - self._starts_s[0] >= _HOUR_S:
             self._starts_s.popleft()
         return len(self._starts_s) >= self.most
 
     @property
     def allows_now(self) -> bool:
-        """There is a restart left, and the pause after the last failure is over."""
+        """Whether a restart is left, and the pause after the last failure is over."""
         if self._num_failures == 0:
             return not self.is_spent
         pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._num_failures - 1, 16), _LONGEST_PAUSE_S)
         return not self.is_spent and self._clock() - self._last_s >= pause_s
 
     def take(self) -> None:
-        """Count a restart; it has failed until `succeeded` says otherwise."""
+        """Count a restart; it counts as failed until `succeeded` is called."""
         self._last_s = self._clock()
         self._starts_s.append(self._last_s)
         self._num_failures += 1
 
     def succeeded(self) -> None:
-        """The restarted process is ready."""
+        """Record that the restarted process is ready."""
         self._num_failures = 0
 
 

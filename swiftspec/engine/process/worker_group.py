@@ -1,4 +1,4 @@
-"""Worker group: the processes of one TP group as the launcher sees them, started, told what to do, started again."""
+"""Worker group: the processes of one TP group as the launcher sees them: it starts, commands and restarts them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _log = logging.getLogger("swiftspec")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """A process of the engine, the cores it may use, and what it computes on.
+    """A process of the engine, the cores it may use, and its device.
 
-    group: which of several target groups. rank: in the group's TP group. node: where its id and its cores count.
+    group: its target group, if there are several. rank: in the group's TP group. node: where its id and cores count.
     """
 
     role: Role
@@ -37,16 +37,16 @@ class ProcessInfo:
 
 
 class WorkerGroup:
-    """The processes of one TP group, which may be started again.
+    """The processes of one TP group, which may be restarted.
 
     Parameters
     ----------
     executor : Executor
-        Starts them.
+        Starts the processes.
     setups : sequence of Setup
         One for each rank, the leader first.
     max_restarts : int
-        How often within an hour, see `reports_or_restart`.
+        Most restarts within an hour, see `reports_or_restart`.
     """
 
     def __init__(self, executor: Executor, setups: Sequence[Setup], *, max_restarts: int = 0) -> None:
@@ -54,21 +54,21 @@ class WorkerGroup:
         self.group = setups[0].group
         self.num_starts = 0
         self.processes: tuple[ProcessInfo, ...] = ()  # once all are ready
-        self.last_error = ""  # what ended it last
+        self.last_error = ""  # the error that ended it last
         self._executor = executor
         self._setups = setups
         self._workers: list[Worker] = []
-        self._ending: list[Worker] = []  # killed, and not seen to have ended
+        self._ending: list[Worker] = []  # killed, and not yet seen to have ended
         self._ready: dict[int, ProcessInfo] = {}  # by rank
         self._restarts = RestartBudget(max_restarts)
-        self._has_said_so = False  # that there is no restart left
-        self.asked = 0  # number of the request it was given last
-        self._done = 0  # and of the one it finished last
+        self._has_said_so = False  # that no restart is left
+        self.asked = 0  # number of the last request given to it
+        self._done = 0  # and of the last one it finished
 
     def start(self) -> None:
-        """Ask for every process, without waiting; `attend_start` and the reports say when they have their models.
+        """Request every process, without waiting; `attend_start` and the reports tell when they have their models.
 
-        EngineError or ValueError if that is impossible already.
+        EngineError or ValueError if one cannot even be requested.
         """
         self.num_starts += 1
         size = len(self._setups)
@@ -78,13 +78,13 @@ class WorkerGroup:
             self._workers.append(self._executor.start(replace(setup, tp_group=tp_group)))
 
     def attend_start(self) -> None:
-        """Notice what became of a first start; where the fork server or a draft's process died, start again.
+        """Check on a first start; if the fork server or a draft's process died, start again.
 
-        ValueError or EngineError if a process cannot load its models, or dies once too often.
+        ValueError or EngineError if a process cannot load its models, or dies too often.
         """
         try:
             for _ in self.reports():
-                pass  # nothing has been asked for
+                pass  # no request was made yet
         except WorkerLostError as lost:
             is_draft = self.role is Role.DRAFT
             if (lost.was_started and not is_draft) or self.num_starts >= _START_ATTEMPTS:
@@ -93,45 +93,45 @@ class WorkerGroup:
             self.start()
 
     def unready(self) -> Iterator[str]:
-        """Processes that have not said that they have their models, and their states."""
+        """Processes that have not reported their models loaded, and their states."""
         for worker in self._workers:
             if worker.setup.rank not in self._ready:
                 yield f"{worker.setup.name} ({worker.state})"
 
     @property
     def is_ready(self) -> bool:
-        """All processes are there, with their models."""
+        """Whether all processes exist and have their models."""
         return bool(self.processes)
 
     @property
     def is_idle(self) -> bool:
-        """Ready, and done with all it was asked for."""
+        """Whether it is ready and has finished every request."""
         return self.is_ready and self._done == self.asked
 
     @property
     def is_running(self) -> bool:
-        """At a request."""
+        """Whether it is running a request."""
         return self.is_ready and self._done != self.asked
 
     def generate(self, command: Generate) -> None:
-        """Give the leader a request; it leaves any other."""
+        """Give the leader a request; it abandons any other."""
         self.asked = command.number
         self._workers[0].send(command)
 
     def stop(self) -> None:
-        """Tell the leader to end the request it is at."""
+        """Tell the leader to end the running request."""
         self._workers[0].send(None)
 
     def reports(self) -> Iterator[Committed | Finished]:
-        """What it has said since. ValueError or EngineError if one of its processes failed or is gone."""
-        for worker in reversed(self._workers):  # where a follower is gone the leader fails, too, but not by itself
+        """Reports since the last call. ValueError or EngineError if one of its processes failed or is gone."""
+        for worker in reversed(self._workers):  # if a follower is gone the leader fails, too, but as a consequence
             while worker.poll():
                 report = self._note(worker, worker.receive())
                 if isinstance(report, Committed | Finished):
                     yield report
 
     def reports_or_restart(self) -> Iterator[Committed | Finished]:
-        """As `reports`; a group that failed is started again instead, if it may be. Never waits, never raises."""
+        """As `reports`, but a group that failed is restarted, if allowed. Never waits, never raises."""
         try:
             yield from self.reports()
         except (EngineError, ValueError) as error:
@@ -160,7 +160,7 @@ class WorkerGroup:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End what is left of it, without waiting."""
+        """End the processes that are left, without waiting."""
         self.last_error = str(error)
         for worker in self._workers:
             worker.kill()

@@ -1,4 +1,4 @@
-"""A process of the engine as the launcher sees it: commands go in, reports come out, and it may be gone."""
+"""A process of the engine as the launcher sees it: it takes commands, sends reports, and may be gone."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from swiftspec.errors import EngineError
 __all__ = ["ENDS_WITHIN_S", "LocalWorker", "StartedProcess", "Worker", "WorkerLostError", "check_report"]
 
 ENDS_WITHIN_S = 0.2
-_KILLED_WITHIN_S = 5.0  # gigabytes take a while to be given back
+_KILLED_WITHIN_S = 5.0  # releasing gigabytes takes a while
 _LOOK_EVERY_S = 0.02
 
 
 class WorkerLostError(EngineError):
-    """A process of this machine has ended without a word of its own.
+    """Error: a process of this machine ended without a report.
 
     Attributes
     ----------
     was_started : bool
-        False where the fork server died, or could not fork, before there was a process.
+        False if the fork server died, or could not fork, before there was a process.
     """
 
     def __init__(self, sentence: str, *, was_started: bool) -> None:
@@ -36,41 +36,41 @@ class WorkerLostError(EngineError):
 class Worker(Protocol):
     """A started process.
 
-    node: the machine that it is on, of several; 0 is the launcher's.
+    node: the machine that it runs on; 0 is the launcher's.
     """
 
     setup: Setup
     node: int
 
     def send(self, command: Command) -> None:
-        """Tell it something, without waiting; nothing happens if it is gone."""
+        """Send a command, without waiting; does nothing if it is gone."""
 
     def poll(self) -> bool:
-        """Whether `receive` would answer, or raise, at once."""
+        """Whether `receive` would return, or raise, at once."""
 
     def receive(self) -> Report:
-        """Its next report. ValueError with its sentence if it failed at what the user gave, else EngineError."""
+        """Its next report. ValueError with its sentence if the user's input was at fault, else EngineError."""
 
     def hang_up(self) -> None:
         """Let it end."""
 
     def kill(self) -> None:
-        """End it at once; `has_ended` says when that is done."""
+        """End it at once; `has_ended` tells when that is done."""
 
     @property
     def state(self) -> str:
-        """What is known of it before its first report, as `process 123, suspended`."""
+        """State before its first report, as `process 123, suspended`."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over, as far as is known here."""
+        """Whether it has ended, as far as is known here."""
 
     def close(self) -> None:
-        """Hang up, and end the process if that does not; waits for its end no longer than a bound."""
+        """Hang up, and end the process if that does not; waits for its end for a limited time."""
 
 
 class StartedProcess(Protocol):
-    """The operating system's process behind a worker, such as one that the fork server was asked for."""
+    """The operating system's process of a worker, such as one requested from the fork server."""
 
     refusal: str  # why there is none
 
@@ -87,7 +87,7 @@ class StartedProcess(Protocol):
 
 
 class LocalWorker:
-    """A process of this machine, and the pipe to it that nobody else holds."""
+    """A process of this machine, and the launcher's end of its pipe."""
 
     def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
         self.setup = setup
@@ -98,7 +98,7 @@ class LocalWorker:
 
     @classmethod
     def start(cls, setup: Setup, fork_server: ForkServer) -> LocalWorker:
-        """A process that is being started. EngineError if it cannot be."""
+        """Start a process, without waiting for it. EngineError if it cannot be started."""
         try:
             ours, theirs = pipe()
         except OSError as error:
@@ -136,7 +136,7 @@ class LocalWorker:
         return WorkerLostError(f"the {self.setup.name} process could not be started: {why}", was_started=False)
 
     def fileno(self) -> int:
-        """Readable when `poll` is true."""
+        """Descriptor that is readable when `poll` is true."""
         return self._pipe.fileno()
 
     def hang_up(self) -> None:
@@ -164,7 +164,7 @@ class LocalWorker:
 
 
 def check_report(report: Report) -> Report:
-    """The report, unless it is that the process failed, which is raised."""
+    """The report; raises if it says that the process failed."""
     if isinstance(report, Failed):
         raise (ValueError if report.is_user_error else EngineError)(report.sentence)
     return report
@@ -174,5 +174,5 @@ def _fate(code: int | None) -> str:
     if code is None:
         return ""
     if code == -signal.SIGKILL:
-        return ": it was killed (signal 9), by hand or for want of memory"
+        return ": it was killed (signal 9), by hand or for lack of memory"
     return f" ({f'signal {-code}' if code < 0 else f'exit code {code}'})"

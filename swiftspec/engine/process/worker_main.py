@@ -1,7 +1,7 @@
 """One process of the engine, forked by the fork server for the launcher.
 
-It pins itself to its cores before torch starts its threads and loads its share of the models. The leader of a TP group
-then runs role programs, one request at a time; the others compute what it tells them. It ends with its launcher.
+It pins itself to its cores before torch starts its threads, and loads its share of the models. The leader of a TP group
+then runs role programs, one request at a time; the others repeat its calls. It ends with its launcher.
 """
 
 import gc
@@ -31,13 +31,13 @@ from swiftspec.policies.recovery import Recoverable, recoverable
 
 __all__ = ["obey", "serve"]
 
-_WARM_ROWS = 32  # more are rare, and merely slower the first time
+_WARM_ROWS = 32  # larger ones are rare, and merely slower the first time
 
 
 def serve(connection: Connection, *, launcher: int | None = None) -> None:
-    """Be a process of the engine: obey the launcher until it hangs up.
+    """Run a process of the engine: obey the launcher until it hangs up.
 
-    launcher: its pidfd, where the kernel has such. A process that the launcher's program forked keeps its pipes open.
+    launcher: its pidfd, if the kernel has them. A process forked by the launcher's program keeps its pipes open.
     """
     torch.set_num_interop_threads(1)
     obey(connection, launcher=launcher)
@@ -46,18 +46,18 @@ def serve(connection: Connection, *, launcher: int | None = None) -> None:
 def obey(
     connection: Connection, *, launcher: int | None = None, loading: AbstractContextManager[object] | None = None
 ) -> None:
-    """Serve one role in this thread. loading: a lock held while its models load, where another thread has a role."""
+    """Serve one role in this thread. loading: a lock held while its models load, if another thread has a role."""
     try:
         setup: Setup = connection.recv()
     except (EOFError, ConnectionResetError):
-        return  # before it had said anything
+        return  # the launcher hung up before any command
     _end_with_launcher(connection, launcher)
     os.sched_setaffinity(0, cores_of(setup))
     try:
         _serve(connection, setup, loading or nullcontext())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the launcher is gone
-    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
+    except Exception as error:  # noqa: BLE001 - the launcher must be told, whatever it is
         with suppress(BrokenPipeError, ConnectionResetError):  # it failed because the launcher is ending
             connection.send(_failure(error, setup))
 
@@ -72,7 +72,7 @@ def _failure(error: Exception, setup: Setup) -> Failed:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Python's, a GPU's, or what torch makes of the C library's."""
+    """Whether Python, a GPU or the C library, as torch reports it, is out of memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
@@ -83,12 +83,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
-    """When the launcher hangs up, or has ended, end at once, whatever the main thread is at.
+    """End at once when the launcher hangs up or has ended, whatever the main thread is doing.
 
-    Even a collective that waits forever.
+    This also ends a collective that would wait forever.
     """
     hung_up = select.poll()
-    hung_up.register(connection.fileno(), 0)  # POLLHUP and POLLERR alone, which need not be asked for
+    hung_up.register(connection.fileno(), 0)  # POLLHUP and POLLERR only, which are always reported
     if launcher is not None:
         hung_up.register(launcher, select.POLLIN)
 
@@ -107,7 +107,7 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
     tp_group = TPGroup.join(setup.tp_group, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
     with loading:
         models = _loaded(setup, tp_group, device)
-    gc.disable()  # a collection in the middle of a round would be its longest part
+    gc.disable()  # a garbage collection would make a round much longer
     gc.freeze()
     ready = Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device)
     if tp_group.is_leader:
@@ -120,11 +120,11 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
         connection.send(ready)
         with torch.inference_mode():
             follow(models, tp_group)
-        connection.recv()  # the leader is gone; the launcher will find that out, and hang up
+        connection.recv()  # the leader is gone; the launcher will notice, and hang up
 
 
 def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Mapping[Role, ModelRunner]:
-    """The models, having run once."""
+    """The models, after one warm-up run."""
     room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
     models = {
         role: ModelRunner.load(
@@ -139,7 +139,7 @@ def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Mapping[Role, Model
 
 def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], ready: Ready, *, vocab_size: int) -> None:
     """Run role programs, one request after another."""
-    # Anything to read while a request runs means: stop (the launcher hung up, or said so).
+    # Anything readable during a request means stop: a command to stop, or the launcher hung up.
     readable = select.poll()
     readable.register(connection.fileno(), select.POLLIN | select.POLLHUP)
 
@@ -185,7 +185,7 @@ def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], re
 
 
 def _part(command: Generate, role: Role) -> Recoverable | None:
-    """What a role does where it has a peer to lose."""
+    """The role's part in recovery, if it has a peer to lose."""
     if command.policy.layout is not Layout.DISAGGREGATED:
         return None
     return recoverable(

@@ -98,7 +98,7 @@ def test_strangers_are_not_heard_beside_the_peer(ends: tuple[Link, Link]) -> Non
 def test_strangers_do_not_take_the_place_of_the_peer() -> None:
     with Link("tcp://127.0.0.1:0", bind=True, curve=OURS) as first:
         strangers_come_and_go(first)
-        with pytest.raises(ValueError, match=r"nobody who has the secret connected within 0.1 s"):
+        with pytest.raises(ValueError, match=r"no peer with the secret connected within 0.1 s"):
             first.await_peer(0.1)
         with Link(first.address, bind=False, curve=OURS) as other:
             meet(first, other)

@@ -144,17 +144,17 @@ def test_what_cannot_be_met_at_is_one_sentence(endpoint: str, rank: int, timeout
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("rank", 0, "node 1 says of itself that it is node 0"),
-        ("rank", 10**30, "node 1 says of itself: rank is"),
-        ("address", "evil.example", "node 1 says of itself: address is"),
-        ("address", "127.0.0.1/../..", "node 1 says of itself: address is"),
-        ("folder", "relative", "node 1 says of itself: folder is"),
-        ("folder", "/tmp/\x1b]52;c;ZXZpbA==\x07", "node 1 says of itself: folder is"),
-        ("num_devices", 10**11, "node 1 says of itself: num_devices is"),
-        ("ports", (0,), "node 1 says of itself: ports[0] is"),
-        ("ports", (70000,), "node 1 says of itself: ports[0] is"),
-        ("links", ("ipc:///etc/passwd",), "node 1 says of itself: links[0] is"),
-        ("plan_sha256", "x" * 64, "node 1 says of itself: plan_sha256 is"),
+        ("rank", 0, "node 1 announced itself as node 0"),
+        ("rank", 10**30, "node 1 announced invalid facts: rank is"),
+        ("address", "evil.example", "node 1 announced invalid facts: address is"),
+        ("address", "127.0.0.1/../..", "node 1 announced invalid facts: address is"),
+        ("folder", "relative", "node 1 announced invalid facts: folder is"),
+        ("folder", "/tmp/\x1b]52;c;ZXZpbA==\x07", "node 1 announced invalid facts: folder is"),
+        ("num_devices", 10**11, "node 1 announced invalid facts: num_devices is"),
+        ("ports", (0,), "node 1 announced invalid facts: ports[0] is"),
+        ("ports", (70000,), "node 1 announced invalid facts: ports[0] is"),
+        ("links", ("ipc:///etc/passwd",), "node 1 announced invalid facts: links[0] is"),
+        ("plan_sha256", "x" * 64, "node 1 announced invalid facts: plan_sha256 is"),
     ],
 )
 def test_what_a_node_says_of_itself_is_bounded(port: int, field: str, value: Any, sentence: str) -> None:

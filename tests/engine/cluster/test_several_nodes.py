@@ -266,6 +266,6 @@ def assert_ends(node: subprocess.Popen[str], workers: list[int], *, within_s: fl
     start_s = time.monotonic()
     code, said = ended(node, within_s)
     assert (code, len(workers)) == (3, 1)
-    assert said.splitlines()[-1] == "swiftspec: error: node 0 has gone: it ended, or was not heard of for 5 s"
+    assert said.splitlines()[-1] == "swiftspec: error: node 0 has gone: it ended, or was silent for 5 s"
     assert time.monotonic() - start_s < within_s
     assert gone_within(workers, 1.0)

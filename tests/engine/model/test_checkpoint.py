@@ -101,10 +101,10 @@ def test_directory_without_weights_is_named(model: Path) -> None:
         ("[]", "expected an object with a weight_map"),
         ("{}", "expected an object with a weight_map"),
         ('{"weight_map": {}}', "expected an object with a weight_map"),
-        ('{"weight_map": {"a": 3}}', r"weight_map\.a is 3; expected a file beside it"),
+        ('{"weight_map": {"a": 3}}', r"weight_map\.a is 3; expected a file next to it"),
         ('{"weight_map": {"a": "../other.safetensors"}}', r"weight_map\.a is '../other.safetensors'; expected a file"),
-        ('{"weight_map": {"a": "/etc/passwd"}}', r"weight_map\.a is '/etc/passwd'; expected a file beside it"),
-        ('{"weight_map": {"a": ".."}}', r"weight_map\.a is '..'; expected a file beside it"),
+        ('{"weight_map": {"a": "/etc/passwd"}}', r"weight_map\.a is '/etc/passwd'; expected a file next to it"),
+        ('{"weight_map": {"a": ".."}}', r"weight_map\.a is '..'; expected a file next to it"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )
