@@ -24,7 +24,7 @@ def report(*, plain_round_s: float) -> Report:
 
 def test_machine_that_is_not_as_profiled_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     show_report(report(plain_round_s=0.03), plan())
-    assert "took +50.0 % against the prediction: the machine is not as it was profiled" in _printed(capsys)
+    assert "took +50.0 % against the prediction: the machine is not as it was when profiled" in _printed(capsys)
 
 
 def test_machine_that_is_as_profiled_is_not(capsys: pytest.CaptureFixture[str]) -> None:
