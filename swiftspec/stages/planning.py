@@ -70,8 +70,7 @@ def plan(
     --------
     >>> h800 = swiftspec.Deployment(device="h800", num_devices=2, quant="int4")
     >>> planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800)
-    >>> print(planned)
-    serial_tree 2 (verify_rows=8, ...) on h800-sxm: ... tokens/s predicted
+    >>> print(planned)  # the policy, its shape and split, and tokens/s
     """
     if deployment is None:
         if profile is None or not isinstance(trace, AcceptanceTrace):
