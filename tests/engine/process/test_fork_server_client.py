@@ -94,6 +94,7 @@ def test_asking_a_stopped_one_does_not_wait_and_it_is_replaced(fork_server: Fork
             return ours.poll()
 
         until(has_hung_up)
+        ours.close()
         assert not process.has_started
         assert gone_within([stopped], 10.0)
         with worker(fork_server):
@@ -108,6 +109,7 @@ def test_a_start_that_comes_to_nothing_says_why(fork_server: ForkServer) -> None
     with pytest.raises(WorkerLostError, match="the draft process could not be started: the fork server") as failure:
         lost.receive()
     assert not failure.value.was_started
+    lost.hang_up()
 
 
 def test_a_process_that_is_told_nothing_ends_without_a_word(
