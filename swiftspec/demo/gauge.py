@@ -34,12 +34,11 @@ class Curve:
 
     def at(self, rows: float) -> float:
         """Seconds of a forward of `rows` rows."""
-        (fewer, fewer_s), *others = sorted(self.seconds.items())
-        if not others:
-            return fewer_s
-        for (fewer, fewer_s), (more, more_s) in pairwise(sorted(self.seconds.items())):  # noqa: B007 - the last stays
-            if rows <= more:
-                break
+        points = sorted(self.seconds.items())
+        if len(points) == 1:
+            return points[0][1]
+        segments = list(pairwise(points))
+        (fewer, fewer_s), (more, more_s) = next((pair for pair in segments if rows <= pair[1][0]), segments[-1])
         return max(fewer_s, fewer_s + (rows - fewer) / (more - fewer) * (more_s - fewer_s))
 
 

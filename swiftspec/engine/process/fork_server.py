@@ -19,6 +19,7 @@ import sys
 import traceback
 from contextlib import suppress
 from enum import IntEnum
+from importlib import import_module
 from multiprocessing.connection import Connection
 
 from swiftspec.engine.process.parent_death import signal_on_parent_death
@@ -59,7 +60,7 @@ def pidfd_of(pid: int) -> int | None:
 
 
 def _serve(control: socket.socket, launcher: int | None) -> None:
-    import swiftspec.engine.process.worker_main  # noqa: F401 - takes seconds, done once
+    import_module("swiftspec.engine.process.worker_main")  # takes seconds, so once for all workers
 
     woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakes)

@@ -29,7 +29,7 @@ class _Ending:
         self.noted: list[Event] = []  # events to set instead of interrupting
         self._since_s = 0.0
 
-    def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal passes it
+    def handle(self, number: int, _frame: FrameType | None) -> None:
         """The handler of all three. The first signal interrupts; signals soon after it change nothing.
 
         `timeout` and shells with a pipeline send more than one signal. The cleanup after the first, such as writing
