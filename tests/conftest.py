@@ -20,6 +20,7 @@ if not torch.cuda.is_available():
 # Files that take longest, longest first: begun last, one would keep a core busy while the others are idle.
 LONGEST = (
     "test_gpu_runs.py",
+    "simulator/test_real_draft.py",
     "cli/test_pipeline.py",
     "test_notebooks.py",
     "engine/test_launcher.py",
