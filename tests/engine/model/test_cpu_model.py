@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_SIZES
+from swiftspec.engine.model import cpu_model
 from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.cpu_torch import TorchLayers
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import WeightFormat
@@ -22,8 +24,15 @@ PARENTS = (-1, 0, 0, 1, 3, -1, 5, 2)
 Load = Callable[..., Decoder]
 
 
-def load_packed(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+def load_kernels(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+    """By compiled kernels in fp32, where there is a compiler."""
     return CpuDecoder.load(directory, dtype=dtype)
+
+
+def load_torch(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_model, "load_library", lambda: None)
+        return CpuDecoder.load(directory, dtype=dtype)
 
 
 def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -32,7 +41,7 @@ def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decod
     return GpuDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())
 
 
-@pytest.fixture(scope="module", params=[load_packed, load_static], ids=["packed", "static"])
+@pytest.fixture(scope="module", params=[load_kernels, load_torch, load_static], ids=["kernels", "torch", "static"])
 def load(request: pytest.FixtureRequest) -> Load:
     loader: Load = request.param
     return loader
@@ -100,7 +109,7 @@ def test_logits_are_those_of_transformers(variant: str, load: Load, tmp_path: Pa
 @pytest.mark.parametrize(
     ("load_rounded", "dtype", "share"),
     [
-        (load_packed, torch.bfloat16, 0.05),
+        (load_kernels, torch.bfloat16, 0.05),
         (load_static, torch.bfloat16, 0.08),
         (load_static, torch.float16, 0.01),
     ],
@@ -111,7 +120,7 @@ def test_rounded_logits_are_close_to_fp32(
     load_rounded: Load, dtype: torch.dtype, share: float, num_tokens: int, directory: Path
 ) -> None:
     tokens = random_tokens(num_tokens)
-    exact = causal_logits(load_packed(directory), tokens)
+    exact = causal_logits(load_kernels(directory), tokens)
     rounded = causal_logits(load_rounded(directory, dtype=dtype), tokens)
     assert (rounded - exact).abs().mean() < share * exact.abs().mean()
 
@@ -194,16 +203,19 @@ def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache
 
 
 def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(directory: Path) -> None:
-    decoder = CpuDecoder.load(directory)
+    decoder = load_torch(directory)
+    assert isinstance(decoder, CpuDecoder)
+    assert isinstance(decoder._layers, TorchLayers)
+    workspaces = decoder._layers._workspaces
     cache = decoder.new_cache(256)
     decoder.warm_up(range(1, 33), cache)
     assert cache.length == 0
-    warm = set(decoder._workspaces)
+    warm = set(workspaces)
     assert warm == set(PREFILL_SIZES)
     for num_tokens in range(1, 150):
         cache.reset()
         decoder.prefill([1] * num_tokens, cache)
-    assert set(decoder._workspaces) == warm
+    assert set(workspaces) == warm
 
 
 def test_cache_longer_than_the_models_context_is_allowed(directory: Path, decoder: Decoder) -> None:
