@@ -147,6 +147,8 @@ class Profile(Document):
         Inputs of composed forwards, with the SHA-256 of files.
     checks : tuple of StepPoint
         Some of the composed forwards, also measured whole for comparison.
+    others_share : float, optional
+        Share of the cores' time that other processes took while this was measured.
 
     Examples
     --------
@@ -169,6 +171,7 @@ class Profile(Document):
     collectives: tuple[Collective, ...] = ()
     sources: tuple[str, ...] = ()
     checks: tuple[StepPoint, ...] = ()
+    others_share: float | None = Field(default=None, ge=0.0, le=1.0)
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Layer", "Library", "Matrix", "Model", "Step", "load_library"]
+__all__ = ["Layer", "Library", "Matrix", "Model", "Step", "load_library", "prepare_library"]
 
 _SOURCES = Path(__file__).parent / "cpu"
 _COMPILERS = ("c++", "g++", "clang++")
@@ -26,6 +29,7 @@ _SWITCH = "SWIFTSPEC_CPU_KERNELS"
 # torch's variable that limits the instructions it uses limits ours, too.
 _ARCHITECTURES = {"default": "x86-64", "avx2": "x86-64-v3"}
 _COMPILING_TAKES_AT_MOST_S = 300.0
+_log = logging.getLogger("swiftspec")
 
 
 class Matrix(Structure):
@@ -120,6 +124,9 @@ class Library:
         self.attention.argtypes = self.feed_forward.argtypes = (model, step, number, pointer, number)
         self.logits = functions.swiftspec_logits
         self.logits.argtypes = (model, step, number, number, pointer, number)
+        self.top_candidates = functions.swiftspec_top_candidates
+        self.top_candidates.argtypes = (pointer, number, number, number, pointer, pointer)
+        self.top_candidates.restype = None
         for function in (self.embed, self.layers, self.attention, self.feed_forward, self.logits):
             function.restype = None
 
@@ -131,11 +138,23 @@ class _Build(NamedTuple):
     name: str
 
 
+def prepare_library() -> None:
+    """Compile the kernels if this machine has none yet, for processes that will load them, and say so."""
+    build = _build()
+    if build is None:
+        if not _is_off():
+            _log.warning("there is no C++ compiler for the CPU kernels, so torch computes, several times slower")
+    elif not (path := _cache_folder() / build.name).exists():
+        _log.warning("compiling the CPU kernels for this machine, once (some 10 s)")
+        try:
+            _compile(build, path)
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.warning("the CPU kernels cannot be compiled (%s), so torch computes, several times slower", error)
+
+
 @cache
 def load_library() -> Library | None:
-    """The kernels, compiled if this machine has none yet (some 10 s); None where they cannot be had."""
-    if os.environ.get(_SWITCH, "").lower() in ("0", "off"):
-        return None
+    """The kernels, compiled if this machine has none yet; None where they cannot be had."""
     build = _build()
     if build is None:
         return None
@@ -148,15 +167,21 @@ def load_library() -> Library | None:
         return None
 
 
+def _is_off() -> bool:
+    return os.environ.get(_SWITCH, "").lower() in ("0", "off")
+
+
 def _build() -> _Build | None:
-    names = [os.environ["CXX"]] if "CXX" in os.environ else _COMPILERS
-    compiler = next((found for name in names if (found := shutil.which(name))), None)
-    if compiler is None:
+    if _is_off():
+        return None
+    names = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else [[name] for name in _COMPILERS]
+    compiler, path = next(((name, found) for name in names if name and (found := shutil.which(name[0]))), ([], None))
+    if path is None:
         return None
     capability = os.environ.get("ATEN_CPU_CAPABILITY", "")
-    command = (compiler, *_FLAGS, f"-march={_ARCHITECTURES.get(capability, 'native')}")
+    command = (path, *compiler[1:], *_FLAGS, f"-march={_ARCHITECTURES.get(capability, 'native')}")
     digest = hashlib.sha256(repr(command).encode())
-    digest.update(Path(compiler).resolve().read_bytes())
+    digest.update(Path(path).resolve().read_bytes())
     digest.update(_instructions().encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())
@@ -165,7 +190,10 @@ def _build() -> _Build | None:
 
 def _instructions() -> str:
     """What distinguishes this processor's instructions from another's, for folders that machines share."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # no Linux
+        return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from swiftspec.artifacts.pair import Pair, dtypes_of_roles, resolve_pair
 from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import DEVICES
+from swiftspec.devices.contention import watch_contention
 from swiftspec.devices.local import num_devices_here
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
@@ -86,7 +87,7 @@ def measure_pair(
     op_rows = _measure_ops(pair, device, num_devices, stages) if with_ops else []
     from swiftspec.profiler.steps import measure_profile
 
-    with stages("profile") as progress:
+    with stages("profile") as progress, watch_contention() as contention:
         profile = measure_profile(
             target=pair.target,
             draft=pair.draft,
@@ -97,6 +98,7 @@ def measure_pair(
             passes=passes,
             stop=stop,
         )
+    profile = profile.model_copy(update={"others_share": contention.others_share})
     complaints = _complaints(profile, pair, device, op_rows)
     if complaints and device == "cuda" and not accept_noise:
         raise ValueError(f"{_worst(complaints)}; nothing is saved, unless with accept_noise")

@@ -286,7 +286,7 @@ def test_figure_of_an_unknown_kind(fails: Fails, plan_file: Path) -> None:
         (["--device", "cuda"], "--device is 'cuda', but torch finds no GPU here"),
         (["--device", "tpu"], "--device is 'tpu'; expected cpu or cuda"),
         (["--devices", "4096"], "--devices is 4096; this machine offers "),
-        (["--dtype", "int8"], "--dtype is 'int8'; expected auto or one of float32, fp32, bfloat16, bf16"),
+        (["--dtype", "int4"], "--dtype is 'int4'; expected auto or one of float32, fp32, bfloat16, bf16, int8, on cpu"),
         (["--inflate", "depth=3"], "inflation: 'depth=3' is not KEY=NUMBER"),
         (["--inflate", "layers=1"], "inflation: layers is 1; expected at least the model's own 2"),
     ],

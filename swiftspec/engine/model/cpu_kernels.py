@@ -17,6 +17,7 @@ from torch import Tensor
 from swiftspec.engine.model.attention import Visibility
 from swiftspec.engine.model.cpu_packing import PackedModel
 from swiftspec.engine.model.kv_cache import KVCache
+from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, Step
 from swiftspec.models.layers import layer_groups
@@ -25,6 +26,7 @@ from swiftspec.models.spec import ModelSpec
 __all__ = ["KernelLayers"]
 
 _FEW_ROWS = 16
+_MOST_CANDIDATES = 64  # the kernel inserts one by one
 
 
 class _Workspace:
@@ -123,6 +125,17 @@ class KernelLayers:
             self._model, ctypes.byref(forward.step), first, num_rows, logits.data_ptr(), self._num_threads
         )
         return logits
+
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """As `sampler.top_candidates`; of equally likely tokens the first."""
+        num_rows, num_tokens = logits.shape
+        k = min(k, num_tokens)
+        if k > _MOST_CANDIDATES or not logits.is_contiguous():
+            return top_candidates(logits, k)
+        tokens, log_probs = np.empty((num_rows, k), dtype=np.int32), np.empty((num_rows, k), dtype=np.float32)
+        addresses = tokens.ctypes.data, log_probs.ctypes.data
+        self._library.top_candidates(logits.data_ptr(), num_rows, num_tokens, k, *addresses)
+        return tokens.tolist(), log_probs.tolist()
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)

@@ -20,7 +20,6 @@ from swiftspec.engine.model.cpu_kernels import KernelLayers
 from swiftspec.engine.model.cpu_torch import TorchLayers
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import load_model, local_spec
-from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.layers import halves
@@ -57,6 +56,9 @@ class _Layers(Protocol):
 
     def logits(self, forward: Any, *, row: int | None = None) -> Tensor:
         """Logits [R, V] of all rows, or [1, V] of one; V of this rank's shard."""
+
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` most likely tokens of each row, and their log-probs."""
 
 
 class CpuDecoder:
@@ -185,7 +187,7 @@ class CpuDecoder:
     @torch.inference_mode()
     def candidates(self, logits: Tensor, k: int, _: KVCache) -> tuple[list[list[int]], list[list[float]]]:
         """The `k` most likely tokens after each row of logits [R, V], and their natural log-probs."""
-        return top_candidates(logits, k)
+        return self._layers.candidates(logits, k)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: KVCache) -> Tensor | None:

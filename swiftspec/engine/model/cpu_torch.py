@@ -19,6 +19,7 @@ from swiftspec.engine.model.attention import TreeAttention, Visibility
 from swiftspec.engine.model.cpu_layers import Layer, build_head, build_layer
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.rope import rotations
+from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
@@ -125,6 +126,10 @@ class TorchLayers:
         """Logits [R, V] of all rows, or [1, V] of one; V of this rank's shard."""
         hidden = self._normalised(forward)
         return self._head(hidden if row is None else hidden[row : row + 1])
+
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """As `sampler.top_candidates`."""
+        return top_candidates(logits, k)
 
     def _attend(self, forward: _Forward, layer: Layer, hidden: Tensor) -> Tensor:
         work = forward.work

@@ -85,10 +85,10 @@ inline void mix(const float* const* weights, const float* values, const int32_t*
 
 // The query heads of one or a few rows that share a key/value head, over one sequence's slots.
 //
-// All queries see the first `num_shared` slots of every list, which are read once for several of them.
+// The slots with which all lists begin are read once for several queries.
 struct Attention {
     const float *keys, *values;  // [slots, size]
-    int size, num_shared;
+    int size;
 
     struct Query {
         const float* query;    // [size], scaled
@@ -99,6 +99,7 @@ struct Attention {
     };
 
     void run(const Query* queries, int num_queries) const {
+        const int num_shared = common_start(queries, num_queries);
         const int whole = num_shared / LANES * LANES;
         for (int s = 0; s < whole; s += LANES) score_slots(queries, num_queries, s, LANES);
         for (int q = 0; q < num_queries; ++q)
@@ -122,6 +123,16 @@ struct Attention {
 
    private:
     static constexpr int TOGETHER = 4;
+
+    static int common_start(const Query* queries, int num_queries) {
+        int length = queries->count;
+        for (int q = 1; q < num_queries; ++q) {
+            length = std::min(length, queries[q].count);
+            if (queries[q].slots == queries->slots) continue;
+            length = std::mismatch(queries->slots, queries->slots + length, queries[q].slots).first - queries->slots;
+        }
+        return length;
+    }
 
     void score_slots(const Query* queries, int num_queries, int first, int count) const {
         const float* key[LANES];

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention.hpp"
+#include "candidates.hpp"
 #include "linear.hpp"
 #include "workers.hpp"
 
@@ -84,7 +85,7 @@ void embed(const Model& model, int token, float* out) {
 }
 
 // What a layer consists of. Stages of all layers are numbered through.
-enum Stage { QKV, ATTENTION, OUTPUT, GATE_UP, DOWN, STAGES_PER_LAYER };
+enum Stage { NORM, QKV, ROTATION, ATTENTION, OUTPUT, SECOND_NORM, GATE_UP, DOWN, STAGES_PER_LAYER };
 
 constexpr int QUERIES_PER_TASK = 8;
 constexpr int PANELS_PER_TASK = PANELS_AT_ONCE;
@@ -111,20 +112,23 @@ void multiply(const Matrix& matrix, const float* x, int num_rows, int task, cons
     }
 }
 
-void normalise_rows(const Model& model, const Step& step, const float* weight) {
+void normalise_rows(const Model& model, const Step& step, const float* weight, int first, int last) {
     const int size = model.hidden_size;
-    for (int64_t row = 0; row < step.num_rows; ++row)
+    for (int64_t row = first; row < last; ++row)
         normalise(step.residual + row * size, weight, size, model.norm_eps, step.normed + row * size);
 }
+
+// Norms and rotations of a few rows take less time than sharing them out.
+constexpr int ROWS_PER_TASK = 16;
+
+int num_row_tasks(int num_rows) { return (num_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK; }
 
 // Stages `begin` to `end` (exclusive). OUTPUT and DOWN add to `target` [R, hidden]: the residual, or what a caller
 // wants to add up with other ranks' first.
 class Layers final : public Program {
    public:
     Layers(const Model& model, const Step& step, int begin, int end, float* target)
-        : model_(model), step_(step), begin_(begin), end_(end), target_(target) {
-        prepare(begin);
-    }
+        : model_(model), step_(step), begin_(begin), end_(end), target_(target) {}
 
     int num_stages() const override { return end_ - begin_; }
 
@@ -135,34 +139,29 @@ class Layers final : public Program {
             case ATTENTION: return model_.num_kv_heads * num_row_blocks();
             case OUTPUT: return num_product_tasks(layer(stage).output);
             case GATE_UP: return num_product_tasks(layer(stage).gate_up);
-            default: return num_product_tasks(layer(stage).down);
+            case DOWN: return num_product_tasks(layer(stage).down);
+            default: return num_row_tasks(step_.num_rows);
         }
     }
 
     void run_task(int number, int task) override {
         const int stage = begin_ + number;
+        const Layer& held = layer(stage);
+        const int first = task * ROWS_PER_TASK, last = std::min(step_.num_rows, first + ROWS_PER_TASK);
         switch (stage % STAGES_PER_LAYER) {
-            case QKV: return qkv(layer(stage), task);
+            case NORM: return normalise_rows(model_, step_, held.attention_norm, first, last);
+            case QKV: return qkv(held, task);
+            case ROTATION: return rotate_and_cache(stage, first, last);
             case ATTENTION: return attend(stage, task);
-            case OUTPUT: return add(layer(stage).output, step_.attended, task);
-            case GATE_UP: return gate_up(layer(stage), task);
-            default: return add(layer(stage).down, step_.gated, task);
+            case OUTPUT: return add(held.output, step_.attended, task);
+            case SECOND_NORM: return normalise_rows(model_, step_, held.feed_forward_norm, first, last);
+            case GATE_UP: return gate_up(held, task);
+            default: return add(held.down, step_.gated, task);
         }
-    }
-
-    void finish_stage(int number) override {
-        const int stage = begin_ + number;
-        if (stage % STAGES_PER_LAYER == QKV) rotate_and_cache(stage);
-        if (stage + 1 < end_) prepare(stage + 1);
     }
 
    private:
     const Layer& layer(int stage) const { return model_.layers[stage / STAGES_PER_LAYER]; }
-
-    void prepare(int stage) {
-        if (stage % STAGES_PER_LAYER == QKV) normalise_rows(model_, step_, layer(stage).attention_norm);
-        if (stage % STAGES_PER_LAYER == GATE_UP) normalise_rows(model_, step_, layer(stage).feed_forward_norm);
-    }
 
     void qkv(const Layer& held, int task) {
         multiply(held.qkv, step_.normed, step_.num_rows, task, [&](int row, int output, float* sums, int width) {
@@ -171,11 +170,11 @@ class Layers final : public Program {
     }
 
     // Rotates queries and keys, scales the queries, and puts keys and values into the cache.
-    void rotate_and_cache(int stage) {
+    void rotate_and_cache(int stage, int first, int last) {
         const int size = model_.head_dim, num_heads = model_.num_heads, num_kv_heads = model_.num_kv_heads;
         const Layer& held = layer(stage);
         const float scale = 1.0f / std::sqrt(float(size));
-        for (int row = 0; row < step_.num_rows; ++row) {
+        for (int row = first; row < last; ++row) {
             float* const queries = step_.qkv + int64_t(row) * model_.qkv_size();
             float *const keys = queries + model_.query_size(), *const values = keys + num_kv_heads * size;
             const float* const turns = model_.turns + int64_t(step_.positions[row]) * size;
@@ -214,7 +213,7 @@ class Layers final : public Program {
         const int last = std::min(step_.num_rows, first + rows_per_task());
         const int64_t room = step_.prefix_length + step_.tree_length + step_.num_rows + LANES;
         float* scores = scratch((last - first) * (heads + 1) * room);
-        const Attention attention{cached(stage, 0, group), cached(stage, 1, group), size, step_.prefix_length};
+        const Attention attention{cached(stage, 0, group), cached(stage, 1, group), size};
         Attention::Query queries[Attention::MOST_QUERIES];
         int count = 0;
         for (int64_t row = first; row < last; ++row) {
@@ -277,15 +276,18 @@ class Layers final : public Program {
 class Head final : public Program {
    public:
     Head(const Model& model, const Step& step, int first_row, int num_rows, float* logits)
-        : model_(model), step_(step), first_row_(first_row), num_rows_(num_rows), logits_(logits) {
-        normalise_rows(model, step, model.final_norm);
+        : model_(model), step_(step), first_row_(first_row), num_rows_(num_rows), logits_(logits) {}
+
+    int num_stages() const override { return 2; }
+    int num_tasks(int stage) const override {
+        return stage == 0 ? num_row_tasks(num_rows_) : num_product_tasks(model_.head);
     }
 
-    int num_stages() const override { return 1; }
-    int num_tasks(int) const override { return num_product_tasks(model_.head); }
-    void finish_stage(int) override {}
-
-    void run_task(int, int task) override {
+    void run_task(int stage, int task) override {
+        if (stage == 0) {
+            const int first = first_row_ + task * ROWS_PER_TASK, last = first_row_ + num_rows_;
+            return normalise_rows(model_, step_, model_.final_norm, first, std::min(last, first + ROWS_PER_TASK));
+        }
         const float* const x = step_.normed + int64_t(first_row_) * model_.hidden_size;
         multiply(model_.head, x, num_rows_, task, [&](int row, int output, float* sums, int width) {
             std::copy_n(sums, width, logits_ + int64_t(row) * model_.head.num_outputs + output);
@@ -321,12 +323,12 @@ void swiftspec_layers(const Model* model, const Step* step, int32_t first, int32
 
 // Half a layer, whose result is added to `update` [R, hidden].
 void swiftspec_attention(const Model* model, const Step* step, int32_t layer, float* update, int32_t num_threads) {
-    Layers half(*model, *step, layer * STAGES_PER_LAYER, layer * STAGES_PER_LAYER + GATE_UP, update);
+    Layers half(*model, *step, layer * STAGES_PER_LAYER, layer * STAGES_PER_LAYER + SECOND_NORM, update);
     Workers::shared().run(half, num_threads);
 }
 
 void swiftspec_feed_forward(const Model* model, const Step* step, int32_t layer, float* update, int32_t num_threads) {
-    Layers half(*model, *step, layer * STAGES_PER_LAYER + GATE_UP, (layer + 1) * STAGES_PER_LAYER, update);
+    Layers half(*model, *step, layer * STAGES_PER_LAYER + SECOND_NORM, (layer + 1) * STAGES_PER_LAYER, update);
     Workers::shared().run(half, num_threads);
 }
 
@@ -335,5 +337,12 @@ void swiftspec_logits(const Model* model, const Step* step, int32_t first_row, i
                       int32_t num_threads) {
     Head head(*model, *step, first_row, num_rows, logits);
     Workers::shared().run(head, num_threads);
+}
+
+// tokens, log_probs [num_rows, k] of logits [num_rows, num_tokens].
+void swiftspec_top_candidates(const float* logits, int32_t num_rows, int32_t num_tokens, int32_t k, int32_t* tokens,
+                              float* log_probs) {
+    for (int64_t row = 0; row < num_rows; ++row)
+        top_candidates(logits + row * num_tokens, num_tokens, k, tokens + row * k, log_probs + row * k);
 }
 }

@@ -27,7 +27,6 @@ class Program {
     virtual int num_stages() const = 0;
     virtual int num_tasks(int stage) const = 0;  // at least one
     virtual void run_task(int stage, int task) = 0;
-    virtual void finish_stage(int stage) = 0;  // by one thread, after all tasks
 };
 
 inline void relax() {
@@ -75,8 +74,8 @@ class Workers {
         program_ = &program;
         num_threads_ = num_threads;
         first_ = opened_ + 1;
-        open(first_);
         wake();
+        close(opened_);
         Patience patience{SPIN};
         while (finished_.load(std::memory_order_acquire) != first_ + program.num_stages()) {
             if (work(0)) {
@@ -101,10 +100,8 @@ class Workers {
     }
 
     static void run_alone(Program& program) {
-        for (int stage = 0; stage < program.num_stages(); ++stage) {
+        for (int stage = 0; stage < program.num_stages(); ++stage)
             for (int task = 0; task < program.num_tasks(stage); ++task) program.run_task(stage, task);
-            program.finish_stage(stage);
-        }
     }
 
     // A thread's share of a stage's tasks: number of the stage << 32 | how many are left. The number makes sure that a
@@ -145,13 +142,15 @@ class Workers {
         return false;
     }
 
+    // Whoever ended the last task of a stage does the next one alone if it has a single task, as sharing takes longer.
     void close(uint32_t number) {
-        const int stage = number - first_;
-        program_->finish_stage(stage);
-        if (stage + 1 < program_->num_stages()) {
-            open(number + 1);
+        int stage = number - first_ + 1;
+        for (; stage < program_->num_stages() && program_->num_tasks(stage) == 1; ++stage) program_->run_task(stage, 0);
+        if (stage < program_->num_stages()) {
+            open(first_ + stage);
         } else {
-            finished_.store(number + 1, std::memory_order_release);
+            opened_ = first_ + stage - 1;
+            finished_.store(first_ + stage, std::memory_order_release);
         }
     }
 

@@ -18,6 +18,7 @@ from swiftspec.engine.model.cpu_kernels import KernelLayers
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.cpu_packing import PackedModel
 from swiftspec.engine.model.kv_cache import KVCache
+from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.spec import ModelSpec
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
@@ -139,6 +140,20 @@ def test_int8_is_near_the_exact_weights(tmp_path: Path) -> None:
     assert 0.0 < (logits - exact).norm() / exact.norm() < 0.05
     assert isinstance(decoder._layers, KernelLayers)
     assert {panels.dtype for panels in matrices(decoder._layers._packed)} == {torch.int8}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("num_tokens", "k"), [(VOCAB_SIZE, 5), (VOCAB_SIZE, VOCAB_SIZE), (4096, 1), (5003, 15)])
+def test_candidates_are_those_of_torch(num_tokens: int, k: int, tmp_path: Path) -> None:
+    layers = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama"))._layers
+    logits = 5.0 * torch.randn(3, num_tokens, generator=torch.Generator().manual_seed(0))
+    logits[1] = 0.0  # all alike: the first ones
+    logits[2, 7] = -torch.inf
+    tokens_, log_probs = layers.candidates(logits, k)
+    expected_tokens, expected = top_candidates(logits, k)
+    assert tokens_[0] == expected_tokens[0]
+    assert tokens_[1] == list(range(k)) or k > 64
+    torch.testing.assert_close(torch.tensor(log_probs), torch.tensor(expected), rtol=1e-5, atol=1e-5)
 
 
 def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
