@@ -69,6 +69,8 @@ class Model(Structure):
         ("num_heads", c_int32),
         ("num_kv_heads", c_int32),
         ("head_dim", c_int32),
+        ("vocab_size", c_int32),
+        ("num_positions", c_int32),
         ("norm_eps", c_float),
         ("embedding", c_void_p),
         ("embedding_format", c_int32),
@@ -117,6 +119,7 @@ class Library:
         model, step, number, pointer = POINTER(Model), POINTER(Step), c_int32, c_void_p
         self.embed = functions.swiftspec_embed
         self.embed.argtypes = (model, step)
+        self.embed.restype = number
         self.layers = functions.swiftspec_layers
         self.layers.argtypes = (model, step, number, number, number)
         self.attention = functions.swiftspec_attention
@@ -127,7 +130,7 @@ class Library:
         self.top_candidates = functions.swiftspec_top_candidates
         self.top_candidates.argtypes = (pointer, number, number, number, pointer, pointer)
         self.top_candidates.restype = None
-        for function in (self.embed, self.layers, self.attention, self.feed_forward, self.logits):
+        for function in (self.layers, self.attention, self.feed_forward, self.logits):
             function.restype = None
 
 

@@ -19,7 +19,9 @@ from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.cpu_model import pads_prompts
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.placement import LocalExecutor
@@ -188,7 +190,13 @@ def measure_profile(
             for step in of
             if not step.cold
         ),
+        padded_prompts=_padded_prompts(target, draft) if device == "cpu" else (),
     )
+
+
+def _padded_prompts(target: ModelRef, draft: ModelRef) -> tuple[Role, ...]:
+    models = {Role.TARGET: target, Role.DRAFT: draft}
+    return tuple(role for role, reference in models.items() if pads_prompts(DTYPES[reference.dtype]))
 
 
 class _CollectiveSamples:

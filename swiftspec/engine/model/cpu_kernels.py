@@ -95,7 +95,11 @@ class KernelLayers:
         step = work.step
         step.num_rows, step.prefix_length, step.tree_length = num_rows, cache.prefix_length, cache.tree_length
         step.num_slots, step.cache, step.visible = cache.data.shape[3], cache.data.data_ptr(), visible.ctypes.data
-        self._library.embed(self._model, ctypes.byref(step))
+        wrong = self._library.embed(self._model, ctypes.byref(step))
+        if wrong >= 0:
+            raise IndexError(
+                f"row {wrong} has token {tokens[wrong]} and position {positions[wrong]}, which do not exist"
+            )
         return _Forward(step=step, residual=work.residual[:num_rows], visible=visible)
 
     begin_prompt = begin  # any number of rows is as good as another

@@ -21,11 +21,11 @@ from swiftspec.engine.model.cpu_torch import TorchLayers
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.kernels.cpu_library import load_library
+from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import Inflation, ModelSpec
 
-__all__ = ["CpuDecoder"]
+__all__ = ["CpuDecoder", "pads_prompts"]
 
 
 class _Layers(Protocol):
@@ -224,9 +224,18 @@ class CpuDecoder:
         return self._tp_group.gather(self._layers.logits(step, row=row), self.spec.vocab_size).float()
 
 
+def pads_prompts(dtype: torch.dtype) -> bool:
+    """Whether a decoder of this dtype computes more rows of a prompt than there are, here: torch's does."""
+    return _library_for(dtype) is None
+
+
+def _library_for(dtype: torch.dtype) -> Library | None:
+    """The kernels, where they can be had; products in bfloat16 are torch's."""
+    return None if dtype == torch.bfloat16 else load_library()
+
+
 def _layers_of(spec: ModelSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype, tp_group: TPGroup) -> _Layers:
-    """By compiled kernels, where they can be had, except in bfloat16: then and else by torch."""
-    library = None if dtype == torch.bfloat16 else load_library()
+    library = _library_for(dtype)
     if library is not None:
         return KernelLayers(spec, weights, library=library, tp_group=tp_group, quantised=dtype == torch.int8)
     if dtype == torch.int8:

@@ -68,13 +68,13 @@ class PackedModel:
         """Rotations for positions below `num_positions`, at least."""
         if self._turns.shape[0] < num_positions:
             self._turns = torch.view_as_real(rotations(self.spec, num_positions).squeeze(1)).contiguous()
-            self.model.turns = self._turns.data_ptr()
+            self.model.turns, self.model.num_positions = self._turns.data_ptr(), num_positions
 
     def _fill(self, weights: Mapping[str, Tensor]) -> None:
         spec, model = self.spec, self.model
         model.hidden_size, model.intermediate_size = spec.hidden_size, spec.intermediate_size
         model.num_heads, model.num_kv_heads, model.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-        model.norm_eps = spec.rms_norm_eps
+        model.norm_eps, model.vocab_size = spec.rms_norm_eps, len(weights[EMBEDDING])
         model.final_norm = self._vector(weights["model.norm.weight"])
         layers = (Layer * spec.num_layers)()
         for index, layer in enumerate(layers):

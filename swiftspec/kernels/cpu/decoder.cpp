@@ -1,7 +1,7 @@
 // The layers of a Llama-type decoder for a few rows at a time: weights as stored, arithmetic in fp32.
 //
 // R rows, H query heads, G key/value heads, J = H / G, D head dimension. Tensors are contiguous, row-major. The caller
-// (swiftspec/engine/model/native_model.py) owns all memory and lays it out as the structs below say.
+// (cpu_kernels.py and cpu_packing.py in swiftspec/engine/model) owns all memory and lays it out as the structs say.
 
 #include <vector>
 
@@ -24,12 +24,12 @@ struct Layer {
 };
 
 struct Model {
-    int32_t hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim;
+    int32_t hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim, vocab_size, num_positions;
     float norm_eps;
     const void* embedding;  // [vocabulary, hidden], or null: then it is the head
     Format embedding_format;
     const float* final_norm;  // [hidden]
-    const float* turns;       // [positions, D / 2, 2]: cosine and sine
+    const float* turns;       // [num_positions, D / 2, 2]: cosine and sine
     const Layer* layers;
     Matrix head;  // [vocabulary, hidden]
 
@@ -308,10 +308,14 @@ extern "C" {
 int32_t swiftspec_lanes() { return LANES; }
 int32_t swiftspec_has_float16() { return HAS_FLOAT16; }
 
-// The residual before the first layer.
-void swiftspec_embed(const Model* model, const Step* step) {
-    for (int64_t row = 0; row < step->num_rows; ++row)
-        embed(*model, step->tokens[row], step->residual + row * model->hidden_size);
+// The residual before the first layer. Returns a row whose token or position does not exist; -1 if there is none.
+int32_t swiftspec_embed(const Model* model, const Step* step) {
+    for (int64_t row = 0; row < step->num_rows; ++row) {
+        const int32_t token = step->tokens[row], position = step->positions[row];
+        if (token < 0 || token >= model->vocab_size || position < 0 || position >= model->num_positions) return row;
+        embed(*model, token, step->residual + row * model->hidden_size);
+    }
+    return -1;
 }
 
 // Layers `first` to `last` (exclusive), of which the residual is input and output.

@@ -12,7 +12,7 @@
 constexpr int PANEL = 32;
 constexpr int VECTORS = PANEL / LANES;
 
-// The numbers of the formats are those of swiftspec/kernels/cpu_library.py.
+// The numbers are those of swiftspec/engine/model/cpu_packing.py.
 enum class Format : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3 };
 
 struct Matrix {

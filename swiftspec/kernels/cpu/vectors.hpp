@@ -59,11 +59,12 @@ inline float sum(Vec value) {
     return sums(vectors)[0];
 }
 
-// e^x for x <= 88, with a relative error of about 1e-7; 0 below -87 (Cody and Waite's reduction, a polynomial of degree 6).
+// e^x with a relative error of about 1e-7; 0 below -87, e^88 above 88 (Cody and Waite's reduction, degree 6).
 inline Vec exponential(Vec x) {
-    const Vec lowest = splat(-87.0f);
+    const Vec lowest = splat(-87.0f), highest = splat(88.0f);
     const IntVec vanishes = x < lowest;
     x = vanishes ? lowest : x;
+    x = x > highest ? highest : x;
     const Vec shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the nearest integer
     const Vec turns = shifted - 12582912.0f;
     const Vec rest = (x - turns * 0.693359375f) + turns * 2.12194440e-4f;
