@@ -207,7 +207,7 @@ def _cache_folder() -> Path:
 
 def _compile(build: _Build, path: Path) -> None:
     """Write the library to `path`, complete or not at all: others may be compiling the same."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # what lies here is run
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
         result = Path(folder) / path.name
         subprocess.run(

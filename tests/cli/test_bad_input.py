@@ -287,6 +287,7 @@ def test_figure_of_an_unknown_kind(fails: Fails, plan_file: Path) -> None:
         (["--device", "tpu"], "--device is 'tpu'; expected cpu or cuda"),
         (["--devices", "4096"], "--devices is 4096; this machine offers "),
         (["--dtype", "int4"], "--dtype is 'int4'; expected auto or one of float32, fp32, bfloat16, bf16, int8, on cpu"),
+        (["--dtype", "fp32,int3"], "--dtype is 'int3'; expected auto or one of float32, fp32, bfloat16, bf16, int8"),
         (["--inflate", "depth=3"], "inflation: 'depth=3' is not KEY=NUMBER"),
         (["--inflate", "layers=1"], "inflation: layers is 1; expected at least the model's own 2"),
     ],

@@ -156,6 +156,42 @@ def test_candidates_are_those_of_torch(num_tokens: int, k: int, tmp_path: Path) 
     torch.testing.assert_close(torch.tensor(log_probs), torch.tensor(expected), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("token", "position"), [(VOCAB_SIZE, 0), (-1, 0), (3, NUM_TOKENS), (3, -1)])
+def test_a_token_or_position_that_does_not_exist_is_refused(token: int, position: int, tmp_path: Path) -> None:
+    decoder = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama"))
+    cache = decoder.new_cache(NUM_TOKENS)
+    with pytest.raises(IndexError, match=f"row 1 has token {token} and position {position}, which do not exist"):
+        decoder.forward([5, token], [0, position], [0, 1], cache)
+
+
+@pytest.mark.usefixtures("library")
+def test_gates_of_any_size_are_those_of_torch(tmp_path: Path) -> None:
+    """Where e to their power is no float32."""
+    directory = write_checkpoint(tmp_path / "model", "llama")
+    path = directory / "model.safetensors"
+    weights = load_file(path)
+    weights |= {name: 400.0 * each for name, each in weights.items() if "gate_proj" in name}
+    weights |= {name: each / 400.0 for name, each in weights.items() if "up_proj" in name}
+    save_file(weights, path, metadata={"format": "pt"})
+    text = tokens(NUM_TOKENS)
+    decoder = CpuDecoder.load(directory)
+    logits = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=1e-4, atol=1e-3)
+
+
+def test_a_forked_child_computes_with_threads_of_its_own(tmp_path: Path, library: Library) -> None:
+    torch.set_num_threads(2)
+    decoder, text = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama")), tokens(NUM_TOKENS)
+    expected = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    path = tmp_path / "logits.pt"
+    if not (child := os.fork()):
+        torch.save(decoder.prefill(text, decoder.new_cache(NUM_TOKENS)), path)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.equal(torch.load(path), expected)  # type: ignore[arg-type]  # not empty
+
+
 def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "model", "llama")
     program = (
