@@ -41,7 +41,7 @@ from swiftspec.profiler.grids import (
     HOST_TOKENS,
     PASSES,
     REPEATS,
-    SWEEPS,
+    SWEEP_REPEATS,
     TARGET_ROWS,
 )
 from swiftspec.profiler.host_costs import arrival_point, host_points
@@ -270,7 +270,7 @@ class _Measurement:
 
     def sweep(self, context: int) -> list[Timeline]:
         timelines = []
-        for repeats in (1, *([REPEATS] * SWEEPS)):
+        for repeats in (1, SWEEP_REPEATS):
             policy = new_sweep(self._bench.layout, repeats=repeats, device=self._bench.device)
             timelines.append(self._run(policy, context, max_new_tokens=1))
         return timelines[1:]  # the first time at a context compiles its shapes

@@ -17,7 +17,7 @@ def bfloat16_takes(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     def forward_seconds(reference: ModelRef, row_counts: Sequence[int]) -> Mapping[int, Sequence[float]]:
         assert reference.dtype in ("float32", "bfloat16")
         each_s = seconds[reference.model] if reference.dtype == "bfloat16" else EXACT_S
-        return {rows: (2 * each_s, each_s) for rows in row_counts}
+        return dict.fromkeys(row_counts, (2 * each_s, each_s))
 
     monkeypatch.setattr(dtype_choice, "forward_seconds", forward_seconds)
     return seconds
