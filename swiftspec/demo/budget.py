@@ -138,7 +138,7 @@ def stage_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> dict[str, float
         "validate": start_s
         + engines * load_s
         + choice.repeats * choice.validated * sum(request_s)
-        + sweeps * REPEATS * _sweep_seconds(gauge, choice)
+        + sweeps * SWEEP_REPEATS * _sweep_seconds(gauge, choice)
         + closing_seconds(gauge, scope, choice),
     }
 

@@ -83,9 +83,11 @@ class AlternatingSweep(_Sweep):
     def _both(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
-        for number, rows in enumerate(self._in_order(self.target_rows_grid)):
+        verified = list(self._in_order(self.target_rows_grid))
+        drafted = sorted(self.draft_rows_grid, reverse=True)
+        for number, rows in enumerate(verified):
             yield from _verify(request, rows)
-            draft_rows = self.draft_rows_grid[number // 2 % len(self.draft_rows_grid)]
+            draft_rows = drafted[number * len(drafted) // len(verified)]
             # The first one finds the draft's weights evicted.
             for _ in range(1 + _IN_A_ROW):
                 yield from _expand(request, draft_rows, fuzzy=number % 2 == 1)
