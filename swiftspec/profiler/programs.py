@@ -85,9 +85,13 @@ class AlternatingSweep(_Sweep):
         yield Prefill(Role.DRAFT, request.prompt)
         verified = list(self._in_order(self.target_rows_grid))
         drafted = sorted(self.draft_rows_grid, reverse=True)
+        # One row alone is what plain decoding verifies, which has no draft; there is none to slow it down.
+        speculative = sum(rows > 1 for rows in verified)
         for number, rows in enumerate(verified):
             yield from _verify(request, rows)
-            draft_rows = drafted[number * len(drafted) // len(verified)]
+            if number >= speculative:
+                continue
+            draft_rows = drafted[number * len(drafted) // speculative]
             # The first one finds the draft's weights evicted.
             for _ in range(1 + _IN_A_ROW):
                 yield from _expand(request, draft_rows, fuzzy=number % 2 == 1)
