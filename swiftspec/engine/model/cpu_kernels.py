@@ -106,7 +106,7 @@ class KernelLayers:
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
-        if self._tp_group.size == 1:
+        if self._tp_group.size == 1 and layers:
             self._library.layers(self._model, ctypes.byref(forward.step), layers[0], layers[-1] + 1, self._num_threads)
             return
         for layer in layers:

@@ -109,7 +109,7 @@ class TorchLayers:
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
-        for layer in self._layers[layers[0] : layers[-1] + 1]:
+        for layer in map(self._layers.__getitem__, layers):
             forward.residual.add_(self._attend(forward, layer, self._normalised(forward)))
             self._feed(forward, layer)
 

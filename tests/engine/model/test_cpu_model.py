@@ -1,9 +1,11 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_SIZES
@@ -239,6 +241,21 @@ def test_halves_of_a_forward_are_the_forward(decoder: Decoder) -> None:
         assert (half - whole).abs().max() > 0.1
         assert_close(decoder.finish(cache), whole)
         assert cache.tree_length == len(PARENTS)
+
+
+def test_one_layer_has_an_empty_first_half(load: Load, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", "llama")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    weights = load_file(directory / "model.safetensors")
+    kept = {name: each for name, each in weights.items() if ".layers." not in name or ".layers.0." in name}
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    decoder = load(directory)
+    cache = decoder.new_cache(8)
+    whole = decoder.forward([3], [0], [0], cache).cpu()
+    cache.keep((), 0)
+    decoder.exit([3], [0], [0], cache)
+    assert_close(decoder.finish(cache), whole)
 
 
 def test_prefill_of_no_tokens_answers_nothing(decoder: Decoder) -> None:
