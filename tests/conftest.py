@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.kernels.cpu_library import prepare_library
 from tests.run import ALONE
 
 pytest_plugins = ["pytester"]  # runs pytest itself, for the plugin of this package
@@ -32,6 +33,11 @@ LONGEST = (
     "planner/test_splits.py",
 )
 FOLDER = Path(__file__).parent
+
+
+def pytest_configure() -> None:
+    """Compile the CPU kernels before any test could be the one that waits for it, and says so."""
+    prepare_library()
 
 
 @pytest.hookimpl(tryfirst=True)  # before any are deselected

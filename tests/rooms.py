@@ -38,7 +38,10 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "models", "policies"}
         | {"torch", "zmq", "pydantic"}
     ),
-    "engine": frozenset({"engine.model", "engine.process", "artifacts", "devices", "errors", "models", "policies"}),
+    # kernels: what forked processes will load is compiled before they start.
+    "engine": frozenset(
+        {"engine.model", "engine.process", "artifacts", "devices", "errors", "kernels", "models", "policies"}
+    ),
     "profiler": frozenset(
         {"engine", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
         | {"devices", "files", "models", "policies", "progress", "torch", "numpy"}

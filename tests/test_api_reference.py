@@ -146,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (path / "report.json").write_bytes((RECORDED / "report.json").read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("swiftspec.profiler.steps.PASSES", 1)
-        patch.setattr("swiftspec.profiler.steps.SWEEPS", 1)
+        patch.setattr("swiftspec.profiler.steps.SWEEP_REPEATS", 1)
         patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
         patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
         patch.chdir(path)

@@ -76,7 +76,8 @@ def measure(name: str, folder: Path, second: Path, args: argparse.Namespace) -> 
     profile, trace, compared = (folder / file for file in ("profile.json", "trace.npz", "compare.json"))
     if not profile.exists():
         swiftspec("profile", *inflated, "--device", "cpu", "--devices", "2", "--out", str(profile))
-    dtype = json.loads(profile.read_text())["target"]["dtype"]
+    models_profiled = json.loads(profile.read_text())
+    dtype = ",".join(models_profiled[role]["dtype"] for role in ("target", "draft"))
     traced, measured = (home / "prompts" / file for file in ("trace.jsonl", "validate.jsonl"))
     if args.mixed:
         traced, measured = mixed(traced, measured, folder, num_measured=args.prompts)

@@ -72,6 +72,9 @@ class Origin(Facts):
         )
 
 
+_QUANTISED = frozenset({"int8", "int4", "fp8"})
+
+
 class ModelRef(Facts):
     """A model as the user named it: a Hugging Face directory or `demo/...`, with its inflation and dtype."""
 
@@ -79,9 +82,14 @@ class ModelRef(Facts):
     inflate: str | None = None
     dtype: str
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether weights are rounded to fewer bits, so that outputs are not the checkpoint's own."""
+        return self.dtype in _QUANTISED
+
     def __str__(self) -> str:
         inflated = f" inflated to {self.inflate}" if self.inflate else ""
-        return f"{self.model}{inflated} in {self.dtype}"
+        return f"{self.model}{inflated} in {self.dtype}{' (lossy)' if self.is_lossy else ''}"
 
 
 class Spread(Facts):

@@ -9,7 +9,17 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.models.tokenizer import check_same_vocabulary
 
-__all__ = ["DTYPES", "GPU_DTYPES", "Pair", "check_models", "model_name", "named_dtype", "resolve_pair"]
+__all__ = [
+    "CPU_DTYPES",
+    "DTYPES",
+    "GPU_DTYPES",
+    "Pair",
+    "check_models",
+    "dtypes_of_roles",
+    "model_name",
+    "named_dtype",
+    "resolve_pair",
+]
 
 DTYPES = {
     "float32": "float32",
@@ -17,6 +27,8 @@ DTYPES = {
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",
 }
+# Matrices are rounded to int8 at load, one scale an output; everything else is float32.
+CPU_DTYPES = DTYPES | {"int8": "int8"}
 # The layers' weights are quantised to fp8 or int4 at load; everything else is bfloat16.
 GPU_DTYPES = DTYPES | {"float16": "float16", "fp16": "float16", "fp8": "fp8", "int4": "int4"}
 
@@ -53,13 +65,22 @@ def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str, de
     if inflate is not None:
         Inflation.parse(inflate).inflated(spec)
     check_same_vocabulary(model_directory(target), model_directory(draft))
-    dtype = named_dtype(dtype, device=device)
-    return Pair(target=ModelRef(model=target, inflate=inflate, dtype=dtype), draft=ModelRef(model=draft, dtype=dtype))
+    target_dtype, draft_dtype = (named_dtype(each, device=device) for each in dtypes_of_roles(dtype))
+    return Pair(
+        target=ModelRef(model=target, inflate=inflate, dtype=target_dtype),
+        draft=ModelRef(model=draft, dtype=draft_dtype),
+    )
+
+
+def dtypes_of_roles(dtype: str) -> tuple[str, str]:
+    """The target's and the draft's of `--dtype`: one for both, or TARGET,DRAFT."""
+    target, comma, draft = dtype.partition(",")
+    return target, draft if comma else target
 
 
 def named_dtype(dtype: str, *, device: str = "cpu") -> str:
     """torch's name of a dtype, or of a quantisation. ValueError if the device has no such dtype."""
-    known = GPU_DTYPES if device == "cuda" else DTYPES
+    known = GPU_DTYPES if device == "cuda" else CPU_DTYPES
     if dtype not in known:
         raise ValueError(f"dtype is {dtype!r}; expected auto or one of {', '.join(known)}, on {device}")
     return known[dtype]

@@ -147,6 +147,10 @@ class Profile(Document):
         Inputs of composed forwards, with the SHA-256 of files.
     checks : tuple of StepPoint
         Some of the composed forwards, also measured whole for comparison.
+    padded_prompts : tuple of Role
+        Models whose prompts a CPU pads to one of a few sizes, see `artifacts.steps`.
+    others_share : float, optional
+        Share of the cores' time that other processes took while this was measured.
 
     Examples
     --------
@@ -169,6 +173,8 @@ class Profile(Document):
     collectives: tuple[Collective, ...] = ()
     sources: tuple[str, ...] = ()
     checks: tuple[StepPoint, ...] = ()
+    padded_prompts: tuple[Role, ...] = tuple(Role)
+    others_share: float | None = Field(default=None, ge=0.0, le=1.0)
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:
@@ -288,8 +294,8 @@ class Profile(Document):
         return self.device == "cuda" and table.phase is not Phase.PREFILL
 
     def _in_chunks(self, table: StepTable) -> bool:
-        """Whether its forwards are prefills by this package's CPU decoder, which pads them."""
-        return self.device == "cpu" and table.phase is Phase.PREFILL
+        """Whether its forwards are prefills that this package's CPU decoder pads."""
+        return self.device == "cpu" and table.phase is Phase.PREFILL and table.role in self.padded_prompts
 
 
 def _stretched(step: StepPoint, factor: float) -> StepPoint:

@@ -70,7 +70,7 @@ def demo(
         course = Course(budget_s=budget_minutes * 60, scope=scope, ladder=ladder)
         pair = resolve(target=target, draft=draft, inflate=inflate or DEMO_INFLATION, dtype=dtype)
         course.look(pair.target, pair.draft, num_devices=num_devices, inflate=inflate)
-        inflate, dtype = inflate or f"layers={course.choice.layers}", pair.target.dtype
+        inflate, dtype = inflate or f"layers={course.choice.layers}", f"{pair.target.dtype},{pair.draft.dtype}"
         course.show_choice()
 
         console.heading("1/5 Profile: what does a forward cost here?")

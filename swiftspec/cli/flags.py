@@ -69,8 +69,9 @@ Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder fo
 Dtype = Annotated[
     str,
     typer.Option(
-        help="float32 (fp32), bfloat16 (bf16), on GPUs also float16, fp8 and int4; auto: bfloat16 on a GPU, on a CPU "
-        "the faster of fp32 and bf16, which is measured."
+        help="float32 (fp32: exact, a bf16 checkpoint still takes two bytes a weight), bfloat16 (bf16); on CPUs also "
+        "int8 (lossy), on GPUs float16, fp8 and int4. auto: bfloat16 on a GPU; on a CPU the faster of fp32 and bf16, "
+        "measured for each model. TARGET,DRAFT: one for each."
     ),
 ]
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]

@@ -9,8 +9,9 @@ from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli import console
-from swiftspec.cli.columns import milliseconds, signed_percent
+from swiftspec.cli.columns import milliseconds, percent, signed_percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
 
 if TYPE_CHECKING:
@@ -126,6 +127,9 @@ def show_profile(measured: Profile) -> None:
     console.paragraph(
         f"{len(measured.steps)} steps and {len(measured.host)} host costs from {samples} samples: {known}"
     )
+    if measured.others_share is not None:
+        advice = "; measure again on a quiet machine" if measured.others_share > BUSY_SHARE else ""
+        console.paragraph(f"Other processes took {percent(measured.others_share)} of the cores' time meanwhile{advice}")
 
 
 def show_checks(measured: Profile, context: int) -> None:

@@ -83,6 +83,8 @@ def run(
 
     sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
     check_acceptance(candidate.build(), sampler)
+    if made.target.is_lossy:
+        console.note(f"the output is that of {made.target}, not of the checkpoint's own weights")
     with ExitStack() as held:
         with ExitStack() as stack:
             executor = None

@@ -13,7 +13,7 @@ from swiftspec.profiler.grids import (
     HOST_TOKENS,
     PASSES,
     REPEATS,
-    SWEEPS,
+    SWEEP_REPEATS,
     TARGET_ROWS,
 )
 
@@ -138,7 +138,7 @@ def stage_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> dict[str, float
         "validate": start_s
         + engines * load_s
         + choice.repeats * choice.validated * sum(request_s)
-        + sweeps * REPEATS * _sweep_seconds(gauge, choice)
+        + sweeps * SWEEP_REPEATS * _sweep_seconds(gauge, choice)
         + closing_seconds(gauge, scope, choice),
     }
 
@@ -151,10 +151,10 @@ def closing_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> float:
 
 def _bench_seconds(gauge: Gauge, choice: Choice) -> Iterator[float]:
     """Seconds for every profiled group of cores: one of each size, and every split into two."""
-    sweeps = (1 + REPEATS * SWEEPS) * _sweep_seconds(gauge, choice)
+    sweeps = (1 + SWEEP_REPEATS) * _sweep_seconds(gauge, choice)
     for _ in range(gauge.num_devices):
         yield len(CONTEXTS) * sweeps + _host_seconds(gauge, choice)
-    halves = (1 + REPEATS * SWEEPS) * sum(gauge.target_s(choice.layers, rows) for rows in HALVES_ROWS)
+    halves = (1 + SWEEP_REPEATS) * sum(gauge.target_s(choice.layers, rows) for rows in HALVES_ROWS)
     resumed = REPEATS * (len(DRAFT_ROWS) + 4) * gauge.target_s(choice.layers, _RESUMED_ROWS)
     for _ in range(gauge.num_devices - 1):
         yield len(CONTEXTS) * (sweeps + halves + resumed) + _host_seconds(gauge, choice)

@@ -23,6 +23,7 @@ from swiftspec.engine.process.timeouts import Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
 from swiftspec.engine.running import RunningRequest
 from swiftspec.errors import EngineError
+from swiftspec.kernels.cpu_library import prepare_library
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.policies.prompt_lookup import PromptLookup
@@ -127,6 +128,8 @@ class Launcher:
         self._tree_slots = TREE_SLOTS[device]
         if device != "cpu":
             usable_device(device)
+        elif any(reference.dtype != "bfloat16" for reference in (target, draft) if reference):
+            prepare_library()
         with ExitStack() as stack:
             if executor is None:
                 executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))

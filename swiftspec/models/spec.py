@@ -15,7 +15,7 @@ from swiftspec.files.reading import read_json, shown
 
 __all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "is_model_directory", "model_directory"]
 
-_DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+_DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1}
 _ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
 # Transformers' defaults for fields that a config.json leaves out.
 _DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}

@@ -60,6 +60,8 @@ def record_trace(
         role: ModelRunner.load(reference, max_context=longest + max_new_tokens, tree_slots=_TREE_SLOTS)
         for role, reference in ((Role.TARGET, target), (Role.DRAFT, draft))
     }
+    if all(model.has_own_threads for model in models.values()):
+        torch.set_num_threads(1)
     traced = []
     for number, (prompt_id, prompt) in enumerate(prompts):
         progress(number, len(prompts), f"prompt {prompt_id}")

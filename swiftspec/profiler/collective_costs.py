@@ -121,8 +121,9 @@ def collective_samples(
     share = len(devices) // ranks
     own = [available[number] for number in devices]
     cores = [own[first : first + share] for first in range(0, ranks * share, share)]
+    computed = DTYPES[dtype] if DTYPES[dtype].is_floating_point else torch.float32  # what ranks send each other
     with run_folder() as folder:
-        arguments = (cores, f"file://{folder / 'tp_group'}", spec, DTYPES[dtype], tuple(rows))
+        arguments = (cores, f"file://{folder / 'tp_group'}", spec, computed, tuple(rows))
         what = f"measuring collectives among {ranks} ranks"
         samples: Mapping[int, Samples] = answer_of_ranks(what, _rank, arguments, num_ranks=ranks)
     return samples

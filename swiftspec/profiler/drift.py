@@ -13,7 +13,7 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.grids import REPEATS
+from swiftspec.profiler.grids import REPEATS, SWEEP_REPEATS
 from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweep, step_points
 
 __all__ = ["DriftProbe"]
@@ -68,7 +68,7 @@ class DriftProbe:
         prompt = tuple(self._rng.integers(1, self._vocab_size, context).tolist())
         request = Request(prompt=prompt, max_new_tokens=1)
         for index, (engine, *_) in enumerate(self._engines):
-            sweep = new_sweep(engine.layout, repeats=REPEATS, device=engine.device)
+            sweep = new_sweep(engine.layout, repeats=SWEEP_REPEATS, device=engine.device)
             self._timelines[index].append(_timed(engine, sweep, request, context))
             # On groups of their own, drafts wait for targets, and their first forward after that takes longer.
             if engine.layout is Layout.DISAGGREGATED:

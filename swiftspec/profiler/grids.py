@@ -14,7 +14,7 @@ __all__ = [
     "HOST_TOKENS",
     "PASSES",
     "REPEATS",
-    "SWEEPS",
+    "SWEEP_REPEATS",
     "TARGET_ROWS",
 ]
 
@@ -25,7 +25,7 @@ CONTEXTS = (16, 64, 256, 640)
 # Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
 PASSES = 3
 REPEATS = 3
-SWEEPS = 2  # of REPEATS each, per pass and context; a sweep starts with a prefill
+SWEEP_REPEATS = 6  # forwards of each size, one after another, per pass and context
 # With the draft temperature of a plan: applying it to every candidate costs the host time.
 _FITTED = 0.5
 HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {

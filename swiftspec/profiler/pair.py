@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.pair import Pair, resolve_pair
+from swiftspec.artifacts.pair import Pair, dtypes_of_roles, resolve_pair
 from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import DEVICES
+from swiftspec.devices.contention import watch_contention
 from swiftspec.devices.local import num_devices_here
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
@@ -41,24 +42,25 @@ class MeasuredPair:
 
 
 def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
-    """Both models, checked to be readable and to fit each other; `auto` is the faster dtype, measured on a CPU.
+    """Both models, checked to be readable and to fit each other; `auto` is each one's faster dtype, measured on a CPU.
 
     Raises
     ------
     ValueError
         One sentence naming field and value.
     """
-    if dtype != "auto":
-        return resolve_pair(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
-    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype="bfloat16", device=device)
-    if device == "cuda":
+    dtypes = dtypes_of_roles(dtype)
+    known = ",".join("bfloat16" if each == "auto" else each for each in dtypes)
+    pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=known, device=device)
+    if device == "cuda" or "auto" not in dtypes:
         return pair
     from swiftspec.profiler.dtype_choice import choose_dtype
 
-    dtype = choose_dtype(model=pair.target.model, inflate=inflate)
-    return Pair(
-        target=pair.target.model_copy(update={"dtype": dtype}), draft=pair.draft.model_copy(update={"dtype": dtype})
+    target_ref, draft_ref = (
+        reference.model_copy(update={"dtype": choose_dtype(reference)}) if each == "auto" else reference
+        for reference, each in zip((pair.target, pair.draft), dtypes, strict=True)
     )
+    return Pair(target=target_ref, draft=draft_ref)
 
 
 def measure_pair(
@@ -85,7 +87,7 @@ def measure_pair(
     op_rows = _measure_ops(pair, device, num_devices, stages) if with_ops else []
     from swiftspec.profiler.steps import measure_profile
 
-    with stages("profile") as progress:
+    with stages("profile") as progress, watch_contention() as contention:
         profile = measure_profile(
             target=pair.target,
             draft=pair.draft,
@@ -96,6 +98,7 @@ def measure_pair(
             passes=passes,
             stop=stop,
         )
+    profile = profile.model_copy(update={"others_share": contention.others_share})
     complaints = _complaints(profile, pair, device, op_rows)
     if complaints and device == "cuda" and not accept_noise:
         raise ValueError(f"{_worst(complaints)}; nothing is saved, unless with accept_noise")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape
@@ -37,7 +37,12 @@ NUM_CANDIDATES = 8  # kept per node by the policies' default shapes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sweep(Shape):
-    """Forwards of every row count in turn, `repeats` times over, with the request's prompt as prefix."""
+    """`repeats` forwards of every row count, most rows first, with the request's prompt as prefix.
+
+    Forwards of a policy follow others of their size. It matters: memory is slower for some 20 ms after forwards of many
+    rows, which compute more than they read (one row took 3.9 ms after 32 rows, and 2.3 ms among its like). So sizes
+    follow in the order in which reading gains on computing, prefills first.
+    """
 
     target_rows_grid: tuple[int, ...]
     draft_rows_grid: tuple[int, ...]
@@ -55,6 +60,10 @@ class _Sweep(Shape):
     @property
     def expand_rows(self) -> int:
         return max(self.draft_rows_grid)
+
+    def _in_order(self, grid: tuple[int, ...]) -> Iterator[int]:
+        for rows in sorted(grid, reverse=True):
+            yield from repeat(rows, self.repeats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +83,15 @@ class AlternatingSweep(_Sweep):
     def _both(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
-        for number, rows in enumerate(self.target_rows_grid * self.repeats):
+        verified = list(self._in_order(self.target_rows_grid))
+        drafted = sorted(self.draft_rows_grid, reverse=True)
+        # One row alone is what plain decoding verifies, which has no draft; there is none to slow it down.
+        speculative = sum(rows > 1 for rows in verified)
+        for number, rows in enumerate(verified):
             yield from _verify(request, rows)
-            draft_rows = self.draft_rows_grid[number // 2 % len(self.draft_rows_grid)]
+            if number >= speculative:
+                continue
+            draft_rows = drafted[number * len(drafted) // speculative]
             # The first one finds the draft's weights evicted.
             for _ in range(1 + _IN_A_ROW):
                 yield from _expand(request, draft_rows, fuzzy=number % 2 == 1)
@@ -99,13 +114,12 @@ class OverlappedSweep(_Sweep):
 
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
-        for _ in range(self.repeats):
-            for rows in self.target_rows_grid:
-                yield from _verify(request, rows)
-            for rows in self.halves_rows_grid:
-                yield from target_exit(_chain(request, rows), NUM_CANDIDATES)
-                yield from target_finish()
-                yield KeepKV(Role.TARGET, (), 0)
+        for rows in self._in_order(self.target_rows_grid):
+            yield from _verify(request, rows)
+        for rows in self._in_order(self.halves_rows_grid):
+            yield from target_exit(_chain(request, rows), NUM_CANDIDATES)
+            yield from target_finish()
+            yield KeepKV(Role.TARGET, (), 0)
         yield Send(Stop())
         yield Commit((0,))
 

@@ -19,7 +19,9 @@ from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.cpu_model import pads_prompts
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.placement import LocalExecutor
@@ -39,7 +41,7 @@ from swiftspec.profiler.grids import (
     HOST_TOKENS,
     PASSES,
     REPEATS,
-    SWEEPS,
+    SWEEP_REPEATS,
     TARGET_ROWS,
 )
 from swiftspec.profiler.host_costs import arrival_point, host_points
@@ -188,7 +190,13 @@ def measure_profile(
             for step in of
             if not step.cold
         ),
+        padded_prompts=_padded_prompts(target, draft) if device == "cpu" else (),
     )
+
+
+def _padded_prompts(target: ModelRef, draft: ModelRef) -> tuple[Role, ...]:
+    models = {Role.TARGET: target, Role.DRAFT: draft}
+    return tuple(role for role, reference in models.items() if pads_prompts(DTYPES[reference.dtype]))
 
 
 class _CollectiveSamples:
@@ -262,7 +270,7 @@ class _Measurement:
 
     def sweep(self, context: int) -> list[Timeline]:
         timelines = []
-        for repeats in (1, *([REPEATS] * SWEEPS)):
+        for repeats in (1, SWEEP_REPEATS):
             policy = new_sweep(self._bench.layout, repeats=repeats, device=self._bench.device)
             timelines.append(self._run(policy, context, max_new_tokens=1))
         return timelines[1:]  # the first time at a context compiles its shapes

@@ -64,8 +64,8 @@ def validate(
     Examples
     --------
     >>> report = swiftspec.validate("plan.json", ["def add(a, b):"], policies=["autoregressive"], max_new_tokens=16)
-    >>> report.regret  # how much faster the best policy was than the chosen one, as a fraction
-    0...
+    >>> report.regret >= 0  # how much faster the best policy was than the chosen one, as a fraction
+    True
     """
     planned = read_plan(planned)
     from swiftspec.validation.measuring import measure_plan

@@ -176,6 +176,9 @@ def test_a_prompt_on_a_cpu_takes_as_long_as_the_rows_that_its_last_chunk_is_padd
     )
     assert mean_s("cpu", 1000) == pytest.approx(mean_s("cpu", 7 * PREFILL_CHUNK + 112))
     assert mean_s("h100-sxm", 33) == pytest.approx(33 * mean_s("h100-sxm", 1))
+    kernels = profile([*GRID.steps, *prefills], device="cpu").model_copy(update={"padded_prompts": (Role.DRAFT,)})
+    unpadded = kernels.step(Phase.PREFILL, role=Role.TARGET, degree=1, peer_busy=False, rows=33, context=0)
+    assert unpadded.mean_s == pytest.approx(33 * mean_s("cpu", 1))
 
 
 def test_weak_points_weaken_what_is_interpolated_but_not_what_was_measured() -> None:

@@ -1,4 +1,4 @@
-"""Against what users have today: transformers `generate` and its assisted generation, on the same weights and cores.
+"""Against what users have today: llama.cpp and transformers, plain and speculative, on the same weights and cores.
 
 Everything is a ratio within one run: each round times ours and theirs one after the other. `make bench` runs these.
 """
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +31,7 @@ from swiftspec.policies import Layout, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from tests.benchmarks.make_plan import NEW_TOKENS
+from tools.llamacpp.peer import LlamaCpp, UnavailableError
 
 pytestmark = pytest.mark.bench
 
@@ -86,12 +89,26 @@ def ours(plan: Plan) -> Iterator[Ours]:
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[GenerationMixin, GenerationMixin]:
-    """The same inflated target, and the same draft, in transformers."""
+def inflated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The target as a directory that others can load."""
     directory = tmp_path_factory.mktemp("inflated") / "target"
     write_inflated(model_directory("demo/target"), Inflation.parse(DEMO_INFLATION), directory, dtype=torch.bfloat16)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def theirs(inflated: Path) -> tuple[GenerationMixin, GenerationMixin]:
+    """The same target and draft in transformers."""
     load = partial(AutoModelForCausalLM.from_pretrained, dtype=torch.bfloat16)
-    return load(directory).eval(), load(model_directory("demo/draft")).eval()
+    return load(inflated).eval(), load(model_directory("demo/draft")).eval()
+
+
+@pytest.fixture(scope="module")
+def llama_cpp() -> LlamaCpp:
+    try:
+        return LlamaCpp.build(Path("build/llamacpp"))
+    except UnavailableError as error:
+        pytest.skip(str(error))
 
 
 def transformers_seconds(model: GenerationMixin, prompts: Prompts, num_threads: int, **options: object) -> float:
@@ -167,21 +184,29 @@ def chosen(plan: Plan, ours: Ours, prompts: Prompts) -> Callable[[], float]:
     return ours.timer(plan.chosen, prompts)
 
 
+@pytest.fixture(scope="module")
+def generate(theirs: tuple[GenerationMixin, GenerationMixin], prompts: Prompts) -> Callable[[], float]:
+    return best([partial(transformers_seconds, theirs[0], prompts, count) for count in range(1, NUM_CORES + 1)])
+
+
 def test_autoregressive_against_generate(
-    benchmark: BenchmarkFixture,
-    best_autoregressive: Callable[[], float],
-    theirs: tuple[GenerationMixin, GenerationMixin],
-    prompts: Prompts,
+    benchmark: BenchmarkFixture, best_autoregressive: Callable[[], float], generate: Callable[[], float]
 ) -> None:
-    settings = [partial(transformers_seconds, theirs[0], prompts, count) for count in range(1, NUM_CORES + 1)]
-    assert compare(benchmark, best_autoregressive, best(list(settings))) >= 1.3
+    assert compare(benchmark, best_autoregressive, generate) >= 3.0
+
+
+def test_chosen_plan_against_generate(
+    benchmark: BenchmarkFixture, plan: Plan, chosen: Callable[[], float], generate: Callable[[], float]
+) -> None:
+    benchmark.extra_info["plan"] = plan.chosen.describe()
+    assert compare(benchmark, chosen, generate) >= 5.0
 
 
 def test_chosen_plan_against_our_autoregressive(
     benchmark: BenchmarkFixture, plan: Plan, chosen: Callable[[], float], best_autoregressive: Callable[[], float]
 ) -> None:
     benchmark.extra_info["plan"] = plan.chosen.describe()
-    assert compare(benchmark, chosen, best_autoregressive) >= 2.2
+    assert compare(benchmark, chosen, best_autoregressive) >= 1.3
 
 
 def test_chosen_plan_against_assisted_generation(
@@ -199,4 +224,71 @@ def test_chosen_plan_against_assisted_generation(
     benchmark.extra_info["plan"] = plan.chosen.describe()
     benchmark.extra_info["assisted"] = quickest
     full = partial(assisted_seconds, *theirs, prompts, quickest)
-    assert compare(benchmark, chosen, full) >= 1.75
+    assert compare(benchmark, chosen, full) >= 3.0
+
+
+# Settings of llama.cpp's speculative decoding: threads of the draft, most tokens proposed, least probability of one.
+PROPOSED = (3, 6, 10)
+LEAST_PROBABILITIES = (0.0, 0.5, 0.75)
+KINDS = ("bf16", "f16")  # two bytes a weight, as ours
+
+
+@pytest.fixture(scope="module")
+def llama_cpp_plain(llama_cpp: LlamaCpp, inflated: Path, prompts: Prompts) -> Callable[[], float]:
+    """The quickest of both kinds and all numbers of threads."""
+    settings = [
+        partial(llama_cpp_seconds, llama_cpp, prompts, target=llama_cpp.convert(inflated, kind), num_threads=count)
+        for kind in KINDS
+        for count in range(1, NUM_CORES + 1)
+    ]
+    return best(list(settings))
+
+
+@pytest.fixture(scope="module")
+def llama_cpp_speculative(llama_cpp: LlamaCpp, inflated: Path, prompts: Prompts) -> Callable[[], float]:
+    """The quickest of both kinds and all settings, found on two of the prompts."""
+    draft = model_directory("demo/draft")
+    settings = [
+        {
+            "target": llama_cpp.convert(inflated, kind),
+            "draft": llama_cpp.convert(draft, kind),
+            "num_threads": NUM_CORES,
+            "draft_threads": draft_threads,
+            "most_proposed": most,
+            "least_probability": least,
+        }
+        for kind in KINDS
+        for draft_threads in range(1, NUM_CORES + 1)
+        for most in PROPOSED
+        for least in LEAST_PROBABILITIES
+    ]
+    timers = [partial(llama_cpp_seconds, llama_cpp, prompts[:2], **setting) for setting in settings]
+    quickest = best(list(timers))
+    assert isinstance(quickest, partial)
+    return partial(llama_cpp_seconds, llama_cpp, prompts, **quickest.keywords)
+
+
+def llama_cpp_seconds(llama_cpp: LlamaCpp, prompts: Prompts, **setting: Any) -> float:
+    return llama_cpp.decode(prompts, new_tokens=NEW_TOKENS, **setting).seconds
+
+
+def test_autoregressive_against_llama_cpp(
+    benchmark: BenchmarkFixture, best_autoregressive: Callable[[], float], llama_cpp_plain: Callable[[], float]
+) -> None:
+    assert compare(benchmark, best_autoregressive, llama_cpp_plain) >= 1.0
+
+
+def test_chosen_plan_against_llama_cpp(
+    benchmark: BenchmarkFixture, plan: Plan, chosen: Callable[[], float], llama_cpp_plain: Callable[[], float]
+) -> None:
+    benchmark.extra_info["plan"] = plan.chosen.describe()
+    assert compare(benchmark, chosen, llama_cpp_plain) >= 1.6
+
+
+def test_chosen_plan_against_speculative_llama_cpp(
+    benchmark: BenchmarkFixture, plan: Plan, chosen: Callable[[], float], llama_cpp_speculative: Callable[[], float]
+) -> None:
+    assert isinstance(llama_cpp_speculative, partial)
+    setting = {name: str(value) for name, value in llama_cpp_speculative.keywords.items()}
+    benchmark.extra_info |= {"plan": plan.chosen.describe(), "llama.cpp": setting}
+    assert compare(benchmark, chosen, llama_cpp_speculative) >= 1.3

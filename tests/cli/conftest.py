@@ -35,7 +35,7 @@ class Stage:
 @contextmanager
 def brief_profiles() -> Iterator[None]:
     """Profiles that are enough for a plan, not for a good one: in full they take many times as long."""
-    brief = {"PASSES": 1, "SWEEPS": 1, "REPEATS": 1, "CONTEXTS": (16, 64), "HOST_TOKENS": 16}
+    brief = {"PASSES": 1, "SWEEP_REPEATS": 1, "REPEATS": 1, "CONTEXTS": (16, 64), "HOST_TOKENS": 16}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in brief.items():
             patch.setattr(f"swiftspec.profiler.steps.{name}", value)

@@ -225,7 +225,7 @@ def test_help_names_the_files_beside_a_plan(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--devices", "4096"], ["--inflate", "layers=1"], ["--dtype", "int8"], ["--json", "/dev/fd/9999"]]
+    "arguments", [["--devices", "4096"], ["--inflate", "layers=1"], ["--dtype", "int4"], ["--json", "/dev/fd/9999"]]
 )
 def test_a_demo_that_cannot_begin_leaves_no_folder(tmp_path: Path, arguments: list[str]) -> None:
     folder = tmp_path / "demo"

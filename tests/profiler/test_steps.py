@@ -101,7 +101,7 @@ def test_a_hop_is_counted_only_where_the_receiver_was_waiting() -> None:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     target, draft = references(write_pair(tmp_path_factory.mktemp("pair"), architecture="llama"))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("PASSES", 1), ("SWEEPS", 1), ("HOST_TOKENS", 24)):
+        for name, value in (("PASSES", 1), ("SWEEP_REPEATS", 3), ("HOST_TOKENS", 24)):
             patch.setattr(steps, name, value)
         return measure_profile(
             target=target,

@@ -6,69 +6,67 @@ Makes no decisions: the caller says which rows to run and which slots to keep.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, Protocol
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.artifacts.steps import PREFILL_CHUNK, PREFILL_SIZES, padded_rows
-from swiftspec.engine.model.attention import TreeAttention, Visibility, causal_visibility, tree_visibility
-from swiftspec.engine.model.cpu_layers import Layer, build_head, build_layer
+from swiftspec.artifacts.steps import PREFILL_CHUNK, PREFILL_SIZES
+from swiftspec.engine.model.attention import Visibility, causal_visibility, tree_visibility
+from swiftspec.engine.model.cpu_kernels import KernelLayers
+from swiftspec.engine.model.cpu_torch import TorchLayers
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import load_model, local_spec
-from swiftspec.engine.model.rope import rotations
-from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.layers import halves, layer_groups
+from swiftspec.kernels.cpu_library import Library, load_library
+from swiftspec.models.layers import halves
 from swiftspec.models.spec import Inflation, ModelSpec
 
-__all__ = ["CpuDecoder"]
+__all__ = ["CpuDecoder", "pads_prompts"]
 
 
-class _Workspace:
-    """Buffers and their views for one number of rows, made once: in a small model a view costs as much as a sum."""
+class _Layers(Protocol):
+    """The layers of a model, or of this rank's shard. A forward in progress is whatever `begin` returns.
 
-    def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
-        heads, groups, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
-        self.hidden = torch.empty(num_rows, spec.hidden_size, dtype=dtype)
-        self.norm = torch.empty(num_rows, 1)
-        # Rotation is in fp32 for every dtype of the model.
-        self.qkv = torch.empty(num_rows, spec.query_size + 2 * spec.kv_size)
-        per_head = self.qkv.view(num_rows, heads + 2 * groups, size)
-        self.queries_keys = per_head[:, : heads + groups]
-        self.qk_complex = torch.view_as_complex(self.queries_keys.unflatten(-1, (size // 2, 2)))
-        self.queries_GRJD = per_head[:, :heads].unflatten(1, (groups, heads // groups)).transpose(0, 1)
-        self.keys_values = per_head[:, heads:].unflatten(1, (2, groups)).permute(1, 2, 0, 3)
-        self.attention = TreeAttention(spec, num_rows=num_rows, dtype=dtype)
+    Attributes
+    ----------
+    compiles_sizes : bool
+        Whether the first forward of each number of rows takes longer.
+    has_own_threads : bool
+        Whether forwards do without torch's threads.
+    """
 
+    compiles_sizes: bool
+    has_own_threads: bool
 
-@dataclass(slots=True, kw_only=True)
-class _Step:
-    """A forward in progress through the layers."""
+    def begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> Any:
+        """A forward of R rows before its first layer."""
 
-    work: _Workspace
-    turns: Tensor
-    residual: Tensor
-    new: Tensor  # keys and values of this forward's rows, without padding
-    keys: Iterator[Tensor]  # of the remaining layers
-    values: Iterator[Tensor]
-    new_slots: Iterator[Tensor]
+    def begin_prompt(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> Any:
+        """The same for rows of a prompt."""
 
-    @property
-    def num_rows(self) -> int:
-        return self.residual.shape[0]
+    def run(self, forward: Any, layers: Sequence[int]) -> None:
+        """The next layers of this forward."""
+
+    def run_grouped(self, forward: Any) -> None:
+        """All layers, in groups whose attention reads the input of the group's first."""
+
+    def logits(self, forward: Any, *, row: int | None = None) -> Tensor:
+        """Logits [R, V] of all rows, or [1, V] of one; V of this rank's shard."""
+
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` most likely tokens of each row, and their log-probs."""
 
 
 class CpuDecoder:
     """A loaded model. One instance serves any number of caches, one forward at a time.
 
-    The residual stream, norms and rotations are fp32; weights, products and the cache are in `dtype`.
+    dtype: float32, in which everything is computed, of weights held in the fewest bytes that are exact; bfloat16 for
+    weights, products and the cache; int8 for the matrices alone, rounded. The residual stream, norms and rotations are
+    fp32 in all of them.
 
     The ranks of a TP group each hold a shard of `spec`, whose `weights` these are, and make the same calls. Only rank 0
     reads the logits.
@@ -84,19 +82,17 @@ class CpuDecoder:
     ) -> None:
         self.spec = spec
         self.dtype = dtype
-        self._tp_group = tp_group or TPGroup()
-        self._held = spec = local_spec(spec, rank=self._tp_group.rank, size=self._tp_group.size)
-        self._embedding = weights["model.embed_tokens.weight"].to(dtype)
-        self._layers = [build_layer(weights, index, spec, dtype=dtype) for index in range(spec.num_layers)]
-        self._head = build_head(weights, spec, dtype=dtype)
-        # x / sqrt(mean(x^2) + eps) = sqrt(size) * x / hypot(|x|, sqrt(size * eps))
-        self._norm_floor = torch.tensor(math.sqrt(spec.hidden_size * spec.rms_norm_eps))
-        self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
-        self._rotations = rotations(spec, 1)
-        self._workspaces: dict[int, _Workspace] = {}
-        self._groups = layer_groups(self._layers)
-        self._first_half, self._second_half = halves(self._layers)
-        self._halfway: _Step | None = None
+        self._tp_group = tp_group = tp_group or TPGroup()
+        self._held = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
+        self._layers = _layers_of(self._held, weights, dtype=dtype, tp_group=tp_group)
+        self._all = range(spec.num_layers)
+        self._first_half, self._second_half = halves(self._all)
+        self._halfway: tuple[Any, int] | None = None
+
+    @property
+    def has_own_threads(self) -> bool:
+        """Whether forwards do without torch's threads."""
+        return self._layers.has_own_threads
 
     @classmethod
     def load(
@@ -118,19 +114,23 @@ class CpuDecoder:
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache for this model; as long as its longest context unless `capacity` is given."""
-        return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=self.dtype)
+        dtype = self.dtype if self.dtype.is_floating_point else torch.float32
+        return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=dtype)
 
     def warm_up(self, row_counts: Iterable[int], cache: KVCache) -> None:
         """Run forwards of these numbers of rows, and of all sizes that a prompt may need, to compile their products.
 
         The empty `cache` stays empty.
         """
+        if not self._layers.compiles_sizes:  # pages are touched and threads started, no more
+            row_counts = (max(row_counts),)
         done = set()
         for num_rows in row_counts:
             self.forward([0] * num_rows, range(num_rows), [0] * num_rows, cache)
             cache.keep((), 0)
             done.add(num_rows)
-        for below, size in pairwise((0, *PREFILL_SIZES)):
+        sizes = pairwise((0, *PREFILL_SIZES)) if self._layers.compiles_sizes else [(PREFILL_CHUNK - 1, PREFILL_CHUNK)]
+        for below, size in sizes:
             if size not in done and below < cache.capacity:
                 self.prefill([0] * (below + 1), cache)
                 cache.reset()
@@ -161,10 +161,9 @@ class CpuDecoder:
         """
         step = self._begin_tree(tokens, positions, ancestors, cache)
         if fuzzy:
-            for group in self._groups:
-                self._run_grouped(step, group)
+            self._layers.run_grouped(step)
         else:
-            self._run(step, self._layers)
+            self._layers.run(step, self._all)
         cache.extend_tree(len(tokens))
         return self._logits(step)
 
@@ -172,23 +171,23 @@ class CpuDecoder:
     def exit(self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache) -> Tensor:
         """Logits from the first half of the layers, as `forward` returns them. Only its `finish` may follow."""
         step = self._begin_tree(tokens, positions, ancestors, cache)
-        self._run(step, self._first_half)
-        self._halfway = step
+        self._layers.run(step, self._first_half)
+        self._halfway = step, len(tokens)
         return self._logits(step)
 
     @torch.inference_mode()
     def finish(self, cache: KVCache) -> Tensor:
         """The rest of the forward that `exit` began; the forward's logits."""
-        step, self._halfway = self._halfway, None
-        assert step is not None, "finish is called after exit"
-        self._run(step, self._second_half)
-        cache.extend_tree(step.num_rows)
+        assert self._halfway is not None, "finish is called after exit"
+        (step, num_rows), self._halfway = self._halfway, None
+        self._layers.run(step, self._second_half)
+        cache.extend_tree(num_rows)
         return self._logits(step)
 
     @torch.inference_mode()
     def candidates(self, logits: Tensor, k: int, _: KVCache) -> tuple[list[list[int]], list[list[float]]]:
         """The `k` most likely tokens after each row of logits [R, V], and their natural log-probs."""
-        return top_candidates(logits, k)
+        return self._layers.candidates(logits, k)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cache: KVCache) -> Tensor | None:
@@ -203,110 +202,42 @@ class CpuDecoder:
         for first in range(0, len(tokens), PREFILL_CHUNK):
             chunk = tokens[first : first + PREFILL_CHUNK]
             positions = range(cache.prefix_length, cache.prefix_length + len(chunk))
-            num_rows = padded_rows(len(chunk))
-            step = self._begin(chunk, positions, causal_visibility(len(chunk)), cache, num_rows=num_rows)
-            self._run(step, self._layers)
+            step = self._layers.begin_prompt(chunk, positions, causal_visibility(len(chunk)), cache)
+            self._layers.run(step, self._all)
             cache.extend_prefix(len(chunk))
         return None if step is None else self._logits(step, row=len(chunk) - 1)[0]
 
     def _begin_tree(
         self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache
-    ) -> _Step:
+    ) -> Any:
         if not len(tokens) == len(positions) == len(ancestors) > 0:
             raise ValueError(
                 f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
                 "expected one of each per row and at least one row"
             )
         cache.require_room(len(tokens))
-        return self._begin(tokens, positions, tree_visibility(ancestors, cache.tree_length), cache)
+        visible = tree_visibility(ancestors, cache.tree_length)
+        return self._layers.begin(tokens, positions, visible, cache)
 
-    def _begin(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        visible: Visibility,
-        cache: KVCache,
-        *,
-        num_rows: int | None = None,
-    ) -> _Step:
-        """The embeddings of R rows, and each layer's keys and values.
-
-        num_rows: R, if larger than the number of tokens; copies of the last row, never cached, fill it up.
-        """
-        num_rows = num_rows or len(tokens)
-        if num_padding := num_rows - len(tokens):
-            visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
-        work = self._workspace(num_rows)
-        num_slots = work.attention.prepare(visible, prefix_length=cache.prefix_length)
-        return _Step(
-            work=work,
-            turns=self._rotations_at(_padded(positions, num_padding), cache.capacity),
-            residual=self._embedding.index_select(0, torch.tensor(_padded(tokens, num_padding))).float(),
-            new=work.keys_values[:, :, : len(tokens)],
-            keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
-            values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
-            new_slots=iter(cache.data[:, :, :, cache.length : cache.length + len(tokens)].unbind(0)),
-        )
-
-    def _run(self, step: _Step, layers: Sequence[Layer]) -> None:
-        """Run the next layers of a forward."""
-        for layer in layers:
-            step.residual.add_(self._attend(step, layer, self._normalised(step)))
-            self._feed(step, layer)
-
-    def _run_grouped(self, step: _Step, layers: Sequence[Layer]) -> None:
-        """Run the next layers with their attention on the first one's input: EasySpec gives each a device."""
-        hidden = self._normalised(step)
-        attended = [self._attend(step, layer, hidden) for layer in layers]
-        for layer, output in zip(layers, attended, strict=True):
-            step.residual.add_(output)
-            self._feed(step, layer)
-
-    def _attend(self, step: _Step, layer: Layer, hidden: Tensor) -> Tensor:
-        work = step.work
-        work.qkv.copy_(layer.qkv(hidden))
-        if layer.qk_norm is not None:
-            self._normalise_heads(work.queries_keys, layer.qk_norm)
-        work.qk_complex.mul_(step.turns)
-        work.attention.queries_GRJD.copy_(work.queries_GRJD)
-        next(step.new_slots).copy_(step.new)
-        return self._tp_group.all_reduce(layer.output(work.attention(next(step.keys), next(step.values))))
-
-    def _feed(self, step: _Step, layer: Layer) -> None:
-        gate, up = layer.gate_up(self._normalised(step)).chunk(2, -1)
-        step.residual.add_(self._tp_group.all_reduce(layer.down(F.silu(gate).mul_(up))))
-
-    def _logits(self, step: _Step, *, row: int | None = None) -> Tensor:
+    def _logits(self, step: Any, *, row: int | None = None) -> Tensor:
         """Logits of all rows, or of one."""
-        hidden = self._normalised(step)
-        return self._tp_group.gather(
-            self._head(hidden if row is None else hidden[row : row + 1]), self.spec.vocab_size
-        ).float()
-
-    def _normalised(self, step: _Step) -> Tensor:
-        """Rows of length one; the norm's weight is folded into the next one. Three ops instead of rms_norm's eight.
-
-        [R, hidden], in a buffer that the next call overwrites.
-        """
-        work = step.work
-        torch.linalg.vector_norm(step.residual, 2, -1, True, out=work.norm)
-        return torch.div(step.residual, work.norm.hypot_(self._norm_floor), out=work.hidden)
-
-    def _normalise_heads(self, heads: Tensor, weight: Tensor) -> None:
-        norm = torch.linalg.vector_norm(heads, 2, -1, True)
-        heads.div_(norm.hypot_(self._head_norm_floor)).mul_(weight)
-
-    def _rotations_at(self, positions: Sequence[int], capacity: int) -> Tensor:
-        if self._rotations.shape[0] < capacity:
-            self._rotations = rotations(self.spec, capacity)
-        return self._rotations.index_select(0, torch.tensor(positions))
-
-    def _workspace(self, num_rows: int) -> _Workspace:
-        work = self._workspaces.get(num_rows)
-        if work is None:
-            work = self._workspaces[num_rows] = _Workspace(self._held, num_rows=num_rows, dtype=self.dtype)
-        return work
+        return self._tp_group.gather(self._layers.logits(step, row=row), self.spec.vocab_size).float()
 
 
-def _padded(numbers: Sequence[int], num_padding: int) -> Sequence[int]:
-    return [*numbers, *[numbers[-1]] * num_padding] if num_padding else numbers
+def pads_prompts(dtype: torch.dtype) -> bool:
+    """Whether a decoder of this dtype computes more rows of a prompt than there are, here: torch's does."""
+    return _library_for(dtype) is None
+
+
+def _library_for(dtype: torch.dtype) -> Library | None:
+    """The kernels, where they can be had; products in bfloat16 are torch's."""
+    return None if dtype == torch.bfloat16 else load_library()
+
+
+def _layers_of(spec: ModelSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype, tp_group: TPGroup) -> _Layers:
+    library = _library_for(dtype)
+    if library is not None:
+        return KernelLayers(spec, weights, library=library, tp_group=tp_group, quantised=dtype == torch.int8)
+    if dtype == torch.int8:
+        raise ValueError("dtype is 'int8', for which there are compiled kernels only; install a C++ compiler (g++)")
+    return TorchLayers(spec, weights, dtype=dtype, tp_group=tp_group)

@@ -62,6 +62,8 @@ class GpuDecoder:
     shard of `spec`, whose `weights` these are, and make the same calls. Only rank 0 reads the logits.
     """
 
+    has_own_threads = False
+
     def __init__(
         self,
         spec: ModelSpec,

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.checkpoint import load_weights, weight_shapes
 from swiftspec.engine.model.memory import require_memory
+from swiftspec.engine.model.weight_sharding import EMBEDDING
 from swiftspec.files.reading import read_json
 from swiftspec.models.spec import Inflation, ModelSpec
 
@@ -50,7 +51,9 @@ def inflate_weights(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> Mapping[str, Tensor]:
-    """Weights, in fp32, of the model that `inflation` makes of `spec`; its logits are those of `weights`.
+    """Weights of the model that `inflation` makes of `spec`; its logits are those of `weights`.
+
+    Matrices come in the dtype of the small model's, so that they take no more bytes each; norms in fp32.
 
     The added dimensions of the residual stream are always zero, since nothing writes to them. RMSNorm sees the same sum
     of squares over more dimensions: norm weights shrink by sqrt(hidden / new hidden), and eps with it in the spec. The
@@ -73,6 +76,7 @@ class _Inflated(Mapping[str, Tensor]):
         self._source_of = _sources(spec, inflated)
         self._seed = seed
         self._device = device
+        self._matrix_dtype = weights[EMBEDDING].dtype
 
     def __getitem__(self, name: str) -> Tensor:
         shape = self._shapes[name]
@@ -80,8 +84,10 @@ class _Inflated(Mapping[str, Tensor]):
         generator = torch.Generator(self._device).manual_seed(self._seed + zlib.crc32(name.encode()))
         original = self._weights.get(self._source_of(name))
         if original is None:
-            return _added_layer_weight(name, shape, generator)
-        return _expand(name, original.to(self._device, torch.float32), shape, generator)
+            weight = _added_layer_weight(name, shape, generator)
+        else:
+            weight = _expand(name, original.to(self._device, torch.float32), shape, generator)
+        return weight.to(self._matrix_dtype) if len(shape) == 2 else weight
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

@@ -19,7 +19,7 @@ from swiftspec.policies.effects import Row
 
 __all__ = ["DTYPES", "Cache", "Decoder", "ModelRunner"]
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}  # of a CPU
 
 
 class Cache(Protocol):
@@ -39,6 +39,10 @@ class Decoder(Protocol):
     """Common interface of `CpuDecoder` and `GpuDecoder`; each accepts only caches that it made."""
 
     spec: ModelSpec
+
+    @property
+    def has_own_threads(self) -> bool:
+        """Whether forwards do without torch's threads."""
 
     def new_cache(self, capacity: int | None = None) -> Any:
         """An empty cache."""
@@ -115,6 +119,11 @@ class ModelRunner:
     def vocab_size(self) -> int:
         """Size of the vocabulary."""
         return self._decoder.spec.vocab_size
+
+    @property
+    def has_own_threads(self) -> bool:
+        """Whether forwards do without torch's threads, which would spin beside theirs after every other operation."""
+        return self._decoder.has_own_threads
 
     def reset(self) -> None:
         """Forget every cached token."""

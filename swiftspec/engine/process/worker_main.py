@@ -134,6 +134,8 @@ def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Mapping[Role, Model
     }
     for model in models.values():
         model.warm_up(_WARM_ROWS)
+    if all(model.has_own_threads for model in models.values()):
+        torch.set_num_threads(1)
     return models
 
 

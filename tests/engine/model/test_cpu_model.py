@@ -1,13 +1,17 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_SIZES
+from swiftspec.engine.model import cpu_model
 from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.cpu_torch import TorchLayers
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import WeightFormat
@@ -22,8 +26,15 @@ PARENTS = (-1, 0, 0, 1, 3, -1, 5, 2)
 Load = Callable[..., Decoder]
 
 
-def load_packed(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+def load_kernels(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+    """By compiled kernels in fp32, where there is a compiler."""
     return CpuDecoder.load(directory, dtype=dtype)
+
+
+def load_torch(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_model, "load_library", lambda: None)
+        return CpuDecoder.load(directory, dtype=dtype)
 
 
 def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -32,7 +43,7 @@ def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decod
     return GpuDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())
 
 
-@pytest.fixture(scope="module", params=[load_packed, load_static], ids=["packed", "static"])
+@pytest.fixture(scope="module", params=[load_kernels, load_torch, load_static], ids=["kernels", "torch", "static"])
 def load(request: pytest.FixtureRequest) -> Load:
     loader: Load = request.param
     return loader
@@ -100,7 +111,7 @@ def test_logits_are_those_of_transformers(variant: str, load: Load, tmp_path: Pa
 @pytest.mark.parametrize(
     ("load_rounded", "dtype", "share"),
     [
-        (load_packed, torch.bfloat16, 0.05),
+        (load_kernels, torch.bfloat16, 0.05),
         (load_static, torch.bfloat16, 0.08),
         (load_static, torch.float16, 0.01),
     ],
@@ -111,7 +122,7 @@ def test_rounded_logits_are_close_to_fp32(
     load_rounded: Load, dtype: torch.dtype, share: float, num_tokens: int, directory: Path
 ) -> None:
     tokens = random_tokens(num_tokens)
-    exact = causal_logits(load_packed(directory), tokens)
+    exact = causal_logits(load_kernels(directory), tokens)
     rounded = causal_logits(load_rounded(directory, dtype=dtype), tokens)
     assert (rounded - exact).abs().mean() < share * exact.abs().mean()
 
@@ -194,16 +205,19 @@ def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache
 
 
 def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(directory: Path) -> None:
-    decoder = CpuDecoder.load(directory)
+    decoder = load_torch(directory)
+    assert isinstance(decoder, CpuDecoder)
+    assert isinstance(decoder._layers, TorchLayers)
+    workspaces = decoder._layers._workspaces
     cache = decoder.new_cache(256)
     decoder.warm_up(range(1, 33), cache)
     assert cache.length == 0
-    warm = set(decoder._workspaces)
+    warm = set(workspaces)
     assert warm == set(PREFILL_SIZES)
     for num_tokens in range(1, 150):
         cache.reset()
         decoder.prefill([1] * num_tokens, cache)
-    assert set(decoder._workspaces) == warm
+    assert set(workspaces) == warm
 
 
 def test_cache_longer_than_the_models_context_is_allowed(directory: Path, decoder: Decoder) -> None:
@@ -227,6 +241,21 @@ def test_halves_of_a_forward_are_the_forward(decoder: Decoder) -> None:
         assert (half - whole).abs().max() > 0.1
         assert_close(decoder.finish(cache), whole)
         assert cache.tree_length == len(PARENTS)
+
+
+def test_one_layer_has_an_empty_first_half(load: Load, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", "llama")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    weights = load_file(directory / "model.safetensors")
+    kept = {name: each for name, each in weights.items() if ".layers." not in name or ".layers.0." in name}
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    decoder = load(directory)
+    cache = decoder.new_cache(8)
+    whole = decoder.forward([3], [0], [0], cache).cpu()
+    cache.keep((), 0)
+    decoder.exit([3], [0], [0], cache)
+    assert_close(decoder.finish(cache), whole)
 
 
 def test_prefill_of_no_tokens_answers_nothing(decoder: Decoder) -> None:

@@ -64,7 +64,7 @@ def test_too_little_memory_is_one_sentence(tmp_path: Path, pretended_gpu: Callab
         ModelRunner.load(reference, max_context=40, tree_slots=64, device="cuda:0")
 
 
-@pytest.mark.parametrize(("device", "expected"), [("cpu", "float32, bfloat16 on cpu"), ("cuda", "fp8, int4 on cuda")])
+@pytest.mark.parametrize(("device", "expected"), [("cpu", "bfloat16, int8 on cpu"), ("cuda", "fp8, int4 on cuda")])
 def test_a_dtype_that_a_device_does_not_have_is_named(
     device: str, expected: str, pretended_gpu: Callable[[Callable[..., Any]], None]
 ) -> None:

@@ -1,0 +1,174 @@
+"""Layers of a CPU decoder by torch: for machines without a compiler, and for products in bfloat16.
+
+R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from swiftspec.artifacts.steps import padded_rows
+from swiftspec.engine.model.attention import TreeAttention, Visibility
+from swiftspec.engine.model.cpu_layers import Layer, build_head, build_layer
+from swiftspec.engine.model.kv_cache import KVCache
+from swiftspec.engine.model.rope import rotations
+from swiftspec.engine.model.sampler import top_candidates
+from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.models.layers import layer_groups
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["TorchLayers"]
+
+
+class _Workspace:
+    """Buffers and their views for one number of rows, made once: in a small model a view costs as much as a sum."""
+
+    def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
+        heads, groups, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        self.hidden = torch.empty(num_rows, spec.hidden_size, dtype=dtype)
+        self.norm = torch.empty(num_rows, 1)
+        # Rotation is in fp32 for every dtype of the model.
+        self.qkv = torch.empty(num_rows, spec.query_size + 2 * spec.kv_size)
+        per_head = self.qkv.view(num_rows, heads + 2 * groups, size)
+        self.queries_keys = per_head[:, : heads + groups]
+        self.qk_complex = torch.view_as_complex(self.queries_keys.unflatten(-1, (size // 2, 2)))
+        self.queries_GRJD = per_head[:, :heads].unflatten(1, (groups, heads // groups)).transpose(0, 1)
+        self.keys_values = per_head[:, heads:].unflatten(1, (2, groups)).permute(1, 2, 0, 3)
+        self.attention = TreeAttention(spec, num_rows=num_rows, dtype=dtype)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Forward:
+    """A forward in progress through the layers."""
+
+    work: _Workspace
+    turns: Tensor
+    residual: Tensor
+    new: Tensor  # keys and values of this forward's rows, without padding
+    keys: Iterator[Tensor]  # of the remaining layers
+    values: Iterator[Tensor]
+    new_slots: Iterator[Tensor]
+
+
+class TorchLayers:
+    """A model's layers. In a TP group, this rank's shard of them."""
+
+    compiles_sizes = True
+    has_own_threads = False
+
+    def __init__(
+        self, spec: ModelSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype, tp_group: TPGroup
+    ) -> None:
+        self._spec, self._dtype = spec, dtype
+        self._tp_group = tp_group
+        self._embedding = weights["model.embed_tokens.weight"].to(dtype)
+        self._layers = [build_layer(weights, index, spec, dtype=dtype) for index in range(spec.num_layers)]
+        self._head = build_head(weights, spec, dtype=dtype)
+        # x / sqrt(mean(x^2) + eps) = sqrt(size) * x / hypot(|x|, sqrt(size * eps))
+        self._norm_floor = torch.tensor(math.sqrt(spec.hidden_size * spec.rms_norm_eps))
+        self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
+        self._rotations = rotations(spec, 1)
+        self._workspaces: dict[int, _Workspace] = {}
+
+    def begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> _Forward:
+        """A forward of R rows before its first layer."""
+        return self._begin(tokens, positions, visible, cache, num_rows=len(tokens))
+
+    def begin_prompt(
+        self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache
+    ) -> _Forward:
+        """The same for a prompt's rows, padded to one of a few sizes with copies of the last one, never cached.
+
+        Products of each other size would be compiled when first needed, and stay in memory.
+        """
+        return self._begin(tokens, positions, visible, cache, num_rows=padded_rows(len(tokens)))
+
+    def _begin(
+        self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache, *, num_rows: int
+    ) -> _Forward:
+        if num_padding := num_rows - len(tokens):
+            visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
+        work = self._workspace(num_rows)
+        num_slots = work.attention.prepare(visible, prefix_length=cache.prefix_length)
+        return _Forward(
+            work=work,
+            turns=self._rotations_at(_padded(positions, num_padding), cache.capacity),
+            residual=self._embedding.index_select(0, torch.tensor(_padded(tokens, num_padding))).float(),
+            new=work.keys_values[:, :, : len(tokens)],
+            keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
+            values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
+            new_slots=iter(cache.data[:, :, :, cache.length : cache.length + len(tokens)].unbind(0)),
+        )
+
+    def run(self, forward: _Forward, layers: Sequence[int]) -> None:
+        """The next layers of this forward."""
+        for layer in map(self._layers.__getitem__, layers):
+            forward.residual.add_(self._attend(forward, layer, self._normalised(forward)))
+            self._feed(forward, layer)
+
+    def run_grouped(self, forward: _Forward) -> None:
+        """All layers, in groups whose attention reads the input of the group's first: EasySpec gives each a device."""
+        for layers in layer_groups(self._layers):
+            hidden = self._normalised(forward)
+            attended = [self._attend(forward, layer, hidden) for layer in layers]
+            for layer, output in zip(layers, attended, strict=True):
+                forward.residual.add_(output)
+                self._feed(forward, layer)
+
+    def logits(self, forward: _Forward, *, row: int | None = None) -> Tensor:
+        """Logits [R, V] of all rows, or [1, V] of one; V of this rank's shard."""
+        hidden = self._normalised(forward)
+        return self._head(hidden if row is None else hidden[row : row + 1])
+
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """As `sampler.top_candidates`."""
+        return top_candidates(logits, k)
+
+    def _attend(self, forward: _Forward, layer: Layer, hidden: Tensor) -> Tensor:
+        work = forward.work
+        work.qkv.copy_(layer.qkv(hidden))
+        if layer.qk_norm is not None:
+            self._normalise_heads(work.queries_keys, layer.qk_norm)
+        work.qk_complex.mul_(forward.turns)
+        work.attention.queries_GRJD.copy_(work.queries_GRJD)
+        next(forward.new_slots).copy_(forward.new)
+        return self._tp_group.all_reduce(layer.output(work.attention(next(forward.keys), next(forward.values))))
+
+    def _feed(self, forward: _Forward, layer: Layer) -> None:
+        gate, up = layer.gate_up(self._normalised(forward)).chunk(2, -1)
+        forward.residual.add_(self._tp_group.all_reduce(layer.down(F.silu(gate).mul_(up))))
+
+    def _normalised(self, forward: _Forward) -> Tensor:
+        """Rows of length one; the norm's weight is folded into the next one. Three ops instead of rms_norm's eight.
+
+        [R, hidden], in a buffer that the next call overwrites.
+        """
+        work = forward.work
+        torch.linalg.vector_norm(forward.residual, 2, -1, True, out=work.norm)
+        return torch.div(forward.residual, work.norm.hypot_(self._norm_floor), out=work.hidden)
+
+    def _normalise_heads(self, heads: Tensor, weight: Tensor) -> None:
+        norm = torch.linalg.vector_norm(heads, 2, -1, True)
+        heads.div_(norm.hypot_(self._head_norm_floor)).mul_(weight)
+
+    def _rotations_at(self, positions: Sequence[int], capacity: int) -> Tensor:
+        if self._rotations.shape[0] < capacity:
+            self._rotations = rotations(self._spec, capacity)
+        return self._rotations.index_select(0, torch.tensor(positions))
+
+    def _workspace(self, num_rows: int) -> _Workspace:
+        work = self._workspaces.get(num_rows)
+        if work is None:
+            work = self._workspaces[num_rows] = _Workspace(self._spec, num_rows=num_rows, dtype=self._dtype)
+        return work
+
+
+def _padded(numbers: Sequence[int], num_padding: int) -> Sequence[int]:
+    return [*numbers, *[numbers[-1]] * num_padding] if num_padding else numbers

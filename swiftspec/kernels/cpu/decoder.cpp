@@ -1,0 +1,352 @@
+// The layers of a Llama-type decoder for a few rows at a time: weights as stored, arithmetic in fp32.
+//
+// R rows, H query heads, G key/value heads, J = H / G, D head dimension. Tensors are contiguous, row-major. The caller
+// (cpu_kernels.py and cpu_packing.py in swiftspec/engine/model) owns all memory and lays it out as the structs say.
+
+#include <vector>
+
+#include "attention.hpp"
+#include "candidates.hpp"
+#include "linear.hpp"
+#include "workers.hpp"
+
+namespace {
+
+struct Layer {
+    const float* attention_norm;     // [hidden]
+    const float* feed_forward_norm;  // [hidden]
+    const float* query_norm;         // [D], or null without head norms
+    const float* key_norm;           // [D]
+    Matrix qkv;                      // [(H + 2 G) * D, hidden]; rotating pairs are adjacent
+    Matrix output;                   // [hidden, H * D]
+    Matrix gate_up;                  // panels of 32 gates and of their 32 ups take turns
+    Matrix down;                     // [hidden, intermediate]
+};
+
+struct Model {
+    int32_t hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim, vocab_size, num_positions;
+    float norm_eps;
+    const void* embedding;  // [vocabulary, hidden], or null: then it is the head
+    Format embedding_format;
+    const float* final_norm;  // [hidden]
+    const float* turns;       // [num_positions, D / 2, 2]: cosine and sine
+    const Layer* layers;
+    Matrix head;  // [vocabulary, hidden]
+
+    int group_size() const { return num_heads / num_kv_heads; }
+    int query_size() const { return num_heads * head_dim; }
+    int qkv_size() const { return query_size() + 2 * num_kv_heads * head_dim; }
+};
+
+// A forward of R rows. What follows `visible` is the forward's state and scratch.
+struct Step {
+    int32_t num_rows, prefix_length, tree_length;
+    int32_t num_slots;         // of a head in the cache
+    float* cache;              // [layers, 2 (keys, values), G, num_slots, D]
+    const int32_t* tokens;     // [R]
+    const int32_t* positions;  // [R]
+    const uint8_t* visible;    // [R, tree_length + R], 0 or 1: the tree's slots, then this forward's rows
+    float* residual;           // [R, hidden]
+    float* normed;             // [R, hidden]
+    float* qkv;                // [R, (H + 2 G) * D]
+    float* attended;           // [R, H * D]
+    float* gated;              // [R, intermediate]
+};
+
+void normalise(const float* x, const float* weight, int size, float eps, float* out) {
+    const float scale = 1.0f / std::sqrt(dot(x, x, size) / size + eps);
+    for (int i = 0; i < size; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+// Sums of a task's products; a thread keeps its room.
+float* scratch(size_t size) {
+    thread_local std::vector<float> room;
+    if (room.size() < size) room.resize(size);
+    return room.data();
+}
+
+void embed(const Model& model, int token, float* out) {
+    const Matrix& head = model.head;
+    const int64_t size = model.hidden_size;
+    const auto copy = [&](auto format) {
+        using W = decltype(format);
+        const auto* const rows = static_cast<const typename W::Stored*>(model.embedding);
+        const auto* const panels = static_cast<const typename W::Stored*>(head.panels);
+        for (int64_t k = 0; k < size; ++k)
+            out[k] = W::value(rows ? rows[token * size + k]
+                                   : panels[(token / PANEL * size + k) * PANEL + W::place(token % PANEL)]);
+    };
+    switch (model.embedding_format) {
+        case Format::FLOAT32: return copy(Float32());
+        case Format::BFLOAT16: return copy(Bfloat16());
+        case Format::FLOAT16: return copy(Float16());
+        case Format::INT8: return;  // an embedding is never rounded
+    }
+}
+
+// What a layer consists of. Stages of all layers are numbered through.
+enum Stage { NORM, QKV, ROTATION, ATTENTION, OUTPUT, SECOND_NORM, GATE_UP, DOWN, STAGES_PER_LAYER };
+
+constexpr int QUERIES_PER_TASK = 8;
+constexpr int PANELS_PER_TASK = PANELS_AT_ONCE;
+static_assert(PANELS_PER_TASK % 2 == 0);  // gates and their ups are in one task
+
+int num_product_tasks(const Matrix& matrix) { return (matrix.num_panels() + PANELS_PER_TASK - 1) / PANELS_PER_TASK; }
+
+// A task of y = x W^T: calls `put(row, first output, its 32 sums, how many of them count)`.
+template <class Put>
+void multiply(const Matrix& matrix, const float* x, int num_rows, int task, const Put& put) {
+    const int first = task * PANELS_PER_TASK, count = std::min(PANELS_PER_TASK, matrix.num_panels() - first);
+    float* const sums = scratch(size_t(count) * num_rows * PANEL);
+    products(x, num_rows, matrix, first, count, sums);
+    for (int p = 0; p < count; ++p) {
+        const int output = (first + p) * PANEL, width = std::min(PANEL, matrix.num_outputs - output);
+        for (int row = 0; row < num_rows; ++row) {
+            float* const result = sums + (size_t(p) * num_rows + row) * PANEL;
+            if (matrix.scales)
+                for (int n = 0; n < width; ++n) result[n] *= matrix.scales[output + n];
+            if (matrix.bias)
+                for (int n = 0; n < width; ++n) result[n] += matrix.bias[output + n];
+            put(row, output, result, width);
+        }
+    }
+}
+
+void normalise_rows(const Model& model, const Step& step, const float* weight, int first, int last) {
+    const int size = model.hidden_size;
+    for (int64_t row = first; row < last; ++row)
+        normalise(step.residual + row * size, weight, size, model.norm_eps, step.normed + row * size);
+}
+
+// Norms and rotations of a few rows take less time than sharing them out.
+constexpr int ROWS_PER_TASK = 16;
+
+int num_row_tasks(int num_rows) { return (num_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK; }
+
+// Stages `begin` to `end` (exclusive). OUTPUT and DOWN add to `target` [R, hidden]: the residual, or what a caller
+// wants to add up with other ranks' first.
+class Layers final : public Program {
+   public:
+    Layers(const Model& model, const Step& step, int begin, int end, float* target)
+        : model_(model), step_(step), begin_(begin), end_(end), target_(target) {}
+
+    int num_stages() const override { return end_ - begin_; }
+
+    int num_tasks(int number) const override {
+        const int stage = begin_ + number;
+        switch (stage % STAGES_PER_LAYER) {
+            case QKV: return num_product_tasks(layer(stage).qkv);
+            case ATTENTION: return model_.num_kv_heads * num_row_blocks();
+            case OUTPUT: return num_product_tasks(layer(stage).output);
+            case GATE_UP: return num_product_tasks(layer(stage).gate_up);
+            case DOWN: return num_product_tasks(layer(stage).down);
+            default: return num_row_tasks(step_.num_rows);
+        }
+    }
+
+    void run_task(int number, int task) override {
+        const int stage = begin_ + number;
+        const Layer& held = layer(stage);
+        const int first = task * ROWS_PER_TASK, last = std::min(step_.num_rows, first + ROWS_PER_TASK);
+        switch (stage % STAGES_PER_LAYER) {
+            case NORM: return normalise_rows(model_, step_, held.attention_norm, first, last);
+            case QKV: return qkv(held, task);
+            case ROTATION: return rotate_and_cache(stage, first, last);
+            case ATTENTION: return attend(stage, task);
+            case OUTPUT: return add(held.output, step_.attended, task);
+            case SECOND_NORM: return normalise_rows(model_, step_, held.feed_forward_norm, first, last);
+            case GATE_UP: return gate_up(held, task);
+            default: return add(held.down, step_.gated, task);
+        }
+    }
+
+   private:
+    const Layer& layer(int stage) const { return model_.layers[stage / STAGES_PER_LAYER]; }
+
+    void qkv(const Layer& held, int task) {
+        multiply(held.qkv, step_.normed, step_.num_rows, task, [&](int row, int output, float* sums, int width) {
+            std::copy_n(sums, width, step_.qkv + int64_t(row) * model_.qkv_size() + output);
+        });
+    }
+
+    // Rotates queries and keys, scales the queries, and puts keys and values into the cache.
+    void rotate_and_cache(int stage, int first, int last) {
+        const int size = model_.head_dim, num_heads = model_.num_heads, num_kv_heads = model_.num_kv_heads;
+        const Layer& held = layer(stage);
+        const float scale = 1.0f / std::sqrt(float(size));
+        for (int row = first; row < last; ++row) {
+            float* const queries = step_.qkv + int64_t(row) * model_.qkv_size();
+            float *const keys = queries + model_.query_size(), *const values = keys + num_kv_heads * size;
+            const float* const turns = model_.turns + int64_t(step_.positions[row]) * size;
+            for (int h = 0; h < num_heads; ++h) position(queries + h * size, held.query_norm, turns, scale);
+            for (int g = 0; g < num_kv_heads; ++g) {
+                position(keys + g * size, held.key_norm, turns, 1.0f);
+                const int64_t slot = int64_t(step_.prefix_length + step_.tree_length + row) * size;
+                std::copy_n(keys + g * size, size, cached(stage, 0, g) + slot);
+                std::copy_n(values + g * size, size, cached(stage, 1, g) + slot);
+            }
+        }
+    }
+
+    void position(float* head, const float* norm, const float* turns, float scale) const {
+        const int size = model_.head_dim;
+        if (norm) normalise(head, norm, size, model_.norm_eps, head);
+        for (int d = 0; d < size; d += 2) {
+            const float real = head[d] * scale, imaginary = head[d + 1] * scale;
+            head[d] = real * turns[d] - imaginary * turns[d + 1];
+            head[d + 1] = real * turns[d + 1] + imaginary * turns[d];
+        }
+    }
+
+    float* cached(int stage, int is_value, int group) const {
+        const int64_t before = (int64_t(stage / STAGES_PER_LAYER) * 2 + is_value) * model_.num_kv_heads + group;
+        return step_.cache + before * step_.num_slots * model_.head_dim;
+    }
+
+    // As many rows as a task has queries for, at least one.
+    int rows_per_task() const { return std::max(1, QUERIES_PER_TASK / model_.group_size()); }
+    int num_row_blocks() const { return (step_.num_rows + rows_per_task() - 1) / rows_per_task(); }
+
+    void attend(int stage, int task) {
+        const int size = model_.head_dim, heads = model_.group_size(), group = task % model_.num_kv_heads;
+        const int first = task / model_.num_kv_heads * rows_per_task();
+        const int last = std::min(step_.num_rows, first + rows_per_task());
+        const int64_t room = step_.prefix_length + step_.tree_length + step_.num_rows + LANES;
+        float* scores = scratch((last - first) * (heads + 1) * room);
+        const Attention attention{cached(stage, 0, group), cached(stage, 1, group), size};
+        Attention::Query queries[Attention::MOST_QUERIES];
+        int count = 0;
+        for (int64_t row = first; row < last; ++row) {
+            auto* const slots = reinterpret_cast<int32_t*>(scores);
+            const int num_slots = list_visible(row, slots);
+            for (int64_t head = group * heads; head < (group + 1) * heads; ++head) {
+                queries[count++] = {step_.qkv + row * model_.qkv_size() + head * size, slots, num_slots,
+                                    scores += room, step_.attended + row * model_.query_size() + head * size};
+                if (count < Attention::MOST_QUERIES) continue;
+                attention.run(queries, count);
+                count = 0;
+            }
+            scores += room;
+        }
+        if (count) attention.run(queries, count);
+    }
+
+    int list_visible(int row, int32_t* slots) const {
+        int count = 0;
+        for (; count < step_.prefix_length; ++count) slots[count] = count;
+        const int width = step_.tree_length + step_.num_rows;
+        const uint8_t* const visible = step_.visible + int64_t(row) * width;
+        for (int s = 0; s < width; ++s)
+            if (visible[s]) slots[count++] = step_.prefix_length + s;
+        return count;
+    }
+
+    void add(const Matrix& matrix, const float* x, int task) {
+        multiply(matrix, x, step_.num_rows, task, [&](int row, int output, float* sums, int width) {
+            float* const target = target_ + int64_t(row) * model_.hidden_size + output;
+            for (int n = 0; n < width; ++n) target[n] += sums[n];
+        });
+    }
+
+    // silu(gate) * up
+    void gate_up(const Layer& held, int task) {
+        const float* gates = nullptr;  // the panel before: [R][32]
+        multiply(held.gate_up, step_.normed, step_.num_rows, task, [&](int row, int output, float* sums, int) {
+            const int panel = output / PANEL;
+            if (panel % 2 == 0) {
+                if (row == 0) gates = sums;
+                return;
+            }
+            for (int n = 0; n < PANEL; n += LANES) {
+                const Vec gate = load<Vec>(gates + row * PANEL + n);
+                store(sums + n, gate / (1.0f + exponential(-gate)) * load<Vec>(sums + n));
+            }
+            const int neuron = panel / 2 * PANEL, width = std::min(PANEL, model_.intermediate_size - neuron);
+            std::copy_n(sums, width, step_.gated + int64_t(row) * model_.intermediate_size + neuron);
+        });
+    }
+
+    const Model& model_;
+    const Step& step_;
+    const int begin_, end_;
+    float* const target_;
+};
+
+// The final norm and the output embedding of `num_rows` rows from `first_row`.
+class Head final : public Program {
+   public:
+    Head(const Model& model, const Step& step, int first_row, int num_rows, float* logits)
+        : model_(model), step_(step), first_row_(first_row), num_rows_(num_rows), logits_(logits) {}
+
+    int num_stages() const override { return 2; }
+    int num_tasks(int stage) const override {
+        return stage == 0 ? num_row_tasks(num_rows_) : num_product_tasks(model_.head);
+    }
+
+    void run_task(int stage, int task) override {
+        if (stage == 0) {
+            const int first = first_row_ + task * ROWS_PER_TASK, last = first_row_ + num_rows_;
+            return normalise_rows(model_, step_, model_.final_norm, first, std::min(last, first + ROWS_PER_TASK));
+        }
+        const float* const x = step_.normed + int64_t(first_row_) * model_.hidden_size;
+        multiply(model_.head, x, num_rows_, task, [&](int row, int output, float* sums, int width) {
+            std::copy_n(sums, width, logits_ + int64_t(row) * model_.head.num_outputs + output);
+        });
+    }
+
+   private:
+    const Model& model_;
+    const Step& step_;
+    const int first_row_, num_rows_;
+    float* const logits_;
+};
+
+}  // namespace
+
+extern "C" {
+
+int32_t swiftspec_lanes() { return LANES; }
+int32_t swiftspec_has_float16() { return HAS_FLOAT16; }
+
+// The residual before the first layer. Returns a row whose token or position does not exist; -1 if there is none.
+int32_t swiftspec_embed(const Model* model, const Step* step) {
+    for (int64_t row = 0; row < step->num_rows; ++row) {
+        const int32_t token = step->tokens[row], position = step->positions[row];
+        if (token < 0 || token >= model->vocab_size || position < 0 || position >= model->num_positions) return row;
+        embed(*model, token, step->residual + row * model->hidden_size);
+    }
+    return -1;
+}
+
+// Layers `first` to `last` (exclusive), of which the residual is input and output.
+void swiftspec_layers(const Model* model, const Step* step, int32_t first, int32_t last, int32_t num_threads) {
+    if (first >= last) return;
+    Layers layers(*model, *step, first * STAGES_PER_LAYER, last * STAGES_PER_LAYER, step->residual);
+    Workers::shared().run(layers, num_threads);
+}
+
+// Half a layer, whose result is added to `update` [R, hidden].
+void swiftspec_attention(const Model* model, const Step* step, int32_t layer, float* update, int32_t num_threads) {
+    Layers half(*model, *step, layer * STAGES_PER_LAYER, layer * STAGES_PER_LAYER + SECOND_NORM, update);
+    Workers::shared().run(half, num_threads);
+}
+
+void swiftspec_feed_forward(const Model* model, const Step* step, int32_t layer, float* update, int32_t num_threads) {
+    Layers half(*model, *step, layer * STAGES_PER_LAYER + SECOND_NORM, (layer + 1) * STAGES_PER_LAYER, update);
+    Workers::shared().run(half, num_threads);
+}
+
+// logits [num_rows, vocabulary] of the rows from `first_row`, from the residual.
+void swiftspec_logits(const Model* model, const Step* step, int32_t first_row, int32_t num_rows, float* logits,
+                      int32_t num_threads) {
+    Head head(*model, *step, first_row, num_rows, logits);
+    Workers::shared().run(head, num_threads);
+}
+
+// tokens, log_probs [num_rows, k] of logits [num_rows, num_tokens].
+void swiftspec_top_candidates(const float* logits, int32_t num_rows, int32_t num_tokens, int32_t k, int32_t* tokens,
+                              float* log_probs) {
+    for (int64_t row = 0; row < num_rows; ++row)
+        top_candidates(logits + row * num_tokens, num_tokens, k, tokens + row * k, log_probs + row * k);
+}
+}

@@ -1,0 +1,231 @@
+"""The compiled kernels: exact bytes, and results that depend neither on rows nor on threads.
+
+Whether they are right: test_cpu_model.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from swiftspec.engine.model.cpu_kernels import KernelLayers
+from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.cpu_packing import PackedModel
+from swiftspec.engine.model.kv_cache import KVCache
+from swiftspec.engine.model.sampler import top_candidates
+from swiftspec.kernels.cpu_library import Library, load_library
+from swiftspec.models.spec import ModelSpec
+from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
+
+NUM_TOKENS = 40
+THREADS = (1, 2, 5)
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    library = load_library()
+    if library is None:
+        pytest.skip("no C++ compiler here")
+    return library
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    drawn: list[int] = torch.randint(VOCAB_SIZE, (count,), generator=generator).tolist()
+    return drawn
+
+
+def one_by_one(decoder: CpuDecoder, text: list[int]) -> tuple[Tensor, KVCache]:
+    """Logits [R, V] of a text decoded one token at a time, and the cache behind it."""
+    cache = decoder.new_cache(NUM_TOKENS + 16)
+    logits = []
+    for position, token in enumerate(text):
+        logits.append(decoder.forward([token], [position], [0], cache)[0])
+        cache.keep((0,), 1)
+    return torch.stack(logits), cache
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("num_threads", THREADS)
+def test_a_rows_logits_are_the_same_bits_however_it_is_computed(directory: Path, num_threads: int) -> None:
+    """Alone, in a prompt, in a chain and as a branch of a tree, whose other nodes lie between it and its parents."""
+    decoder, text = CpuDecoder.load(directory), tokens(NUM_TOKENS)
+    torch.set_num_threads(1)
+    alone, reference = one_by_one(decoder, text)
+    torch.set_num_threads(num_threads)
+    cache = decoder.new_cache(NUM_TOKENS + 16)
+    for num_rows in range(1, 14):
+        cache.reset()
+        num_prompt = NUM_TOKENS - num_rows
+        assert torch.equal(decoder.prefill(text[:num_prompt], cache), alone[num_prompt - 1])  # type: ignore[arg-type]  # not empty
+        positions = range(num_prompt, NUM_TOKENS)
+        chain = decoder.forward(text[num_prompt:], positions, [(1 << row) - 1 for row in range(num_rows)], cache)
+        assert torch.equal(chain, alone[num_prompt:])
+    assert torch.equal(cache.data[:, :, :, :NUM_TOKENS], reference.data[:, :, :, :NUM_TOKENS])
+
+    cache.reset()
+    decoder.prefill(text[:-3], cache)
+    others = tokens(3, seed=1)
+    rows = [text[-3], others[0], text[-2], others[1], others[2], text[-1]]
+    bits = [0b0, 0b0, 0b001, 0b010, 0b001, 0b101]
+    depths = [0, 0, 1, 1, 1, 2]
+    tree = decoder.forward(rows, [NUM_TOKENS - 3 + depth for depth in depths], bits, cache)
+    assert torch.equal(tree[[0, 2, 5]], alone[-3:])
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_weights_are_held_in_their_own_bytes_and_count_as_they_are(
+    stored: torch.dtype, tmp_path: Path, library: Library
+) -> None:
+    directory = write_checkpoint(tmp_path / "model", "llama-tied")
+    rounded(directory, stored)
+    decoder = CpuDecoder.load(directory)
+    assert isinstance(decoder._layers, KernelLayers)
+    held = {panels.dtype for panels in matrices(decoder._layers._packed)}
+    exact = stored if stored != torch.float16 or library.has_float16 else torch.float32
+    assert held == {exact}
+    text = tokens(NUM_TOKENS)
+    logits = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("library")
+def test_float32_weights_that_fit_two_bytes_are_held_in_two(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", "llama")
+    rounded(directory, torch.bfloat16)
+    weights = load_file(directory / "model.safetensors")
+    save_file({name: each.float() for name, each in weights.items()}, directory / "model.safetensors")
+    layers = CpuDecoder.load(directory)._layers
+    assert isinstance(layers, KernelLayers)
+    assert {panels.dtype for panels in matrices(layers._packed)} == {torch.bfloat16}
+
+
+def rounded(directory: Path, dtype: torch.dtype) -> None:
+    """The checkpoint's weights in `dtype`."""
+    path = directory / "model.safetensors"
+    save_file({name: each.to(dtype) for name, each in load_file(path).items()}, path, metadata={"format": "pt"})
+
+
+def matrices(packed: PackedModel) -> list[Tensor]:
+    return [each for each in packed._kept if isinstance(each, Tensor) and each.ndim == 3]
+
+
+@pytest.mark.usefixtures("library")
+def test_int8_is_near_the_exact_weights(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", "llama-tied")
+    text = tokens(NUM_TOKENS)
+    decoder = CpuDecoder.load(directory, dtype=torch.int8)
+    logits = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    exact = reference_logits(directory, text)[-1]
+    assert logits is not None
+    assert 0.0 < (logits - exact).norm() / exact.norm() < 0.05
+    assert isinstance(decoder._layers, KernelLayers)
+    assert {panels.dtype for panels in matrices(decoder._layers._packed)} == {torch.int8}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("num_tokens", "k"), [(VOCAB_SIZE, 5), (VOCAB_SIZE, VOCAB_SIZE), (4096, 1), (5003, 15)])
+def test_candidates_are_those_of_torch(num_tokens: int, k: int, tmp_path: Path) -> None:
+    layers = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama"))._layers
+    logits = 5.0 * torch.randn(3, num_tokens, generator=torch.Generator().manual_seed(0))
+    logits[1] = 0.0  # all alike: the first ones
+    logits[2, 7] = -torch.inf
+    tokens_, log_probs = layers.candidates(logits, k)
+    expected_tokens, expected = top_candidates(logits, k)
+    assert tokens_[0] == expected_tokens[0]
+    assert tokens_[1] == list(range(k)) or k > 64
+    torch.testing.assert_close(torch.tensor(log_probs), torch.tensor(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("token", "position"), [(VOCAB_SIZE, 0), (-1, 0), (3, NUM_TOKENS), (3, -1)])
+def test_a_token_or_position_that_does_not_exist_is_refused(token: int, position: int, tmp_path: Path) -> None:
+    decoder = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama"))
+    cache = decoder.new_cache(NUM_TOKENS)
+    with pytest.raises(IndexError, match=f"row 1 has token {token} and position {position}, which do not exist"):
+        decoder.forward([5, token], [0, position], [0, 1], cache)
+
+
+@pytest.mark.usefixtures("library")
+def test_gates_of_any_size_are_those_of_torch(tmp_path: Path) -> None:
+    """Where e to their power is no float32."""
+    directory = write_checkpoint(tmp_path / "model", "llama")
+    path = directory / "model.safetensors"
+    weights = load_file(path)
+    weights |= {name: 400.0 * each for name, each in weights.items() if "gate_proj" in name}
+    weights |= {name: each / 400.0 for name, each in weights.items() if "up_proj" in name}
+    save_file(weights, path, metadata={"format": "pt"})
+    text = tokens(NUM_TOKENS)
+    decoder = CpuDecoder.load(directory)
+    logits = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=1e-4, atol=1e-3)
+
+
+def test_a_forked_child_computes_with_threads_of_its_own(tmp_path: Path, library: Library) -> None:
+    torch.set_num_threads(2)
+    decoder, text = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama")), tokens(NUM_TOKENS)
+    expected = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    path = tmp_path / "logits.pt"
+    if not (child := os.fork()):
+        torch.save(decoder.prefill(text, decoder.new_cache(NUM_TOKENS)), path)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.equal(torch.load(path), expected)  # type: ignore[arg-type]  # not empty
+
+
+def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", "llama")
+    program = (
+        "import sys, torch\n"
+        "from swiftspec.engine.model.cpu_model import CpuDecoder\n"
+        "decoder = CpuDecoder.load(sys.argv[1])\n"
+        "print(type(decoder._layers).__name__)\n"
+        "CpuDecoder.load(sys.argv[1], dtype=torch.int8)\n"
+    )
+    variables = os.environ | {"CXX": "no-such-compiler"}
+    command = [sys.executable, "-c", program, str(directory)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["TorchLayers"]
+    assert "ValueError: dtype is 'int8'" in done.stderr
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_older_instructions_give_the_same_tokens(capability: str, directory: Path, library: Library) -> None:
+    """Not the same bits: vectors are of other widths. On this machine, `ATEN_CPU_CAPABILITY` limits them."""
+    program = (
+        "import sys, torch\n"
+        "from swiftspec.engine.model.cpu_model import CpuDecoder\n"
+        "from swiftspec.kernels.cpu_library import load_library\n"
+        "decoder = CpuDecoder.load(sys.argv[1])\n"
+        "text = [int(each) for each in sys.argv[2:]]\n"
+        "logits = decoder.prefill(text, decoder.new_cache(len(text)))\n"
+        "torch.save((load_library().lanes, logits), sys.stdout.buffer)\n"
+    )
+    text = tokens(NUM_TOKENS)
+    variables = os.environ | {"ATEN_CPU_CAPABILITY": capability}
+    command = [sys.executable, "-c", program, str(directory), *map(str, text)]
+    path = directory / f"{capability}.pt"
+    path.write_bytes(subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE).stdout)
+    lanes, logits = torch.load(path)
+    assert lanes == {"default": 4, "avx2": 8}[capability] <= library.lanes
+    torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=0, atol=1e-4)
+    assert ModelSpec.from_directory(directory).vocab_size == logits.shape[0]
