@@ -34,7 +34,7 @@ NUM_PROMPTS = 6
 NEW_TOKENS = 96
 KINDS = ("bf16", "f16")  # two bytes a weight, as ours
 # llama.cpp's settings: threads of the draft, most tokens proposed, least probability of one.
-PROPOSALS = ((1, 6, 0.5), (2, 6, 0.5), (2, 3, 0.0), (2, 10, 0.75))
+PROPOSALS = ((1, 6, 0.5), (1, 3, 0.0))
 OURS = (("autoregressive", 1), ("autoregressive", 2), ("serial_chain", 2), ("serial_tree", 2))
 
 Decode = Callable[[], Run]
