@@ -12,7 +12,9 @@ policies on 12 untraced prompts, twice. The files stay in DIR, and a stage whose
 
 By default the traced and the measured prompts are from different sources, whose difference shows in the error of a
 re-timed prediction. With `--mixed` the prompts of both are shuffled: `--prompts` of them are measured and the rest
-traced. Then they differ only by chance, and the first criterion is applied to re-timed predictions as well.
+traced. Then they differ only by chance, and the first criterion is applied to re-timed predictions as well. With
+`--folds N` even chance is excluded: all prompts are shuffled and divided into N parts, each is measured once and
+predicted from the others, and errors are means over the parts.
 """
 
 import argparse
@@ -22,7 +24,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from swiftspec.cli import console
@@ -49,6 +51,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=12, help="number of measured prompts (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=2, help="repetitions of each (default: %(default)s)")
     parser.add_argument("--mixed", action="store_true", help="measure and trace prompts of the same sources")
+    parser.add_argument("--folds", type=int, default=0, help="measure all prompts, each part predicted from the others")
     parser.add_argument("--only-table", action="store_true", help="print the tables of an earlier run, run nothing")
     args = parser.parse_args()
     console.begin()
@@ -56,17 +59,20 @@ def main() -> int:
     second: Path = args.second or work / "second-pair"
     held = True
     for name in args.pairs.split(","):
-        folder = work / name
-        folder.mkdir(parents=True, exist_ok=True)
-        if not args.only_table:
-            measure(name, folder, second, args)
-        report, plan = (json.loads((folder / file).read_text()) for file in ("compare.json", "plan.json"))
-        held &= show(name, report, plan, bases=("retimed", "retraced") if args.mixed else ("retraced",))
+        folders = [work / name / f"fold-{fold}" for fold in range(args.folds)] or [work / name]
+        for fold, folder in enumerate(folders):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not args.only_table:
+                measure(name, folder, second, args, fold=fold)
+        measured = [
+            [json.loads((folder / file).read_text()) for file in ("compare.json", "plan.json")] for folder in folders
+        ]
+        held &= show(name, measured, bases=("retimed", "retraced") if args.mixed or args.folds else ("retraced",))
     return 0 if held else 1
 
 
-def measure(name: str, folder: Path, second: Path, args: argparse.Namespace) -> None:
-    """Profile, trace and compare; existing files are kept."""
+def measure(name: str, folder: Path, second: Path, args: argparse.Namespace, *, fold: int) -> None:
+    """Profile, trace and compare; existing files are kept. A pair's folds are timed anew, on new processes."""
     if name == "second" and not (second / "draft" / "config.json").exists():
         run([sys.executable, "-m", "tools.second_pair", "--work", str(second)])
     home = model_directory("demo/prompts").parent if name == "bundled" else second
@@ -79,25 +85,48 @@ def measure(name: str, folder: Path, second: Path, args: argparse.Namespace) -> 
     models_profiled = json.loads(profile.read_text())
     dtype = ",".join(models_profiled[role]["dtype"] for role in ("target", "draft"))
     traced, measured = (home / "prompts" / file for file in ("trace.jsonl", "validate.jsonl"))
-    if args.mixed:
-        traced, measured = mixed(traced, measured, folder, num_measured=args.prompts)
+    num_measured = args.prompts
+    if args.folds:
+        traced, measured, num_measured = folded(traced, measured, folder, fold=fold, num_folds=args.folds)
+    elif args.mixed:
+        traced, measured = mixed(traced, measured, folder, num_measured=num_measured)
     if not trace.exists():
         texts = ["--prompts", str(traced), "--max-new-tokens", str(NEW_TOKENS)]
         swiftspec("trace", *models, "--dtype", dtype, *texts, "--out", str(trace))
     if not compared.exists():
         basis = ["--profile", str(profile), "--trace", str(trace), "--devices", "2"]
-        texts = ["--prompts", str(measured), "--limit", str(args.prompts)]
+        texts = ["--prompts", str(measured), "--limit", str(num_measured)]
         out = ["--out", str(folder / "plan.json"), "--json", str(compared)]
         swiftspec("compare", *inflated, *basis, "--run", *texts, "--repeats", str(args.repeats), *out)
 
 
 def mixed(traced: Path, measured: Path, folder: Path, *, num_measured: int) -> tuple[Path, Path]:
     """The prompts of both files, shuffled with a fixed seed and divided anew: those to trace, and those to measure."""
-    lines = [line for file in (traced, measured) for line in file.read_text().splitlines() if line.strip()]
+    lines = shuffled(traced, measured)
+    return divided(lines[num_measured:], lines[:num_measured], folder)
+
+
+def folded(traced: Path, measured: Path, folder: Path, *, fold: int, num_folds: int) -> tuple[Path, Path, int]:
+    """As `mixed`, with every `num_folds`-th prompt to measure, beginning with prompt `fold`; and their number."""
+    lines = shuffled(traced, measured)
+    part = lines[fold::num_folds]
+    others = [line for number, line in enumerate(lines) if number % num_folds != fold]
+    return *divided(others, part, folder), len(part)
+
+
+def shuffled(*files: Path) -> list[str]:
+    """All prompts of some files, in an order that is always the same."""
+    lines = [line for file in files for line in file.read_text().splitlines() if line.strip()]
     random.Random(0).shuffle(lines)
-    for file, part in ((traced, lines[num_measured:]), (measured, lines[:num_measured])):
-        (folder / file.name).write_text("\n".join(part) + "\n")
-    return folder / traced.name, folder / measured.name
+    return lines
+
+
+def divided(to_trace: Sequence[str], to_measure: Sequence[str], folder: Path) -> tuple[Path, Path]:
+    """Write both parts; the files."""
+    files = folder / "trace.jsonl", folder / "validate.jsonl"
+    for file, part in zip(files, (to_trace, to_measure), strict=True):
+        file.write_text("\n".join(part) + "\n")
+    return files
 
 
 def swiftspec(*arguments: str) -> None:
@@ -109,28 +138,64 @@ def run(command: list[str]) -> None:
     subprocess.run(command, check=True)
 
 
-def show(name: str, report: Mapping[str, Any], plan: Mapping[str, Any], *, bases: Sequence[str]) -> bool:
-    """Print a pair's table, and return whether the criteria hold."""
-    planned = {candidate["policy"]: candidate["prediction"] for candidate in (plan["chosen"], *plan["alternatives"])}
-    rows = [_row(policy, planned[policy["policy"]]["metrics"]) for policy in report["policies"]]
-    title = f"{name}: {report['num_prompts']} prompts, {len(report['policies'][0]['repeats'])} repetitions"
-    console.table(title, COLUMNS, rows)
-    verdicts = list(criteria(report["policies"], bases))
+def show(name: str, measured: Sequence[Sequence[Mapping[str, Any]]], *, bases: Sequence[str]) -> bool:
+    """Print a pair's table, and return whether the criteria hold. measured: a report and its plan for each fold."""
+    reports = [report for report, _ in measured]
+    policies = [
+        mean_of([_with_plan(report, plan, policy) for report, plan in measured]) for policy in _names(reports[0])
+    ]
+    num_prompts, repeats = sum(report["num_prompts"] for report in reports), reports[0]["policies"][0]["repeats"]
+    title = f"{name}: {num_prompts} prompts, {len(repeats)} {'repetition' if len(repeats) == 1 else 'repetitions'}"
+    console.table(title, COLUMNS, [_row(policy) for policy in policies])
+    verdicts = list(criteria(policies, bases))
     for held, text in verdicts:
         console.say(f"{'held' if held else 'missed'}: {text}")
     return all(held for held, _ in verdicts)
 
 
-def _row(policy: Mapping[str, Any], planned: Mapping[str, Any]) -> tuple[str, ...]:
-    measured, metrics = policy["measured"], policy["measured_metrics"]
+def _names(report: Mapping[str, Any]) -> list[str]:
+    return [policy["policy"] for policy in report["policies"]]
+
+
+def _with_plan(report: Mapping[str, Any], plan: Mapping[str, Any], policy: str) -> Mapping[str, Any]:
+    """A policy's part of a report, with the draft forwards per round that the plan predicted."""
+    (part,) = (each for each in report["policies"] if each["policy"] == policy)
+    (candidate,) = (each for each in (plan["chosen"], *plan["alternatives"]) if each["policy"] == policy)
+    return {**part, "planned_drafts_per_round": candidate["prediction"]["metrics"]["drafts_per_round"]}
+
+
+def mean_of(folds: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A policy's figures as means over folds; predicted ones such that their errors are the means of the errors."""
+    if len(folds) == 1:
+        return folds[0]
+    figures = ("tokens_per_s", "tokens_per_round")
+    measured = {figure: mean(fold["measured"][figure] for fold in folds) for figure in figures}
+    predictions = {
+        basis: {
+            figure: measured[figure] * (1 + mean(error(fold[basis], fold["measured"], figure) for fold in folds))
+            for figure in figures
+        }
+        for basis in ("predicted", "retimed", "retraced")
+    }
+    drafts = mean(fold["measured_metrics"]["drafts_per_round"] for fold in folds)
+    return {
+        "policy": folds[0]["policy"],
+        "measured": measured,
+        "measured_metrics": {"drafts_per_round": drafts},
+        "planned_drafts_per_round": mean(fold["planned_drafts_per_round"] for fold in folds),
+    } | predictions
+
+
+def _row(policy: Mapping[str, Any]) -> tuple[str, ...]:
+    measured = policy["measured"]
     return (
         policy["policy"],
         f"{measured['tokens_per_s']:.1f}",
         *(signed(policy[name], measured, "tokens_per_s") for name in ("predicted", "retimed", "retraced")),
         f"{measured['tokens_per_round']:.2f}",
         *(signed(policy[name], measured, "tokens_per_round") for name in ("predicted", "retraced")),
-        f"{metrics['drafts_per_round']:.2f}",
-        f"{planned['drafts_per_round']:.2f}",
+        f"{policy['measured_metrics']['drafts_per_round']:.2f}",
+        f"{policy['planned_drafts_per_round']:.2f}",
     )
 
 
