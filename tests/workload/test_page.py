@@ -1,17 +1,22 @@
 """docs/workloads.md: its example runs, its file can be read, and its tables have every name."""
 
+import doctest
 import json
 import re
 import shlex
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from swiftspec.artifacts import distributions
+from swiftspec.artifacts import workload as artifact
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
-from swiftspec.workload import FORMATS
+from swiftspec.workload import FORMATS, generate
+from tests.workload.samples import workload
 
 PAGE = (Path(__file__).parents[2] / "docs/workloads.md").read_text(encoding="utf-8")
 
@@ -63,3 +68,11 @@ def test_the_tables_have_every_name() -> None:
     assert set(named("Arrivals")) == {process for process in Process if Arrivals.parameters[process]}
     assert set(named("Lengths")) == {each for each in Distribution if Lengths.parameters[each]}
     assert named("Load traces") == list(FORMATS)
+
+
+@pytest.mark.parametrize("module", [distributions, artifact, generate])
+def test_examples_in_docstrings_run(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    workload().save("workload.json")
+    results = doctest.testmod(module)
+    assert (results.failed, results.attempted > 0) == (0, True)

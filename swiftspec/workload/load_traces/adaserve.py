@@ -1,7 +1,6 @@
 """AdaServe's request lists (`emission_rps*.json`): arrivals, lengths, and a latency limit for every request."""
 
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from swiftspec.artifacts.workload import RequestClass
@@ -40,11 +39,6 @@ def _request_class(limit: object, where: str) -> RequestClass:
     """
     if not isinstance(limit, int | float) or not _LEAST_LIMIT <= abs(limit) <= _MOST_LIMIT or isinstance(limit, bool):
         raise ValueError(f"{where}: {_LIMIT} is {shown(limit)}; expected a ratio, or a negative limit in ms")
-    return _named(float(limit))
-
-
-@cache
-def _named(limit: float) -> RequestClass:
     if limit < 0:
         return RequestClass(name=f"slo-{-limit:g}ms", tpot_s=-limit / 1e3)
     return RequestClass(name=f"slo-{limit:g}x")
