@@ -16,6 +16,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "models": frozenset({"files", "tokenizers"}),
     "devices": frozenset({"models", "torch"}),
     "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "workload": frozenset({"artifacts", "files", "numpy"}),
     "acceptance": frozenset({"artifacts", "models", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
     "simulator": frozenset({"artifacts", "policies", "simpy", "numpy"}),
