@@ -30,6 +30,8 @@ __all__ = ["NUM_CANDIDATES", "AlternatingSweep", "Interruptions", "OverlappedSwe
 
 # Policies run several draft forwards of one size: after one of another size a forward takes up to 15 % longer.
 _IN_A_ROW = 3
+# Plain decoding runs one row alone hundreds of times, and the first ten of a burst still find memory slow (3 to 5 %).
+_BURSTS_ALONE = 5
 _FEW_ROWS = 6  # of a verification during which something else is measured
 _SIGNAL = Verdict(())
 NUM_CANDIDATES = 8  # kept per node by the policies' default shapes
@@ -83,7 +85,8 @@ class AlternatingSweep(_Sweep):
     def _both(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
-        verified = list(self._in_order(self.target_rows_grid))
+        alone = repeat(1, (_BURSTS_ALONE - 1) * self.repeats) if 1 in self.target_rows_grid else ()
+        verified = [*self._in_order(self.target_rows_grid), *alone]
         drafted = sorted(self.draft_rows_grid, reverse=True)
         # One row alone is what plain decoding verifies, which has no draft; there is none to slow it down.
         speculative = sum(rows > 1 for rows in verified)
