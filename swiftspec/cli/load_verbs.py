@@ -1,4 +1,4 @@
-"""Verbs about many requests at once. Each imports its module when it is called."""
+"""Verbs about one request or many at once. Each imports its module when it is called."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["workload"]
+__all__ = ["simulate", "workload"]
 
 
 def workload(
@@ -84,5 +84,80 @@ def workload(
         classes=classes or (),
         seed=seed,
         out=out,
+        json_path=json,
+    )
+
+
+def simulate(
+    *,
+    plan: flags.PlanFile,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
+    max_new_tokens: flags.NewTokens = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve these requests, from `swiftspec workload`."),
+    ] = None,
+    max_running: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8.")
+    ] = None,
+    max_waiting: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="With --workload: refuse more waiting requests than this.")
+    ] = None,
+    kv_blocks: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --workload: blocks of 16 tokens in the target's cache.")
+    ] = None,
+    prefill_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --workload: prompt tokens of a step. Default: 128.")
+    ] = None,
+    gather_ms: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's longest wait for the others'."),
+    ] = None,
+    timeline: flags.Timeline = None,
+    seed: flags.Seed = 0,
+    plot: flags.Plot = None,
+    json: flags.Json = None,
+) -> None:
+    """Replay a plan in simulated time: its traced prompts one after another, or a workload.
+
+    \b
+    Examples:
+      swiftspec simulate --plan plan.json --timeline simulated.json
+      swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
+      swiftspec simulate --plan plan.json --workload workload.json --max-running 16
+    """
+    limits = {
+        "--max-running": max_running,
+        "--max-waiting": max_waiting,
+        "--kv-blocks": kv_blocks,
+        "--prefill-tokens": prefill_tokens,
+        "--gather-ms": gather_ms,
+    }
+    if workload is not None:
+        from swiftspec.cli.simulate_load import simulate_load
+
+        simulate_load(
+            plan=plan,
+            workload=workload,
+            policy=policy,
+            limits={flag: value for flag, value in limits.items() if value is not None},
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            timeline=timeline,
+            plot=plot,
+            json_path=json,
+        )
+        return
+    if given := [flag for flag, value in limits.items() if value is not None]:
+        raise ValueError(f"{given[0]} is {limits[given[0]]}; it is only for --workload")
+    from swiftspec.cli.simulate import simulate as replay
+
+    replay(
+        plan=plan,
+        policy=policy,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        timeline=timeline,
+        plot=plot,
         json_path=json,
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from swiftspec.policies.effects import (
     DraftForward,
-    Effect,
+    Forward,
     Prefill,
     Role,
     TargetExit,
@@ -15,9 +15,7 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 
-__all__ = ["FORWARDS", "Ask", "ForwardKind", "Grant", "Step", "ask_of"]
-
-FORWARDS = (Prefill, DraftForward, TargetForward, TargetExit, TargetFinish)
+__all__ = ["Ask", "ForwardKind", "Grant", "Step", "ask_of"]
 
 
 class ForwardKind(StrEnum):
@@ -90,7 +88,7 @@ class Step:
         return sum(grant.num_rows for grant in self.grants)
 
 
-_KINDS: Mapping[type[Effect], ForwardKind] = {
+_KINDS: Mapping[type[Forward], ForwardKind] = {
     Prefill: ForwardKind.EXACT,
     TargetForward: ForwardKind.EXACT,
     TargetExit: ForwardKind.FIRST_HALF,
@@ -99,9 +97,9 @@ _KINDS: Mapping[type[Effect], ForwardKind] = {
 
 
 def ask_of(
-    request: int, effect: Effect, *, num_left: int, is_elastic: bool, since_s: float, num_overtaken: int
+    request: int, effect: Forward, *, num_left: int, is_elastic: bool, since_s: float, num_overtaken: int
 ) -> Ask:
-    """The ask that a forward effect is. num_left: rows not computed yet; those of the exit for a `TargetFinish`."""
+    """The ask that a forward is. num_left: rows not computed yet; those of the exit for a `TargetFinish`."""
     model = Role.TARGET
     if isinstance(effect, Prefill):
         model = effect.role

@@ -35,7 +35,7 @@ class BatchLimits:
     max_overtaken : int
         Steps of drafts, at most, while a verification waits.
     gather_s : float
-        Longest wait of a verification for the others. 0 where the draft shares the devices, as they form a round anyway.
+        Longest wait of a verification for the others. 0 where the draft shares the devices: a round forms anyway.
     """
 
     max_rows: int = 64
@@ -130,7 +130,7 @@ def _within(asks: Sequence[Ask], max_rows: int) -> list[_Granted]:
     elastic = [ask for ask in asks if ask.is_elastic]
     rigid = sorted((ask for ask in asks if not ask.is_elastic), key=lambda ask: (-ask.num_overtaken, ask.since_s))
     left = max_rows - len(elastic)
-    granted = []
+    granted: list[_Granted] = []
     for ask in rigid:
         if ask.num_rows <= left or not (granted or elastic):
             granted.append((ask, ask.num_rows))

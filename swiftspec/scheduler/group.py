@@ -14,6 +14,7 @@ from typing import Any
 
 from swiftspec.policies.effects import (
     Effect,
+    Forward,
     Prefill,
     Program,
     Receive,
@@ -21,7 +22,7 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
-from swiftspec.scheduler.asks import FORWARDS, Ask, Grant, Step, ask_of
+from swiftspec.scheduler.asks import Ask, Grant, Step, ask_of
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil, choose
 
 __all__ = ["Group"]
@@ -33,7 +34,7 @@ class _Running:
 
     program: Program
     is_elastic: bool
-    effect: Effect | None = None
+    effect: Forward | None = None
     since_s: float = 0.0
     num_overtaken: int = 0
     num_prefilled: int = 0  # tokens of the prefill that it waits for
@@ -96,7 +97,7 @@ class Group:
         except StopIteration:
             del self._running[request]
             return None
-        if not isinstance(effect, FORWARDS):
+        if not isinstance(effect, Forward):
             return effect
         running.effect, running.since_s, running.num_overtaken, running.num_prefilled = effect, now_s, 0, 0
         if isinstance(effect, TargetExit):
@@ -138,15 +139,15 @@ class Group:
                     num_overtaken=running.num_overtaken,
                 )
 
-    def begin(self, step: Step) -> list[tuple[int, Effect]]:
-        """The forward effects of a step, by request, with the rows that were granted; the others are overtaken."""
+    def begin(self, step: Step) -> list[tuple[int, Forward]]:
+        """The forwards of a step, by request, with the rows that were granted; the others are overtaken."""
         granted = {grant.request for grant in step.grants}
         for request, running in self._asking.items():
             if request not in granted:
                 running.num_overtaken += 1
         return [(grant.request, self._part(grant)) for grant in step.grants]
 
-    def _part(self, grant: Grant) -> Effect:
+    def _part(self, grant: Grant) -> Forward:
         running = self._asking[grant.request]
         effect = running.effect
         if isinstance(effect, Prefill):
@@ -180,5 +181,4 @@ def _num_rows(running: _Running) -> int:
     if isinstance(effect, TargetFinish):
         return running.num_halfway
     assert effect is not None
-    assert isinstance(effect, FORWARDS)
     return len(effect.rows)

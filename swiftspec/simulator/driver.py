@@ -31,6 +31,7 @@ __all__ = [
     "simulate",
 ]
 
+
 def simulate(
     policy: Policy,
     *,
@@ -135,7 +136,9 @@ class Simulator:
         start_s: float = 0.0,
     ) -> Simulation:
         """As `simulate`, every prompt once; mirrored: with the opposite draws of the forwards' errors."""
-        meter = LatencySampler(self._prices, degrees=group_degrees(degrees, policy), ranks=group_ranks(ranks or {}, policy))
+        meter = LatencySampler(
+            self._prices, degrees=group_degrees(degrees, policy), ranks=group_ranks(ranks or {}, policy)
+        )
         clock_s = start_s
         timelines: list[Timeline] = []
         for index in range(len(self._prompts)) if prompt_indices is None else prompt_indices:

@@ -16,6 +16,7 @@ from swiftspec.policies.effects import (
     Commit,
     DraftForward,
     Effect,
+    Forward,
     KeepKV,
     Message,
     Poll,
@@ -36,7 +37,6 @@ from swiftspec.simulator.oracle import TraceOracle
 __all__ = ["DeviceGroup", "Events", "RequestPart"]
 
 Events = Generator[simpy.Event, Any, Any]
-Forward = Prefill | DraftForward | TargetForward | TargetExit | TargetFinish
 
 
 class DeviceGroup:

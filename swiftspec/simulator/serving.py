@@ -6,27 +6,26 @@ A step costs what a forward of as many rows costs, at the mean context of its ro
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
 
 from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
+from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.effects import Commit, Message, Program, Receive, Role
+from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
-from swiftspec.scheduler.asks import Step
-from swiftspec.scheduler.batching import BatchLimits, WaitUntil
+from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.group import Group
 from swiftspec.simulator.driver import connected, device_groups, group_degrees, group_ranks
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
 from swiftspec.simulator.process import DeviceGroup, Events, RequestPart
+from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.simulator.texts import StretchedOracle, StretchedText
 
-__all__ = ["ComputedStep", "Job", "ServedRequest", "Serving", "ServingRun"]
+__all__ = ["Job", "ServedRequest", "Serving", "ServingRun"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +48,6 @@ class Job:
     prompt_index: int
     prompt_tokens: int | None = None
     output_tokens: int
-
-
-class ComputedStep(NamedTuple):
-    """A forward of a device group: of which model, of how many requests and rows, and when."""
-
-    role: Role
-    group: int
-    phase: Phase
-    model: Role
-    num_requests: int
-    num_rows: int
-    start_s: float
-    end_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,16 +185,13 @@ class _Run:
     A request that gave way begins again with another program: programs have numbers of their own.
     """
 
-    def __init__(
-        self, serving: Serving, jobs: Sequence[Job], *, seed: int, done: Callable[[int], None]
-    ) -> None:
+    def __init__(self, serving: Serving, jobs: Sequence[Job], *, seed: int, done: Callable[[int], None]) -> None:
         self.env = simpy.Environment()
         self.steps: list[ComputedStep] = []
         self._serving, self._jobs, self._seed = serving, jobs, seed
         meter = serving.meter(seed)
         self._groups = [
-            _SimulatedGroup(device, serving.new_group(), self)
-            for device in device_groups(self.env, serving.policy, meter)
+            ServingGroup(device, serving.new_group(), self) for device in device_groups(self.env, serving.policy, meter)
         ]
         # Where several groups verify for a draft, the draft commits.
         self._leader = self._groups[-1 if serving.policy.target_groups > 1 else 0]
@@ -262,7 +245,8 @@ class _Run:
         )
         self._requests.append(request)
         num_tokens = len(request.text.prompt)
-        if not self._queue.submit(request.number, num_tokens=num_tokens, max_tokens=num_tokens + len(request.text.output)):
+        longest = num_tokens + len(request.text.output)
+        if not self._queue.submit(request.number, num_tokens=num_tokens, max_tokens=longest):
             return None
         self.admit()
         return request
@@ -301,10 +285,15 @@ class _Run:
             self._requests[other].num_preemptions += 1
             self._requests[other].spans += self._stop(self._program_of.pop(other))
 
+    def note_step(self, step: ComputedStep) -> None:
+        """Keep a step, and admit whom the last one kept out."""
+        self.steps.append(step)
+        self.admit()
+
     def _stop(self, program: int) -> list[Span]:
         return [span for group in self._groups for span in group.remove(program)]
 
-    def note_end(self, program: int, group: "_SimulatedGroup", spans: Sequence[Span]) -> None:
+    def note_end(self, program: int, group: ServingGroup, spans: list[Span]) -> None:
         """Add a part's spans; the request is done when its leading program is."""
         number = self._request_of[program]
         request = self._requests[number]
@@ -316,117 +305,3 @@ class _Run:
             self._num_done += 1
             self._done(self._num_done)
             self.admit()
-
-
-class _SimulatedGroup:
-    """A device group and the programs on it."""
-
-    def __init__(self, device: DeviceGroup, group: Group, run: _Run) -> None:
-        self.device = device
-        self._group = group
-        self._run = run
-        self._env = device.env
-        self._parts: dict[int, RequestPart] = {}
-        self._waiting_since_s: dict[int, float] = {}
-
-    def add(self, program: int, generator: Program, part: RequestPart, *, is_elastic: bool) -> None:
-        """Begin a request's part."""
-        self._parts[program] = part
-        self._group.add(program, generator, is_elastic=is_elastic)
-        self.device.is_idle = False
-        self.device.notify()
-
-    def remove(self, program: int) -> list[Span]:
-        """End a request's part; its spans so far."""
-        self._group.remove(program)
-        part = self._parts.pop(program, None)
-        return part.spans if part else []
-
-    def serve(self) -> Events:
-        """The SimPy process: programs, steps and waits, for as long as anything happens."""
-        while True:
-            while self._take_messages() or self._group.has_ready:
-                for program, answer in self._group.ready():
-                    yield from self._proceed(program, answer)
-            choice = self._group.choose(self._env.now)
-            if isinstance(choice, Step):
-                yield from self._compute(choice)
-            else:
-                yield from self._wait(choice)
-
-    def _take_messages(self) -> bool:
-        """Let the programs go on whose message has come, or whose time is over; whether there are any."""
-        now_s = self._env.now
-        arrived: list[tuple[int, Message | None]] = []
-        for program, effect in self._group.receiving.items():
-            message = self._parts[program].poll(effect.peer)
-            since_s = self._waiting_since_s[program]
-            if message is not None or (effect.within_s is not None and now_s >= since_s + effect.within_s):
-                self._parts[program].note(Phase.WAIT, self.device.role, since_s)
-                arrived.append((program, message))
-        for program, message in arrived:
-            self._group.unblock(program, message)
-        return bool(arrived)
-
-    def _proceed(self, program: int, answer: Any) -> Events:
-        """A program's effects until it asks for a forward, waits for a message, or ends."""
-        part, group = self._parts[program], self._group
-        while (effect := group.resume(program, answer, now_s=self._env.now)) is not None:
-            if isinstance(effect, Receive):
-                message = part.poll(effect.peer)
-                if message is None:
-                    group.block(program, effect)
-                    self._waiting_since_s[program] = self._env.now
-                    return
-                part.note(Phase.WAIT, self.device.role, self._env.now)
-                answer = message
-                continue
-            answer = yield from part.perform(effect)
-            if isinstance(effect, Commit) and program in group:
-                self._run.note_commit(program, effect.tokens)
-            if program not in group:  # it gave way meanwhile
-                return
-        if program not in group:
-            self._run.note_end(program, self, self._parts.pop(program).spans)
-
-    def _compute(self, step: Step) -> Events:
-        env, device = self._env, self.device
-        effects = self._group.begin(step)
-        forms = [(program, effect, *self._parts[program].form(effect)) for program, effect in effects]
-        host_s = sum(device.meter.host(phase, rows) for _, _, phase, _, rows in forms)
-        if host_s:
-            yield env.timeout(host_s)
-        start_s = env.now
-        # Prompts are priced as such only where nothing else is computed with them.
-        phase = next((phase for _, _, phase, _, _ in forms if phase is not Phase.PREFILL), Phase.PREFILL)
-        attended = sum(rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms)
-        yield from device.compute(phase, step.model, rows=step.num_rows, context=round(attended / step.num_rows))
-        answers = {}
-        for program, effect, its_phase, model, rows in forms:
-            if (part := self._parts.get(program)) is not None:
-                part.note(its_phase, model, start_s, rows=rows)
-                answers[program] = part.answer(effect)
-        self._group.finish(step, answers)
-        self._run.steps.append(
-            ComputedStep(device.role, device.group, phase, step.model, len(forms), step.num_rows, start_s, env.now)
-        )
-        self._run.admit()
-
-    def _wait(self, choice: WaitUntil | None) -> Events:
-        """Wait for a message, a request, or the earliest time that something waits for."""
-        env, device = self._env, self.device
-        ends_s = [
-            self._waiting_since_s[program] + effect.within_s
-            for program, effect in self._group.receiving.items()
-            if effect.within_s is not None
-        ]
-        if choice is not None:
-            ends_s.append(choice.time_s)
-        device.is_idle = True
-        changed = device.awaited = env.event()
-        if ends_s:
-            yield changed | env.timeout(max(0.0, min(ends_s) - env.now))
-        else:
-            yield changed
-        device.awaited = None
-        device.is_idle = False

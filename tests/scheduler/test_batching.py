@@ -1,6 +1,7 @@
 """Rules of the next step, on asks made by hand."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,15 +29,11 @@ def verification(
 
 
 def draft(request: int, rows: int = 2, *, num_overtaken: int = 0) -> Ask:
-    return Ask(
-        request=request, model=Role.DRAFT, kind=ForwardKind.EXACT, num_rows=rows, num_overtaken=num_overtaken
-    )
+    return Ask(request=request, model=Role.DRAFT, kind=ForwardKind.EXACT, num_rows=rows, num_overtaken=num_overtaken)
 
 
 def prompt(request: int, tokens: int, model: Role = Role.TARGET, since_s: float = 0.0) -> Ask:
-    return Ask(
-        request=request, model=model, kind=ForwardKind.EXACT, num_rows=tokens, is_prefill=True, since_s=since_s
-    )
+    return Ask(request=request, model=model, kind=ForwardKind.EXACT, num_rows=tokens, is_prefill=True, since_s=since_s)
 
 
 def chosen(asks: Sequence[Ask], *, num_running: int | None = None, now_s: float = 1.0) -> dict[int, int]:
@@ -159,6 +156,6 @@ def test_a_step_is_of_one_kind_within_its_limits_and_grants_what_was_asked(
 @pytest.mark.parametrize(
     ("field", "value"), [("max_rows", 0), ("prefill_rows", 0), ("max_overtaken", 0), ("gather_s", -1.0)]
 )
-def test_limits_are_checked(field: str, value: float) -> None:
+def test_limits_are_checked(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{field} is {value}; expected at least"):
         BatchLimits(**{field: value})

@@ -238,7 +238,10 @@ def test_a_constant_machine_makes_the_gathered_steps_countable() -> None:
 
 
 def test_texts_are_as_long_as_wanted() -> None:
-    asked = [Job(prompt_index=3, prompt_tokens=100, output_tokens=150), Job(prompt_index=2, prompt_tokens=7, output_tokens=3)]
+    asked = [
+        Job(prompt_index=3, prompt_tokens=100, output_tokens=150),
+        Job(prompt_index=2, prompt_tokens=7, output_tokens=3),
+    ]
     for policy in (Autoregressive(), SwiftSpec(verify_rows=4)):
         run = serving(policy, machine_profile()).run(asked)
         first, second = run.requests
