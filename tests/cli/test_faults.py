@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -65,7 +66,8 @@ def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(slow_plan: Path) -> N
         os.kill(draft, signal.SIGKILL)
         text, errors = first + run.stdout.read(), run.stderr.read()
     assert (run.returncode, text) == (0, undisturbed)
-    assert "the target continued without its draft 1 time" in errors
+    # Once because it died; a busy machine may add a wait for the new one that was too long.
+    assert re.search("the target continued without its draft [1-9]", errors)
 
 
 @two_cores

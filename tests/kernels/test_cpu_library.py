@@ -42,6 +42,7 @@ def test_another_compiler_or_instruction_set_is_another_library(
 ) -> None:
     program = compiler(tmp_path, "Path(sys.argv[-1]).write_bytes(b'x')")
     monkeypatch.setenv("CXX", program)
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
     prepare_library()
     monkeypatch.setenv(variable, {"ATEN_CPU_CAPABILITY": "avx2", "CXX": f"{program} -g"}[variable])
     prepare_library()
