@@ -118,7 +118,7 @@ def simulate(
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
-    """Replay a plan in simulated time: its traced prompts one after another, or a workload.
+    """Replay a plan in simulated time, alone or under load.
 
     \b
     Examples:
