@@ -18,6 +18,7 @@ __all__ = ["MODULES", "build"]
 # The package's own names, and the modules whose classes people read, fill or extend.
 MODULES: Final = (
     "swiftspec",
+    "swiftspec.artifacts.distributions",
     "swiftspec.artifacts.document",
     "swiftspec.artifacts.goal",
     "swiftspec.artifacts.latency",
@@ -27,6 +28,7 @@ MODULES: Final = (
     "swiftspec.artifacts.report",
     "swiftspec.artifacts.timeline",
     "swiftspec.artifacts.trace",
+    "swiftspec.artifacts.workload",
     "swiftspec.engine.api",
     "swiftspec.errors",
     "swiftspec.policies",
@@ -35,6 +37,7 @@ MODULES: Final = (
     "swiftspec.policies.request",
     "swiftspec.policies.tree",
     "swiftspec.reports.figures",
+    "swiftspec.workload",
 )
 
 

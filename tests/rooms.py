@@ -16,9 +16,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "models": frozenset({"files", "tokenizers"}),
     "devices": frozenset({"models", "torch"}),
     "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "workload": frozenset({"artifacts", "files", "numpy"}),
     "acceptance": frozenset({"artifacts", "models", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
-    "simulator": frozenset({"artifacts", "policies", "simpy", "numpy"}),
+    "scheduler": frozenset({"policies"}),
+    "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {"simulator", "costmodel", "acceptance", "artifacts", "devices", "models", "policies", "progress"}
         | {"joblib", "distributed", "ray", "numpy", "scipy"}
@@ -54,8 +56,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "demo": frozenset({"profiler", "simulator", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
     "stages": frozenset(
-        {"acceptance", "artifacts", "devices", "engine", "planner", "policies", "profiler", "progress", "simulator"}
-        | {"validation"}
+        {"acceptance", "artifacts", "devices", "engine", "planner", "policies", "profiler", "progress", "scheduler"}
+        | {"simulator", "validation", "numpy"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
     "pytest_plugin": frozenset(

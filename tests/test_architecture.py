@@ -23,7 +23,7 @@ IMPURE = (
     *("torch", "simpy", "zmq", "time", "datetime", "random", "secrets", "numpy.random"),
     *("socket", "asyncio", "threading", "multiprocessing", "subprocess"),
 )
-PURE = ("swiftspec.policies",)
+PURE = ("swiftspec.policies", "swiftspec.scheduler")
 BANNED_ROOTS = ("simulator", "kernels")
 BANNED_NAMES = frozenset({"p", "q", "gamma"})  # papers swap them
 

@@ -51,6 +51,14 @@ class Facts(BaseModel):
         _fail_fast(schema)
         return schema
 
+    @classmethod
+    def checked(cls, values: Mapping[str, object], *, source: str) -> Self:
+        """Facts with these values. ValueError, one sentence that begins with the source, for wrong ones."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ValueError(f"{source}: {first_problem(error)}") from error
+
 
 class Origin(Facts):
     """Origin of a file: tool, versions, machine, date, command."""
@@ -137,10 +145,7 @@ class Document(Facts):
                 f"this swiftspec reads version {cls.schema_version}"
             )
         body = {key: value for key, value in content.items() if key not in ("schema", "version")}
-        try:
-            return cls.model_validate(body)
-        except ValidationError as error:
-            raise ValueError(f"{source}: {first_problem(error)}") from error
+        return cls.checked(body, source=source)
 
 
 def file_sha256(path: Path) -> str:

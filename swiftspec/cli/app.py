@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from swiftspec.cli import console, flags, more_verbs
+from swiftspec.cli import console, flags, load_verbs, more_verbs
 from swiftspec.cli.field_names import in_flags
 from swiftspec.cli.program import run_program
 from swiftspec.cli.usage_error import usage_sentence
@@ -291,35 +291,7 @@ def plan(
     )
 
 
-@app.command()
-def simulate(
-    *,
-    plan: flags.PlanFile,
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
-    max_new_tokens: flags.NewTokens = None,
-    timeline: flags.Timeline = None,
-    seed: flags.Seed = 0,
-    plot: flags.Plot = None,
-    json: flags.Json = None,
-) -> None:
-    """Replay a plan on its traced prompts in simulated time.
-
-    \b
-    Examples:
-      swiftspec simulate --plan plan.json --timeline simulated.json
-      swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
-    """
-    from swiftspec.cli.simulate import simulate as replay
-
-    replay(
-        plan=plan,
-        policy=policy,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        timeline=timeline,
-        plot=plot,
-        json_path=json,
-    )
+app.command()(load_verbs.simulate)
 
 
 @app.command()

@@ -4,19 +4,28 @@ import re
 
 __all__ = ["in_flags"]
 
-_OWN = {"num_devices": "--devices", "num_jobs": "--jobs"}  # all others have the flag's name
+_OWN = {  # all others have the flag's name
+    "format_name": "--from",
+    "num_devices": "--devices",
+    "num_jobs": "--jobs",
+    "num_requests": "--requests",
+}
 _SNAKE = (
     "acceptance_method",
     "accept_noise",
     "draft_quant",
+    "duration_s",
+    "format_name",
     "max_new_tokens",
     "num_devices",
     "num_jobs",
+    "num_requests",
     "op_tables",
     "output_tokens",
 )
 _WORDS = (
     "acceptance",
+    "arrivals",
     "backend",
     "context",
     "dataset",
@@ -25,12 +34,16 @@ _WORDS = (
     "dtype",
     "engine",
     "policy",
+    "prompt_tokens",
     "quant",
     "ranks",
+    "rate",
+    "start_s",
     "target",
 )
+# Fields of a file are not flags: `plan.json: num_devices is ..`, `requests[3].output_tokens is ..`.
+_ANYWHERE = re.compile(rf"(?<!: )(?<!\.)\b(?:{'|'.join(_SNAKE)})\b(?!\.)")
 # Everyday words are fields only at the beginning of a sentence.
-_ANYWHERE = re.compile(rf"\b(?:{'|'.join(_SNAKE)})\b")
 _FIRST = re.compile(rf"^(?:{'|'.join(_WORDS)})(?= is (?!placed))")
 _SEVERAL = re.compile(r"^policies(?= has )")
 _SECOND = re.compile(r"(?<=; )quant(?= is )|(?<=with )(?:dataset|trace)(?= )")

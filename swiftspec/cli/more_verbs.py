@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from swiftspec.cli import flags
+from swiftspec.cli.load_verbs import workload
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (validate, report, models, devices, policies, compare, inflate, demo):
+    for verb in (validate, report, models, devices, policies, compare, workload, inflate, demo):
         app.command()(verb)
     app.command("import")(import_tables)
     app.command()(backtest)

@@ -6,7 +6,6 @@ what composition uses is kept: GEMMs in bf16 and fp8, decoding attention, quanti
 newest version, the median of its runs, without a host between launches.
 """
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ import numpy as np
 from swiftspec.artifacts.document import Origin
 from swiftspec.costmodel.op_tables import COLUMNS, Columns, OpTables, Source
 from swiftspec.devices import named_device
-from swiftspec.files.reading import read_lines, shown
+from swiftspec.files.csv_rows import read_cells
+from swiftspec.files.reading import shown
 
 __all__ = ["Measurements", "Record", "from_directory", "read_rows", "select"]
 
 _US = 1e-6
-_MOST_LINE_BYTES = 1 << 20
 _MOST_DIGITS = 18  # in 64 bits
 Record = dict[str, str | int | float]
 
@@ -98,39 +97,12 @@ def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] 
     ValueError
         Naming file and line, column and value.
     """
-    try:
-        lines = (line.decode() for _, line in read_lines(path, most_bytes=_MOST_LINE_BYTES))
-        reader = csv.reader(lines)
-        header = next(reader, [])
-        places = {name: _place(header, name, path) for name in kinds}
-        for cells in reader:
-            if cells:
-                yield _row(cells, places, kinds, optional, f"{path}, line {reader.line_num}")
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: not a CSV file ({error})") from error
-
-
-def _place(header: Sequence[str], name: str, path: Path) -> int:
-    if name not in header:
-        raise ValueError(f"{path}, line 1: column {name} is missing")
-    return header.index(name)
-
-
-def _row(
-    cells: Sequence[str],
-    places: Mapping[str, int],
-    kinds: Mapping[str, type],
-    optional: Sequence[str],
-    where: str,
-) -> Record:
-    row: Record = {}
-    for name, place in places.items():
-        if place >= len(cells):
-            raise ValueError(f"{where}: {len(cells)} columns; {name} is missing")
-        text = cells[place]
-        if text or name not in optional:
-            row[name] = _READ[kinds[name]](text, name, where)
-    return row
+    for where, cells in read_cells(path, [*kinds]):
+        yield {
+            name: _READ[kind](cells[name], name, where)
+            for name, kind in kinds.items()
+            if cells[name] or name not in optional
+        }
 
 
 def _integer(text: str, name: str, where: str) -> int:

@@ -30,6 +30,7 @@ class Policy(Protocol):
     fuzzy: ClassVar[bool]  # drafts by fuzzy forwards
     exits: ClassVar[bool]  # verifies in two halves
     quotes: ClassVar[bool]  # drafts by prompt lookup
+    elastic: ClassVar[bool]  # a verification may be answered for its first rows only
 
     def __hash__(self) -> int:
         """Equal shapes are equal keys."""
@@ -82,6 +83,7 @@ class Shape:
     fuzzy: ClassVar[bool] = False
     exits: ClassVar[bool] = False
     quotes: ClassVar[bool] = False
+    elastic: ClassVar[bool] = False
 
     @property
     def target_groups(self) -> int:

@@ -39,6 +39,7 @@ class Eagle2Tree(Shape):
 
     name: ClassVar[str] = "eagle2_tree"
     layout: ClassVar[Layout] = Layout.COLOCATED
+    elastic: ClassVar[bool] = True
 
     verify_rows: int = 16
     top_k: int = 4

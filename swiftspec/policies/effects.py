@@ -18,6 +18,7 @@ __all__ = [
     "Commit",
     "DraftForward",
     "Effect",
+    "Forward",
     "KeepKV",
     "Message",
     "PeerError",
@@ -183,9 +184,8 @@ class Commit:
     tokens: tuple[int, ...]
 
 
-Effect = (
-    Prefill | DraftForward | TargetForward | TargetExit | TargetFinish | KeepKV | Send | Receive | Poll | Clock | Commit
-)
+Forward = Prefill | DraftForward | TargetForward | TargetExit | TargetFinish
+Effect = Forward | KeepKV | Send | Receive | Poll | Clock | Commit
 
 _Answer = TypeVar("_Answer")
 # A program is sent values whose type depends on the effect yielded, which generator types cannot express; these

@@ -31,6 +31,7 @@ class PromptLookup(TargetOnly):
     """
 
     name: ClassVar[str] = "prompt_lookup"
+    elastic: ClassVar[bool] = True
     quotes: ClassVar[bool] = True
 
     num_draft_tokens: int = 5

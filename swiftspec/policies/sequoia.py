@@ -70,6 +70,7 @@ class SequoiaTree(Shape):
 
     name: ClassVar[str] = "sequoia_tree"
     layout: ClassVar[Layout] = Layout.COLOCATED
+    elastic: ClassVar[bool] = True
 
     verify_rows: int = 12
     depth: int = 5

@@ -38,6 +38,7 @@ class SerialTree(Shape):
 
     name: ClassVar[str] = "serial_tree"
     layout: ClassVar[Layout] = Layout.COLOCATED
+    elastic: ClassVar[bool] = True
 
     verify_rows: int = 8
     expand_rows: int = 4
@@ -85,6 +86,7 @@ class SerialChain(Shape):
 
     name: ClassVar[str] = "serial_chain"
     layout: ClassVar[Layout] = Layout.COLOCATED
+    elastic: ClassVar[bool] = True
 
     num_draft_tokens: int = 4
 

@@ -43,6 +43,7 @@ class Ssd(Shape):
 
     name: ClassVar[str] = "ssd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    elastic: ClassVar[bool] = True
 
     num_draft_tokens: int = 5
     branches: int = 12

@@ -62,6 +62,7 @@ class SwiftSpec(Shape):
 
     name: ClassVar[str] = "swiftspec"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    elastic: ClassVar[bool] = True
 
     verify_rows: int = 8
     least_probability: float = 0.0

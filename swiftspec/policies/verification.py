@@ -33,7 +33,7 @@ def expand(tree: TokenTree, num_rows: int, num_candidates: int) -> Step[None]:
 
 
 def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Walk from the root along the target's own choices.
+    """Walk from the root along the target's own choices, which may be of the first nodes only (see `Policy.elastic`).
 
     Returns
     -------
@@ -45,6 +45,7 @@ def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], t
     child_of = {
         (parent, token): index
         for index, (token, parent) in enumerate(zip(subtree.tokens, subtree.parents, strict=True))
+        if index < len(choices)
     }
     index, path, tokens = 0, [0], [choices[0]]
     while (child := child_of.get((index, choices[index]))) is not None:

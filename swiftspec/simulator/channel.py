@@ -1,7 +1,7 @@
 """One direction of the channel between two simulated processes: messages arrive one hop later, in order."""
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import simpy
@@ -12,17 +12,11 @@ __all__ = ["Link"]
 
 
 class Link:
-    """Channel from one process to another.
+    """Channel from one process to another. `on_arrival` is called when a message is there, received or not."""
 
-    Attributes
-    ----------
-    num_arrived : int
-        Messages that have arrived so far, whether received yet or not.
-    """
-
-    def __init__(self, env: simpy.Environment) -> None:
-        self.num_arrived = 0
+    def __init__(self, env: simpy.Environment, on_arrival: Callable[[], None]) -> None:
         self._env = env
+        self._on_arrival = on_arrival
         self._arrived: deque[Message] = deque()
         self._coming: deque[Message] = deque()
         self._arrival_s = 0.0  # of the last of those
@@ -50,7 +44,7 @@ class Link:
     def _deliver(self, _: simpy.Event) -> None:
         # The oldest message, whichever arrival triggered this: rounding may swap two that are due at once.
         self._arrived.append(self._coming.popleft())
-        self.num_arrived += 1
+        self._on_arrival()
         if self._awaited is not None:
             self._awaited.succeed()
             self._awaited = None  # no receive waits for the next message until the receiver runs

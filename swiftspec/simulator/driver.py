@@ -1,50 +1,35 @@
-"""The simulator's driver: role programs are SimPy processes, effects latencies. Emits the engine's Timeline; no torch.
+"""The simulator's driver for one request at a time: role programs are SimPy processes. Emits the engine's Timeline.
 
-Where the engine computes, this driver waits for the drawn latency and asks the oracle. Simplifications: a forward that
-starts while the peer role is not blocked in a receive is priced with a busy peer for its whole length; and messages
-arrive one hop after they were sent, in order, whatever the receiver is doing.
+Where the engine computes, it waits for the drawn latency and asks the oracle (see `process`). No torch.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import simpy
 
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.steps import COOLING_S, Latencies
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
-from swiftspec.policies.effects import (
-    Candidates,
-    Clock,
-    Commit,
-    DraftForward,
-    Effect,
-    KeepKV,
-    Message,
-    Poll,
-    Prefill,
-    Program,
-    Receive,
-    Role,
-    Row,
-    Send,
-    TargetExit,
-    TargetFinish,
-    TargetForward,
-)
-from swiftspec.simulator.channel import Link
+from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
+from swiftspec.simulator.process import DeviceGroup, RequestPart
 
-__all__ = ["Simulation", "Simulator", "simulate"]
-
-_Events = Generator[simpy.Event, Any, Any]
+__all__ = [
+    "Simulation",
+    "Simulator",
+    "connected",
+    "device_groups",
+    "group_degrees",
+    "group_ranks",
+    "simulate",
+]
 
 
 def simulate(
@@ -151,7 +136,9 @@ class Simulator:
         start_s: float = 0.0,
     ) -> Simulation:
         """As `simulate`, every prompt once; mirrored: with the opposite draws of the forwards' errors."""
-        meter = LatencySampler(self._prices, degrees=_complete(degrees, policy), ranks=_of_both(ranks or {}, policy))
+        meter = LatencySampler(
+            self._prices, degrees=group_degrees(degrees, policy), ranks=group_ranks(ranks or {}, policy)
+        )
         clock_s = start_s
         timelines: list[Timeline] = []
         for index in range(len(self._prompts)) if prompt_indices is None else prompt_indices:
@@ -159,33 +146,48 @@ class Simulator:
                 raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self._prompts)}")
             meter.seed(seed, index, scales=self.errors.scales(seed=seed, index=index, mirrored=mirrored))
             env = simpy.Environment(initial_time=clock_s)
-            processes = self._processes(env, policy, meter, seed=seed, index=index)
-            request = processes[0].oracle.request(max_new_tokens)
-            spans = _run_request(env, processes, policy, request)
+            parts = self._parts(env, policy, meter, seed=seed, index=index)
+            request = parts[0].oracle.request(max_new_tokens)
+            spans = _run_request(env, parts, policy, request)
             timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
 
-    def _processes(
+    def _parts(
         self, env: simpy.Environment, policy: Policy, meter: LatencySampler, *, seed: int, index: int
-    ) -> list["_Process"]:
-        """A process per device group, the target's first; each has its own oracle, since each has its own caches."""
+    ) -> list[RequestPart]:
+        """A part per device group; each has its own oracle, since each has its own caches."""
 
-        def start(role: Role, *stream: int, group: int = 0) -> _Process:
-            rng = np.random.default_rng([seed, index, *stream])
+        parts = []
+        for device in device_groups(env, policy, meter):
+            rng = np.random.default_rng([seed, index, *device.stream])
             oracle = self._oracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
-            return _Process(env, role, oracle=oracle, meter=meter, group=group)
-
-        if policy.layout is not Layout.DISAGGREGATED:
-            return [start(Role.TARGET, 0)]
-        draft = start(Role.DRAFT, 0)
-        targets = [start(Role.TARGET, 0, group + 1, group=group) for group in range(policy.target_groups)]
-        for target in targets:
-            target.connect(draft)
-        return [*targets, draft]
+            parts.append(RequestPart(device, oracle=oracle))
+        return connected(parts)
 
 
-def _complete(degrees: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]:
+def device_groups(env: simpy.Environment, policy: Policy, meter: LatencySampler) -> list[DeviceGroup]:
+    """The groups that a policy runs on, the target's first and the draft's last, if it has its own."""
+    if policy.layout is not Layout.DISAGGREGATED:
+        return [DeviceGroup(env, Role.TARGET, meter=meter)]
+    targets = [DeviceGroup(env, Role.TARGET, meter=meter, group=group) for group in range(policy.target_groups)]
+    draft = DeviceGroup(env, Role.DRAFT, meter=meter)
+    for target in targets:
+        target.peers.append(draft)
+        draft.peers.append(target)
+    return [*targets, draft]
+
+
+def connected(parts: Sequence[RequestPart]) -> list[RequestPart]:
+    """A request's parts, those of its targets with a channel to that of its draft."""
+    *targets, draft = parts
+    for target in targets:
+        target.connect(draft)
+    return list(parts)
+
+
+def group_degrees(degrees: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]:
+    """Devices of each role's group, those of a co-located draft included. ValueError if one is missing."""
     needed = set(Role) if policy.layout is Layout.DISAGGREGATED else {Role.TARGET}
     if missing := sorted(needed - set(degrees)):
         raise ValueError(f"degrees has no {missing[0]}; {policy.name} is {policy.layout}")
@@ -195,160 +197,23 @@ def _complete(degrees: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]
     return {Role.DRAFT: num_targets, **degrees, Role.TARGET: num_targets // groups}
 
 
-def _of_both(ranks: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]:
+def group_ranks(ranks: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]:
+    """Processes that divide each role's group; a co-located draft's are the target's."""
     if policy.layout is Layout.DISAGGREGATED:
         return ranks
     return dict.fromkeys(Role, ranks.get(Role.TARGET, 1))
 
 
 def _run_request(
-    env: simpy.Environment, processes: Sequence["_Process"], policy: Policy, request: Request
+    env: simpy.Environment, parts: Sequence[RequestPart], policy: Policy, request: Request
 ) -> tuple[Span, ...]:
     """Run the programs to their ends; every span in order of its start."""
     programs = policy.programs(request)
-    for process in processes:
-        again = programs if process.group == 0 else policy.programs(request)
-        env.process(process.run(again[process.role]))
+    for part in parts:
+        again = programs if part.device.group == 0 else policy.programs(request)
+        env.process(part.run(again[part.role]))
     env.run()
-    blocked = [process.role for process in processes if not process.finished]
+    blocked = [part.role for part in parts if not part.is_finished]
     if blocked:
         raise RuntimeError(f"deadlock: {' and '.join(blocked)} wait for a message that nobody sends")
-    return tuple(sorted((span for process in processes for span in process.spans), key=lambda span: span.start_s))
-
-
-class _Process:
-    """One role program and its ends of the channels."""
-
-    def __init__(
-        self, env: simpy.Environment, role: Role, *, oracle: TraceOracle, meter: LatencySampler, group: int = 0
-    ) -> None:
-        self.env = env
-        self.role = role
-        self.group = group
-        self.oracle = oracle
-        self.spans: list[Span] = []
-        self.blocked = False
-        self.finished = False
-        self._peers: list[_Process] = []
-        self._from: list[Link] = []
-        self._to: list[Link] = []
-        self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
-        self._computed_s: dict[Role, float] = {}  # end of each model's last forward
-        self._meter = meter
-        self._perform: Mapping[type[Effect], Callable[[Any], _Events]] = {
-            Prefill: self._prefill,
-            DraftForward: self._draft_forward,
-            TargetForward: self._target_forward,
-            TargetExit: self._target_exit,
-            TargetFinish: self._target_finish,
-            KeepKV: self._keep_kv,
-            Send: self._send,
-            Receive: self._receive,
-            Poll: self._poll,
-            Clock: self._clock,
-            Commit: self._commit,
-        }
-
-    def connect(self, peer: "_Process") -> None:
-        """Create a channel between this process and another, as the next peer of each."""
-        here, there = Link(self.env), Link(self.env)
-        for process, other, incoming, outgoing in ((self, peer, here, there), (peer, self, there, here)):
-            process._peers.append(other)
-            process._from.append(incoming)
-            process._to.append(outgoing)
-
-    def run(self, program: Program) -> _Events:
-        """The SimPy process: every effect that the program yields, to its end."""
-        perform = self._perform
-        answer: Any = None
-        while True:
-            try:
-                effect = program.send(answer)
-            except StopIteration:
-                break
-            answer = yield from perform[type(effect)](effect)
-        self.finished = self.blocked = True
-
-    def _forward(self, phase: Phase, model: Role, rows: int) -> _Events:
-        env, meter = self.env, self._meter
-        thinking_s = meter.host(phase, rows)
-        if thinking_s:
-            yield env.timeout(thinking_s)
-        peer_busy = any(not peer.blocked for peer in self._peers)
-        start_s = env.now
-        cold = start_s - self._computed_s.get(model, start_s) > COOLING_S
-        context = self.oracle.context(model)
-        num_arrived = self._num_arrived()
-        yield env.timeout(meter.forward(model, phase, peer_busy=peer_busy, cold=cold, rows=rows, context=context))
-        # The device receives messages meanwhile, and computes that much longer.
-        while (arrived := self._num_arrived()) > num_arrived:
-            delay_s = sum(meter.host(Phase.ARRIVE) for _ in range(arrived - num_arrived))
-            num_arrived = arrived
-            if delay_s:
-                yield env.timeout(delay_s)
-        self._computed_s[model] = env.now
-        self._note(phase, model, start_s, rows=rows)
-
-    def _num_arrived(self) -> int:
-        return sum(link.num_arrived for link in self._from)
-
-    def _prefill(self, effect: Prefill) -> Generator[simpy.Event, Any, int | None]:
-        yield from self._forward(Phase.PREFILL, effect.role, len(effect.tokens))
-        return self.oracle.prefill(effect.role, effect.tokens)
-
-    def _draft_forward(self, effect: DraftForward) -> Generator[simpy.Event, Any, tuple[Candidates, ...]]:
-        yield from self._forward(Phase.FUZZY if effect.fuzzy else Phase.EXPAND, Role.DRAFT, len(effect.rows))
-        return self.oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy)
-
-    def _target_forward(self, effect: TargetForward) -> Generator[simpy.Event, Any, tuple[int, ...]]:
-        yield from self._forward(Phase.VERIFY, Role.TARGET, len(effect.rows))
-        return self.oracle.target(effect.rows)
-
-    def _target_exit(self, effect: TargetExit) -> Generator[simpy.Event, Any, tuple[Candidates, ...]]:
-        yield from self._forward(Phase.EXIT, Role.TARGET, len(effect.rows))
-        self._halfway = effect.rows
-        return self.oracle.exit(effect.rows, effect.num_candidates)
-
-    def _target_finish(self, _: TargetFinish) -> Generator[simpy.Event, Any, tuple[int, ...]]:
-        yield from self._forward(Phase.FINISH, Role.TARGET, len(self._halfway))
-        return self.oracle.target(self._halfway)
-
-    def _keep_kv(self, effect: KeepKV) -> _Events:
-        self.oracle.keep(effect.role, effect.slots, effect.num_verified)
-        yield from self._host(Phase.COMPACT, effect.role, rows=len(effect.slots))
-
-    def _commit(self, effect: Commit) -> _Events:
-        yield from self._host(Phase.COMMIT, self.role, tokens=len(effect.tokens))
-
-    def _send(self, effect: Send) -> _Events:
-        yield from self._host(Phase.SEND, self.role)
-        self._to[effect.peer].send(effect.message, hop_s=self._meter.hop())
-
-    def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message | None]:
-        start_s = self.env.now
-        self.blocked = True
-        message = yield from self._from[effect.peer].receive(effect.within_s)
-        self.blocked = False
-        self._note(Phase.WAIT, self.role, start_s)
-        return message
-
-    def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:
-        yield from ()
-        message = self._from[effect.peer].poll()
-        if message is not None:
-            self._note(Phase.WAIT, self.role, self.env.now)
-        return message
-
-    def _clock(self, _: Clock) -> Generator[simpy.Event, Any, float]:
-        yield from ()
-        return float(self.env.now)
-
-    def _host(self, phase: Phase, model: Role, *, rows: int = 0, tokens: int = 0) -> _Events:
-        start_s = self.env.now
-        host_s = self._meter.host(phase, rows)
-        if host_s:
-            yield self.env.timeout(host_s)
-        self._note(phase, model, start_s, rows=rows, tokens=tokens)
-
-    def _note(self, phase: Phase, model: Role, start_s: float, *, rows: int = 0, tokens: int = 0) -> None:
-        self.spans.append(Span(self.role, phase, model, rows, tokens, start_s, self.env.now, self.group))
+    return tuple(sorted((span for part in parts for span in part.spans), key=lambda span: span.start_s))

@@ -129,9 +129,12 @@ class TraceOracle:
     ) -> None:
         self._pool = pool
         self._prompt_index = prompt_index
-        self._prompt_length = prompt.prompt_length
         self._random = uniforms(rng)
-        self._path = [*prompt.prompt_tokens.tolist(), *prompt.target_tokens.tolist()]
+        self._set_path(prompt.prompt_tokens.tolist(), prompt.target_tokens.tolist())
+
+    def _set_path(self, prompt: list[int], output: list[int]) -> None:
+        self._prompt_length = len(prompt)
+        self._path = [*prompt, *output]
         self._mirrors = {role: SimulatedKVCache(self._path) for role in Role}
 
     def request(self, max_new_tokens: int | None) -> Request:
@@ -163,7 +166,7 @@ class TraceOracle:
     def _guesses(
         self, rows: Sequence[Row], on_path: Sequence[bool], num_candidates: int, guesser: Guesser
     ) -> tuple[Candidates, ...]:
-        recorded = self._pool.of(self._prompt_index, num_candidates, guesser)
+        recorded = self._recorded(num_candidates, guesser)
         random, before, windows = self._random, self._prompt_length - 1, _windows(len(recorded))
         answers: list[Candidates] = []
         for (_, position, _), follows in zip(rows, on_path, strict=True):
@@ -173,6 +176,10 @@ class TraceOracle:
                 index = first + int(random() * count)
             answers.append(recorded[index])
         return tuple(answers)
+
+    def _recorded(self, num_candidates: int, guesser: Guesser) -> list[Candidates]:
+        """Candidates at every output position."""
+        return self._pool.of(self._prompt_index, num_candidates, guesser)
 
     def target(self, rows: Sequence[Row]) -> tuple[int, ...]:
         """The target's own next token per row."""

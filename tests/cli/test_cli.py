@@ -11,7 +11,8 @@ from swiftspec.version import __version__
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "validate"),
-    *("report", "models", "devices", "policies", "compare", "inflate", "demo", "import", "backtest", "secret"),
+    *("report", "models", "devices", "policies", "compare", "workload", "inflate"),
+    *("demo", "import", "backtest", "secret"),
 )
 
 

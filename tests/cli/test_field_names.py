@@ -17,6 +17,11 @@ from swiftspec.cli.field_names import in_flags
         ("target is placed on devices [0]", "target is placed on devices [0]"),
         ("plan.json: device is 'x'; expected cpu", "plan.json: device is 'x'; expected cpu"),
         ("the target says nothing", "the target says nothing"),
+        ("num_requests is 0; expected 1 to 9", "--requests is 0; expected 1 to 9"),
+        ("prompt_tokens is missing; expected lengths", "--prompt-tokens is missing; expected lengths"),
+        ("w.json: output_tokens is 3; input", "w.json: output_tokens is 3; input"),
+        ("w.json: requests[3].output_tokens is 0; input", "w.json: requests[3].output_tokens is 0; input"),
+        ("w.json: output_tokens.mean is 0; input", "w.json: output_tokens.mean is 0; input"),
     ],
 )
 def test_fields_are_named_as_flags_where_they_are_meant(sentence: str, expected: str) -> None:

@@ -21,10 +21,12 @@ from swiftspec.cli.profile import show_ops, show_profile
 from swiftspec.cli.table_layout import lay_out
 from swiftspec.cli.trace import show_trace
 from swiftspec.cli.validate import show_report
+from swiftspec.cli.workload import show_workload
 from swiftspec.profiler.op_benchmark import LIMITS, OpRow
 from swiftspec.profiler.op_timer import Timing
 from tests.cli.test_console import Terminal
 from tests.cli.test_show_plan import crowded
+from tests.workload.samples import replayed, workload
 
 PROFILES = Path(__file__).parents[2] / "swiftspec" / "profiles"
 WIDTH = 100
@@ -87,6 +89,11 @@ def compare_verb() -> None:
         show_comparison(made, list(made.candidates.values()), measured, set(), None)
 
 
+def workload_verb() -> None:
+    show_workload(workload())
+    show_workload(replayed())
+
+
 VERBS: Mapping[str, Callable[[], object]] = {
     "plan": plan_verb,
     "compare": compare_verb,
@@ -97,6 +104,7 @@ VERBS: Mapping[str, Callable[[], object]] = {
     "profile": profile_verb,
     "trace": lambda: show_trace(recorded().trace),
     "simulate": lambda: main(["simulate", "--plan", str(PROFILES / "demo-sapphire-rapids-2-cores" / "plan.json")]),
+    "workload": workload_verb,
 }
 
 

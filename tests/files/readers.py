@@ -20,6 +20,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.importing import read_rows
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.engine.model.checkpoint import load_weights
@@ -34,6 +35,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "profile": Profile.load,
     "report": Report.load,
     "trace": AcceptanceTrace.load,
+    "workload": Workload.load,
     "op tables": OpTables.load,
     "prompts": read_prompts,
     "csv": lambda path: list(read_rows(path, {"name": str, "count": int, "seconds": float})),

@@ -22,6 +22,7 @@ from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.checkpoints import write_checkpoint
 from tests.files import hostile
 from tests.files.readers import Outcome, attempt
+from tests.workload.samples import workload
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"trace": "f.npz", "op tables": "f.npz", "config": "config.json", "tokenizer": "tokenizer.json"}
@@ -105,6 +106,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     whole = machine_profile()
     whole.model_copy(update={"steps": whole.steps[:4], "host": whole.host[:2]}).save(folder / "profile.json")
     report(policy_report(PREDICTED, MEASURED)).save(folder / "report.json")
+    workload().save(folder / "workload.json")
     samples.trace().save(folder / "trace.npz")
     _op_tables().save(folder / "ops.npz")
     (folder / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n{"turns": ["y"]}\n')
@@ -116,6 +118,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "profile": folder / "profile.json",
         "report": folder / "report.json",
         "trace": folder / "trace.npz",
+        "workload": folder / "workload.json",
         "op tables": folder / "ops.npz",
         "prompts": folder / "prompts.jsonl",
         "csv": folder / "table.csv",
@@ -155,7 +158,7 @@ def test_valid_files_are_accepted(valid: Mapping[str, Path], attempt_elsewhere: 
     )
 
 
-@pytest.mark.parametrize("reader", ["plan", "report", "profile"])
+@pytest.mark.parametrize("reader", ["plan", "report", "profile", "workload"])
 def test_a_document_with_one_thing_wrong(
     valid: Mapping[str, Path], attempt_elsewhere: Attempt, tmp_path: Path, reader: str
 ) -> None:
@@ -266,7 +269,7 @@ def _with(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.mark.parametrize("reader", ["plan", "report", "profile", "config"])
+@pytest.mark.parametrize("reader", ["plan", "report", "profile", "workload", "config"])
 @quick
 @given(data=st.data())
 def test_documents_with_anything_anywhere(

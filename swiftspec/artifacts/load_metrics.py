@@ -1,0 +1,181 @@
+"""Metrics of many requests, simulated or measured, by the names of `vllm bench serve`, in seconds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+
+from swiftspec.artifacts.document import Facts
+from swiftspec.artifacts.timeline import Timeline
+
+__all__ = ["LoadMetrics", "Percentiles", "ServedRecord", "load_metrics"]
+
+
+class Percentiles(Facts):
+    """A distribution over requests, or over gaps between chunks."""
+
+    mean: float
+    std: float
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Self:
+        """Of at least one value; zeros of none."""
+        found = np.fromiter(values, dtype=float)
+        if not found.size:
+            return cls(mean=0.0, std=0.0, p50=0.0, p95=0.0, p99=0.0)
+        p50, p95, p99 = np.percentile(found, (50, 95, 99)).tolist()
+        return cls(mean=float(found.mean()), std=float(found.std()), p50=p50, p95=p95, p99=p99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRecord:
+    """One request as its caller saw it.
+
+    Parameters
+    ----------
+    arrival_s : float
+        When it came.
+    queued_s : float
+        From then until it was admitted.
+    commits_s : tuple of float
+        When its chunks came, in order; at least one.
+    num_tokens : int
+        Output tokens.
+    num_rounds : int
+        Verifications.
+    num_preemptions : int
+    class_name : str
+        Class of the workload that it belongs to; empty if there are none.
+    meets_limits : bool
+        Whether it kept all latency limits of its class.
+    """
+
+    arrival_s: float
+    queued_s: float
+    commits_s: tuple[float, ...]
+    num_tokens: int
+    num_rounds: int
+    num_preemptions: int = 0
+    class_name: str = ""
+    meets_limits: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        timeline: Timeline,
+        *,
+        begun_s: float,
+        num_preemptions: int = 0,
+        class_name: str = "",
+        ttft_limit_s: float | None = None,
+        tpot_limit_s: float | None = None,
+    ) -> Self:
+        """Record of a timeline that begins with its arrival; limits are those of its class, if it has any."""
+        meets_ttft = ttft_limit_s is None or timeline.ttft_s <= ttft_limit_s
+        meets_tpot = tpot_limit_s is None or timeline.tpot_s <= tpot_limit_s
+        return cls(
+            arrival_s=timeline.start_s,
+            queued_s=begun_s - timeline.start_s,
+            commits_s=tuple(span.end_s for span in timeline.commits),
+            num_tokens=timeline.num_tokens,
+            num_rounds=len(timeline.verifications_s),
+            num_preemptions=num_preemptions,
+            class_name=class_name,
+            meets_limits=meets_ttft and meets_tpot,
+        )
+
+    @property
+    def ttft_s(self) -> float:
+        """Arrival to first token."""
+        return self.commits_s[0] - self.arrival_s
+
+    @property
+    def e2e_s(self) -> float:
+        """Arrival to last token."""
+        return self.commits_s[-1] - self.arrival_s
+
+    @property
+    def tpot_s(self) -> float:
+        """(E2E - TTFT) / (n - 1); 0 for a single token."""
+        return (self.e2e_s - self.ttft_s) / (self.num_tokens - 1) if self.num_tokens > 1 else 0.0
+
+
+class LoadMetrics(Facts):
+    """Figures of a run.
+
+    Parameters
+    ----------
+    completed, refused : int
+        Requests.
+    duration_s : float
+        First arrival to last token.
+    request_throughput : float
+        Completed requests per second.
+    output_throughput : float
+        Output tokens per second.
+    request_goodput : float
+        Completed requests per second that kept their limits.
+    attainment : dict
+        Share of the requests that kept their limits, by class.
+    ttft_s, tpot_s, itl_s, e2el_s, queued_s : Percentiles
+        First token, time per output token, gaps between chunks, last token, and wait for admission.
+    tokens_per_round : float
+    num_preemptions : int
+    """
+
+    completed: int
+    refused: int
+    duration_s: float
+    request_throughput: float
+    output_throughput: float
+    request_goodput: float
+    attainment: dict[str, float]
+    ttft_s: Percentiles
+    tpot_s: Percentiles
+    itl_s: Percentiles
+    e2el_s: Percentiles
+    queued_s: Percentiles
+    tokens_per_round: float
+    num_preemptions: int
+
+
+def load_metrics(
+    records: Sequence[ServedRecord], *, refused: int = 0, from_s: float = 0.0, until_s: float | None = None
+) -> LoadMetrics:
+    """Metrics of the requests that came between `from_s` and `until_s`: warm-up and drain are cut by time.
+
+    ValueError if there are none.
+    """
+    kept = [
+        record for record in records if from_s <= record.arrival_s and (until_s is None or record.arrival_s <= until_s)
+    ]
+    if not kept:
+        raise ValueError(f"records has none that came between {from_s} s and {until_s} s; expected at least one")
+    duration_s = max(record.commits_s[-1] for record in kept) - min(record.arrival_s for record in kept)
+    num_tokens, num_rounds = sum(record.num_tokens for record in kept), sum(record.num_rounds for record in kept)
+    classes = sorted({record.class_name for record in kept})
+    return LoadMetrics(
+        completed=len(kept),
+        refused=refused,
+        duration_s=duration_s,
+        request_throughput=len(kept) / duration_s,
+        output_throughput=num_tokens / duration_s,
+        request_goodput=sum(record.meets_limits for record in kept) / duration_s,
+        attainment={name: _attainment([record for record in kept if record.class_name == name]) for name in classes},
+        ttft_s=Percentiles.of(record.ttft_s for record in kept),
+        tpot_s=Percentiles.of(record.tpot_s for record in kept if record.num_tokens > 1),
+        itl_s=Percentiles.of(right - left for record in kept for left, right in pairwise(record.commits_s)),
+        e2el_s=Percentiles.of(record.e2e_s for record in kept),
+        queued_s=Percentiles.of(record.queued_s for record in kept),
+        tokens_per_round=num_tokens / max(1, num_rounds),
+        num_preemptions=sum(record.num_preemptions for record in kept),
+    )
+
+
+def _attainment(records: Sequence[ServedRecord]) -> float:
+    return sum(record.meets_limits for record in records) / len(records)

@@ -1,0 +1,236 @@
+"""Workload: many requests with arrival times, lengths and latency limits, generated or replayed. It holds no text."""
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, ClassVar, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from swiftspec.artifacts.distributions import (
+    LEAST_RATE,
+    MOST_RATE,
+    Arrivals,
+    Distribution,
+    Lengths,
+    Process,
+    Rate,
+    TokenCount,
+)
+from swiftspec.artifacts.document import Document, Facts
+from swiftspec.files.reading import shown
+
+__all__ = [
+    "MOST_ID_CHARACTERS",
+    "MOST_REQUESTS",
+    "LoadTrace",
+    "PromptSource",
+    "RequestClass",
+    "Workload",
+    "WorkloadRequest",
+]
+
+MOST_REQUESTS = 50_000  # a file of so many has 10 MB; more than 24 MiB of JSON are never read
+MOST_ID_CHARACTERS = 64  # of a prompt or a session
+_Seconds = Annotated[float, Field(gt=0, le=1e10)]
+
+
+class RequestClass(Facts):
+    """Requests that share latency limits.
+
+    Attributes
+    ----------
+    name : str
+    ttft_s, tpot_s : float, optional
+        Highest seconds until the first token, and per output token after it. No limit if not given.
+    share : float, optional
+        Share of the requests that was asked for. Classes without one divide the rest equally.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,32}$")
+    ttft_s: _Seconds | None = None
+    tpot_s: _Seconds | None = None
+    share: float | None = Field(default=None, gt=0, le=1)
+
+
+class LoadTrace(Facts):
+    """The file that a workload replays, and the part of it that was taken.
+
+    left_out: numbers of rows that are no requests, by reason. rate: what the time axis was scaled to, if it was.
+    """
+
+    format: str
+    file: str
+    sha256: str
+    licence: str
+    start_s: float = Field(default=0.0, ge=0)
+    duration_s: float | None = Field(default=None, gt=0)
+    rate: Rate | None = None
+    left_out: dict[str, int] = Field(default_factory=dict)
+
+
+class PromptSource(Facts):
+    """The prompts file or acceptance trace whose prompts the requests name."""
+
+    file: str
+    sha256: str
+
+
+class WorkloadRequest(Facts):
+    """One request: arrival, lengths in tokens, class.
+
+    session: of several requests of one conversation. prompt_id: prompt of the workload's prompts file.
+    """
+
+    arrival_s: float = Field(ge=0, le=1e10)
+    prompt_tokens: TokenCount
+    output_tokens: TokenCount
+    class_name: str
+    session: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
+    prompt_id: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
+
+
+class Workload(Document):
+    """Many requests, in the order of their arrival: the load of a simulation or a measurement.
+
+    Attributes
+    ----------
+    arrivals : Arrivals
+        The process that the arrivals were drawn from. In a closed loop all requests have arrival 0, and whoever uses
+        the workload releases them: the first `num_clients` at once, each other one when one ends.
+    prompt_tokens, output_tokens : Lengths
+        The distributions that the lengths were drawn from.
+    seed : int
+        Of all random numbers.
+    classes : tuple of RequestClass
+    requests : tuple of WorkloadRequest
+    trace : LoadTrace, optional
+        File of a replay.
+    prompts : PromptSource, optional
+        File of the prompts that the requests name. Without it, prompts are chosen by whoever uses the workload.
+
+    Examples
+    --------
+    >>> from swiftspec.artifacts.workload import Workload
+    >>> workload = Workload.load("workload.json")
+    >>> workload.scaled(rate=4.0).rate
+    4.0
+    """
+
+    schema_name: ClassVar[str] = "swiftspec.workload"
+    schema_version: ClassVar[int] = 1
+
+    arrivals: Arrivals
+    prompt_tokens: Lengths
+    output_tokens: Lengths
+    seed: int = Field(ge=0)
+    classes: tuple[RequestClass, ...] = Field(min_length=1, max_length=100)
+    requests: tuple[WorkloadRequest, ...] = Field(min_length=1, max_length=MOST_REQUESTS)
+    trace: LoadTrace | None = None
+    prompts: PromptSource | None = None
+
+    @model_validator(mode="after")
+    def _classes_known(self) -> Self:
+        name, count = Counter(each.name for each in self.classes).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"classes holds {count} entries named {shown(name)}; expected one each")
+        names = {each.name for each in self.classes}
+        for index, request in enumerate(self.requests):
+            if request.class_name not in names:
+                raise ValueError(
+                    f"requests[{index}].class_name is {shown(request.class_name)}; expected one of classes"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.is_closed and self.duration_s:
+            last = len(self.requests) - 1
+            raise ValueError(
+                f"requests[{last}].arrival_s is {self.duration_s}; expected 0, since arrivals are {self.arrivals}"
+            )
+        for index, (before, after) in enumerate(pairwise(self.requests), start=1):
+            if after.arrival_s < before.arrival_s:
+                raise ValueError(
+                    f"requests[{index}].arrival_s is {after.arrival_s}, before the {before.arrival_s} of the request "
+                    "before it; expected ascending times"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _from_its_sources(self) -> Self:
+        if (self.arrivals.process is Process.REPLAY) != (self.trace is not None):
+            raise ValueError(
+                f"trace is {'missing' if self.trace is None else 'given'}; arrivals.process is {self.arrivals.process}"
+            )
+        if (self.prompt_tokens.distribution is Distribution.PROMPTS) != (self.prompts is not None):
+            raise ValueError(
+                f"prompts is {'missing' if self.prompts is None else 'given'}; "
+                f"prompt_tokens.distribution is {self.prompt_tokens.distribution}"
+            )
+        for index, request in enumerate(self.requests):
+            if (request.prompt_id is None) != (self.prompts is None):
+                found = shown(request.prompt_id)
+                raise ValueError(f"requests[{index}].prompt_id is {found}; expected one if there are prompts")
+        return self
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the end of a request is the arrival of another one."""
+        return self.arrivals.process is Process.CLOSED
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from 0 to the last arrival."""
+        return self.requests[-1].arrival_s
+
+    @property
+    def rate(self) -> float | None:
+        """Mean requests per second, over `duration_s`. None of a closed loop, or if all arrive at 0."""
+        return len(self.requests) / self.duration_s if self.duration_s else None
+
+    @cached_property
+    def gap_cv(self) -> float | None:
+        """Coefficient of variation of the gaps between arrivals: 1 for Poisson. None without any gap."""
+        gaps_s = np.diff([request.arrival_s for request in self.requests])
+        mean_s = float(gaps_s.mean()) if gaps_s.size else 0.0
+        return float(gaps_s.std()) / mean_s if mean_s else None
+
+    @cached_property
+    def num_by_class(self) -> Mapping[str, int]:
+        """Number of requests of every class."""
+        found = Counter(request.class_name for request in self.requests)
+        return {each.name: found[each.name] for each in self.classes}
+
+    def class_of(self, request: WorkloadRequest) -> RequestClass:
+        """The class of one of the requests, with its limits."""
+        return next(each for each in self.classes if each.name == request.class_name)
+
+    def scaled(self, *, rate: float) -> Self:
+        """The same requests at another mean rate: the time axis is stretched, and its pattern stays.
+
+        Parameters
+        ----------
+        rate : float
+            Requests per second.
+
+        Raises
+        ------
+        ValueError
+            If the rate is out of range, or there are no gaps to stretch.
+        """
+        if not LEAST_RATE <= rate <= MOST_RATE:
+            raise ValueError(f"rate is {rate:g}; expected {LEAST_RATE:g} to {MOST_RATE:g} requests per second")
+        if self.rate is None:
+            why = "in a closed loop the ends of requests set the rate" if self.is_closed else "all requests arrive at 0"
+            raise ValueError(f"rate is {rate:g}, but {why}")
+        whole_s, new_s = self.duration_s, len(self.requests) / rate
+        moved = tuple(each.model_copy(update={"arrival_s": each.arrival_s / whole_s * new_s}) for each in self.requests)
+        changes = {
+            "requests": moved,
+            "arrivals": self.arrivals.model_copy(update={"rate": rate}) if self.trace is None else self.arrivals,
+            "trace": None if self.trace is None else self.trace.model_copy(update={"rate": rate}),
+        }
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)

@@ -1,0 +1,163 @@
+"""Verbs about one request or many at once. Each imports its module when it is called."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swiftspec.cli import flags
+
+__all__ = ["simulate", "workload"]
+
+
+def workload(
+    *,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the workload.")],
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROCESS",
+            help="poisson:RATE, gamma:RATE:SHAPE (vLLM's burstiness), constant:RATE, in requests/s, or closed:CLIENTS.",
+        ),
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of requests; with --from, the first N.")
+    ] = None,
+    prompt_tokens: Annotated[
+        str | None,
+        typer.Option(metavar="LENGTHS", help="fixed:TOKENS, uniform:LEAST:MOST or lognormal:MEAN:CV."),
+    ] = None,
+    output_tokens: Annotated[str | None, typer.Option(metavar="LENGTHS", help="As --prompt-tokens.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Name prompts of this file, JSON lines with `prompt`; needs --tokenizer."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="M", help="Model that counts the tokens of --prompts: a directory.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Name prompts of this acceptance trace, with its outputs.")
+    ] = None,
+    source: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(
+            "--from", metavar="FORMAT FILE", help="Replay a load trace: azure, burstgpt, mooncake or adaserve."
+        ),
+    ] = None,
+    start_s: Annotated[
+        float | None, typer.Option(metavar="S", help="With --from: where to start, after the first row.")
+    ] = None,
+    duration_s: Annotated[float | None, typer.Option(metavar="S", help="With --from: how much to take.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="RATE", help="With --from: stretch the time axis to these requests/s.")
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            metavar="NAME[:LIMITS]",
+            help="Class of requests, such as chat:ttft=500,tpot=50,share=0.3, with limits in ms; may be repeated.",
+        ),
+    ] = None,
+    seed: flags.Seed = 0,
+    json: flags.Json = None,
+) -> None:
+    """Write a workload: many requests, generated or replayed.
+
+    It has arrival times, lengths and latency limits, but no text. Open processes have exactly the given rate: their
+    gaps are stretched to add up to requests/rate, as those of `vllm bench serve` are.
+
+    \b
+    Examples:
+      swiftspec workload --arrivals poisson:2 --requests 500 --prompt-tokens lognormal:200:0.5 \\
+          --output-tokens fixed:96 --class interactive:ttft=500,tpot=50 --out workload.json
+      swiftspec workload --from azure AzureLLMInferenceTrace_conv.csv --duration-s 600 --rate 2 \\
+          --out workload.json --json -
+    """
+    from swiftspec.cli.workload import Drawing, Replaying
+    from swiftspec.cli.workload import workload as write
+
+    write(
+        drawing=Drawing(arrivals, prompt_tokens, output_tokens, prompts, tokenizer, trace),
+        replaying=Replaying(source, start_s, duration_s, rate),
+        requests=requests,
+        classes=classes or (),
+        seed=seed,
+        out=out,
+        json_path=json,
+    )
+
+
+def simulate(
+    *,
+    plan: flags.PlanFile,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
+    max_new_tokens: flags.NewTokens = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve these requests, from `swiftspec workload`."),
+    ] = None,
+    max_running: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8.")
+    ] = None,
+    max_waiting: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="With --workload: refuse more waiting requests than this.")
+    ] = None,
+    kv_blocks: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --workload: blocks of 16 tokens in the target's cache.")
+    ] = None,
+    prefill_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --workload: prompt tokens of a step. Default: 128.")
+    ] = None,
+    gather_ms: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's longest wait for the others'."),
+    ] = None,
+    timeline: flags.Timeline = None,
+    seed: flags.Seed = 0,
+    plot: flags.Plot = None,
+    json: flags.Json = None,
+) -> None:
+    """Replay a plan in simulated time, alone or under load.
+
+    \b
+    Examples:
+      swiftspec simulate --plan plan.json --timeline simulated.json
+      swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
+      swiftspec simulate --plan plan.json --workload workload.json --max-running 16
+    """
+    limits = {
+        "--max-running": max_running,
+        "--max-waiting": max_waiting,
+        "--kv-blocks": kv_blocks,
+        "--prefill-tokens": prefill_tokens,
+        "--gather-ms": gather_ms,
+    }
+    if workload is not None:
+        from swiftspec.cli.simulate_load import simulate_load
+
+        simulate_load(
+            plan=plan,
+            workload=workload,
+            policy=policy,
+            limits={flag: value for flag, value in limits.items() if value is not None},
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            timeline=timeline,
+            plot=plot,
+            json_path=json,
+        )
+        return
+    if given := [flag for flag, value in limits.items() if value is not None]:
+        raise ValueError(f"{given[0]} is {limits[given[0]]}; it is only for --workload")
+    from swiftspec.cli.simulate import simulate as replay
+
+    replay(
+        plan=plan,
+        policy=policy,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        timeline=timeline,
+        plot=plot,
+        json_path=json,
+    )

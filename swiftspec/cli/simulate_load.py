@@ -1,0 +1,110 @@
+"""`swiftspec simulate --workload`: serves many requests in simulated time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from swiftspec.artifacts.basis import candidate_of, files_of
+from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
+from swiftspec.artifacts.perfetto import save_timelines
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.workload import Workload
+from swiftspec.cli import console
+from swiftspec.cli.columns import count, milliseconds, percent, speed
+from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.stages.serving import LoadOptions, SimulatedLoad
+from swiftspec.stages.serving import simulate_load as serve
+
+__all__ = ["show_load_metrics", "simulate_load"]
+
+_OPTIONS = {
+    "--max-running": "max_running",
+    "--max-waiting": "max_waiting",
+    "--kv-blocks": "num_blocks",
+    "--prefill-tokens": "prefill_rows",
+    "--gather-ms": "gather_s",
+}
+
+
+def simulate_load(
+    *,
+    plan: Path,
+    workload: Path,
+    policy: str | None,
+    limits: Mapping[str, float],
+    max_new_tokens: int | None,
+    seed: int,
+    timeline: Path | None = None,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> SimulatedLoad:
+    """Serve a workload and print the metrics. limits: values of flags."""
+    if max_new_tokens is not None:
+        raise ValueError(f"--max-new-tokens is {max_new_tokens}; with --workload, its requests have their own lengths")
+    if plot is not None:
+        raise ValueError(f"--plot is {plot}; with --workload there is --timeline, which ui.perfetto.dev shows")
+    check_outputs(inputs={"--plan": plan, "--workload": workload}, timeline=timeline, json=json_path)
+    made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), timeline=timeline, json=json_path)
+    asked = Workload.load(workload)
+    values = {_OPTIONS[flag]: value for flag, value in limits.items()}
+    if "gather_s" in values:
+        values["gather_s"] /= 1e3
+    options = LoadOptions(**values)  # type: ignore[arg-type]  # flags have the types of the fields
+    load = serve(Planned.of(made, plan), asked, policy=policy, options=options, seed=seed, stages=console.progress)
+    candidate = candidate_of(made, policy)
+    console.paragraph(
+        f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, at most "
+        f"{options.max_running} at once"
+    )
+    show_load_metrics(load)
+    if timeline is not None:
+        save_timelines(timeline, load.timelines)
+    content = {
+        "policy": candidate.policy,
+        "candidate": candidate.describe(),
+        "workload": str(asked.arrivals),
+        "seed": seed,
+        "metrics": load.metrics.model_dump(mode="json"),
+        "mean_batch": load.mean_batch,
+        "busy_fraction": load.busy_fraction,
+    }
+    write_json(json_path, content)
+    return load
+
+
+def show_load_metrics(load: SimulatedLoad) -> None:
+    """Print every figure."""
+    metrics = load.metrics
+    rows = [
+        ("TTFT", *_cells(metrics.ttft_s)),
+        ("TPOT", *_cells(metrics.tpot_s)),
+        ("between chunks", *_cells(metrics.itl_s)),
+        ("end to end", *_cells(metrics.e2el_s)),
+        ("wait for admission", *_cells(metrics.queued_s)),
+    ]
+    console.table("Latencies in ms", ("figure", "mean", "p50", "p95", "p99"), rows)
+    console.table("Load", ("figure", "value"), list(_load_rows(load, metrics)))
+
+
+def _load_rows(load: SimulatedLoad, metrics: LoadMetrics) -> list[tuple[str, str]]:
+    refused = f", {metrics.refused} refused" if metrics.refused else ""
+    rows = [
+        ("requests", f"{metrics.completed} in {metrics.duration_s:.1f} s{refused}"),
+        ("requests/s", f"{metrics.request_throughput:.2f}"),
+        ("output tokens/s", speed(metrics.output_throughput)),
+        ("requests in a target's step, mean", f"{load.mean_batch:.2f}"),
+        ("target busy", percent(load.busy_fraction)),
+        ("tokens per round", f"{metrics.tokens_per_round:.2f}"),
+        ("preemptions", str(metrics.num_preemptions)),
+    ]
+    if metrics.request_goodput < metrics.request_throughput:
+        rows.append(("requests/s within their limits", f"{metrics.request_goodput:.2f}"))
+    rows += [
+        (f"within their limits, {name}", percent(share)) for name, share in metrics.attainment.items() if share < 1
+    ]
+    return rows
+
+
+def _cells(values: Percentiles) -> tuple[str, ...]:
+    return tuple(map(milliseconds, (values.mean, values.p50, values.p95, values.p99)))

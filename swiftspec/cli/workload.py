@@ -1,0 +1,233 @@
+"""`swiftspec workload`: writes a workload that is drawn from distributions, or replayed from a load trace."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths
+from swiftspec.artifacts.workload import RequestClass, Workload
+from swiftspec.cli import console
+from swiftspec.cli.columns import count, milliseconds, percent
+from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.files.reading import shown
+from swiftspec.models.spec import model_directory
+from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.workload import PromptLengths, lengths_in_prompts, lengths_in_trace, make_workload, replay
+from swiftspec.workload.classes import DEFAULT_CLASSES
+
+__all__ = ["Drawing", "Replaying", "parse_class", "show_workload", "workload"]
+
+_CLASS_SYNTAX = "NAME, or NAME:ttft=MS,tpot=MS,share=SHARE with any of these"
+_CLASS_FIELDS = {"ttft": ("ttft_s", 1e3), "tpot": ("tpot_s", 1e3), "share": ("share", 1.0)}
+
+
+class Drawing(NamedTuple):
+    """Flags of workloads that are drawn from distributions."""
+
+    arrivals: str | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
+    prompts: Path | None = None
+    tokenizer: str | None = None
+    trace: Path | None = None
+
+
+class Replaying(NamedTuple):
+    """Flags of workloads that replay a load trace; the source is its format and file, `--from`."""
+
+    source: tuple[str, Path] | None = None
+    start_s: float | None = None
+    duration_s: float | None = None
+    rate: float | None = None
+
+
+def workload(
+    *,
+    drawing: Drawing,
+    replaying: Replaying,
+    requests: int | None,
+    classes: Sequence[str],
+    seed: int,
+    out: Path,
+    json_path: Path | None = None,
+) -> Workload:
+    """Make, print and save."""
+    inputs: dict[str, Path | str | None] = {
+        "--prompts": drawing.prompts,
+        "--tokenizer": drawing.tokenizer,
+        "--trace": drawing.trace,
+        "--from": replaying.source[1] if replaying.source else None,
+    }
+    check_outputs(inputs=inputs, out=out, json=json_path)
+    known = tuple(parse_class(text) for text in classes)
+    if replaying.source is None:
+        _refuse(replaying, "it needs --from, which names a load trace")
+        made = _drawn(drawing, requests, known or DEFAULT_CLASSES, seed)
+    else:
+        _refuse(drawing, "arrivals and lengths are those of the file that --from names")
+        made = _replayed(replaying, *replaying.source, requests, known, seed)
+    made.save(out)
+    show_workload(made)
+    console.say(f"\n{saved(out)}")
+    write_json(json_path, {"workload": str(out), **_summary(made)})
+    return made
+
+
+def _drawn(drawing: Drawing, requests: int | None, classes: Sequence[RequestClass], seed: int) -> Workload:
+    if drawing.arrivals is None:
+        raise ValueError(f"--arrivals is missing; expected {Arrivals.syntax}, or --from")
+    if requests is None:
+        raise ValueError("--requests is missing; expected the number of requests")
+    return make_workload(
+        Arrivals.parse(drawing.arrivals, field="--arrivals"),
+        num_requests=requests,
+        prompt_tokens=_lengths(drawing.prompt_tokens, "--prompt-tokens"),
+        output_tokens=_lengths(drawing.output_tokens, "--output-tokens"),
+        prompts=_prompts(drawing.prompts, drawing.tokenizer, drawing.trace),
+        classes=classes,
+        seed=seed,
+    )
+
+
+def _replayed(
+    replaying: Replaying,
+    format_name: str,
+    path: Path,
+    requests: int | None,
+    classes: Sequence[RequestClass],
+    seed: int,
+) -> Workload:
+    return replay(
+        format_name,
+        path,
+        start_s=replaying.start_s or 0.0,
+        duration_s=replaying.duration_s,
+        num_requests=requests,
+        rate=replaying.rate,
+        classes=classes,
+        seed=seed,
+    )
+
+
+def parse_class(text: str) -> RequestClass:
+    """Class from `NAME:ttft=MS,tpot=MS,share=SHARE`. ValueError naming the flag."""
+    name, colon, options = text.partition(":")
+    fields: dict[str, str | float] = {"name": name}
+    for option in options.split(",") if colon else ():
+        key, _, value = option.partition("=")
+        field, per_unit = _CLASS_FIELDS.get(key, ("", 1.0))
+        if not field or field in fields:
+            raise ValueError(f"--class is {shown(text)}; expected {_CLASS_SYNTAX}")
+        try:
+            fields[field] = float(value) / per_unit
+        except ValueError:
+            raise ValueError(f"--class is {shown(text)}, where {key} is {shown(value)}; expected a number") from None
+    if not name:
+        raise ValueError(f"--class is {shown(text)}, without a name; expected {_CLASS_SYNTAX}")
+    return RequestClass.checked(fields, source=f"--class is {shown(text)}")
+
+
+def _refuse(flags: Drawing | Replaying, why: str) -> None:
+    """ValueError if any of these flags is given."""
+    for name, value in flags._asdict().items():
+        if value is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; {why}")
+
+
+def _lengths(text: str | None, flag: str) -> Lengths | None:
+    return None if text is None else Lengths.parse(text, field=flag)
+
+
+def _prompts(prompts: Path | None, tokenizer: str | None, trace: Path | None) -> PromptLengths | None:
+    """Prompts that the requests are to name, if any."""
+    if prompts is not None and trace is not None:
+        raise ValueError(f"--trace is {trace}, but prompts are those of --prompts; expected one of both")
+    if prompts is None and tokenizer is not None:
+        raise ValueError(f"--tokenizer is {tokenizer}; it needs --prompts, whose tokens it counts")
+    if trace is not None:
+        return lengths_in_trace(trace)
+    if prompts is None:
+        return None
+    if tokenizer is None:
+        raise ValueError("--tokenizer is missing; --prompts needs a model that counts tokens")
+    encoder = Tokenizer(model_directory(tokenizer))
+    return lengths_in_prompts(prompts, count_tokens=lambda text: len(encoder.encode(text)))
+
+
+def show_workload(made: Workload) -> None:
+    """Print arrivals, and lengths and limits of every class."""
+    rate = "set by the ends of requests" if made.is_closed else "all at once"
+    if made.rate is not None:
+        rate = f"{made.rate:.4g} requests/s over {made.duration_s:.4g} s"
+    trace, prompts = made.trace, made.prompts
+    console.fields(
+        arrivals=f"replayed from {trace.file} ({trace.format})" if trace else made.arrivals,
+        rate=rate,
+        gaps="-" if made.gap_cv is None else f"coefficient of variation {made.gap_cv:.2f}",
+        prompts=f"those of {prompts.file}" if prompts else _described(made.prompt_tokens),
+        outputs=_described(made.output_tokens),
+    )
+    names = [each.name for each in made.classes]
+    rows = [_cells(made, [name]) for name in names]
+    if len(names) > 1:
+        rows.append(_cells(made, names))
+    columns = ("class", "requests", "share", "TTFT ms", "TPOT ms")
+    lengths = ("prompt mean", "prompt median", "output mean", "output median")
+    console.table(f"{count(len(made.requests), 'request')}, lengths in tokens", (*columns, *lengths), rows)
+    if trace:
+        for reason, number in trace.left_out.items():
+            console.paragraph(f"Left out: {count(number, 'row')} {reason}")
+        console.paragraph(f"Licence: {trace.licence}")
+
+
+def _described(lengths: Lengths) -> str:
+    from_files = {Distribution.REPLAY: "as recorded", Distribution.PROMPTS: "those of the prompts"}
+    return from_files.get(lengths.distribution, str(lengths))
+
+
+def _cells(made: Workload, names: Sequence[str]) -> tuple[str, ...]:
+    """Cells of one class, or of several together."""
+    number = sum(made.num_by_class[name] for name in names)
+    only = next(each for each in made.classes if each.name == names[0]) if len(names) == 1 else None
+    limits = (only.ttft_s, only.tpot_s) if only else (None, None)
+    lengths = _length_figures(made, names)
+    return (
+        names[0] if only else "all",
+        str(number),
+        percent(number / len(made.requests)),
+        *("-" if limit_s is None else milliseconds(limit_s) for limit_s in limits),
+        *(f"{value:.0f}" if number else "-" for figures in lengths.values() for value in figures.values()),
+    )
+
+
+def _length_figures(made: Workload, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Mean and median lengths of the requests of these classes; 0 if there are none."""
+    chosen = [request for request in made.requests if request.class_name in names]
+    columns = {
+        "prompt_tokens": [request.prompt_tokens for request in chosen],
+        "output_tokens": [request.output_tokens for request in chosen],
+    }
+    return {name: {"mean": fmean(c or (0,)), "median": float(median(c or (0,)))} for name, c in columns.items()}
+
+
+def _summary(made: Workload) -> dict[str, Any]:
+    """What is printed, for machines: seconds, and None for what there is not."""
+    names = [each.name for each in made.classes]
+    return {
+        "arrivals": str(made.arrivals),
+        "num_requests": len(made.requests),
+        "rate": made.rate,
+        "duration_s": made.duration_s,
+        "gap_cv": made.gap_cv,
+        **_length_figures(made, names),
+        "classes": [
+            {
+                **each.model_dump(exclude={"share"}),
+                "num_requests": made.num_by_class[each.name],
+                **_length_figures(made, [each.name]),
+            }
+            for each in made.classes
+        ],
+        "trace": None if made.trace is None else made.trace.model_dump(),
+    }

@@ -1,0 +1,64 @@
+"""Rows of CSV files that users name: one at a time, by column name, with the place of each for errors."""
+
+import csv
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from swiftspec.files.reading import read_lines
+
+__all__ = ["read_cells"]
+
+_MOST_LINE_BYTES = 1 << 20
+
+
+def read_cells(
+    path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Place (`FILE, line N`) and cells of every row that is not blank.
+
+    Parameters
+    ----------
+    path : Path
+    columns : sequence of str
+        Columns to read; others are ignored.
+    optional : sequence of str
+        Columns that the file may lack; their cells are then empty.
+
+    Raises
+    ------
+    ValueError
+        One sentence naming file, line and column.
+    """
+    try:
+        lines = (_text(number, line) for number, line in read_lines(path, most_bytes=_MOST_LINE_BYTES))
+        reader = csv.reader(lines)
+        header = next(reader, [])
+        places = {name: _place(header, name, path, columns) for name in columns}
+        places |= {name: header.index(name) for name in optional if name in header}
+        blank = dict.fromkeys(optional, "")
+        for cells in reader:
+            if cells:
+                where = f"{path}, line {reader.line_num}"
+                yield where, blank | _row(cells, places, where)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a CSV file ({error})") from error
+
+
+def _text(number: int, line: bytes) -> str:
+    return (line.removeprefix(BOM_UTF8) if number == 1 else line).decode()
+
+
+def _place(header: Sequence[str], name: str, path: Path, columns: Sequence[str]) -> int:
+    if name not in header:
+        raise ValueError(f"{path}, line 1: column {name} is missing; expected {', '.join(columns)}")
+    return header.index(name)
+
+
+def _row(cells: Sequence[str], places: dict[str, int], where: str) -> dict[str, str]:
+    row = {}
+    for name, place in places.items():
+        if place >= len(cells):
+            raise ValueError(f"{where}: {len(cells)} columns; {name} is missing")
+        row[name] = cells[place]
+    return row

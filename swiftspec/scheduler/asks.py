@@ -1,0 +1,119 @@
+"""Asks and steps: the forwards that programs wait for, and those of them that a device group computes together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from swiftspec.policies.effects import (
+    DraftForward,
+    Forward,
+    Prefill,
+    Role,
+    TargetExit,
+    TargetFinish,
+    TargetForward,
+)
+
+__all__ = ["Ask", "ForwardKind", "Grant", "Step", "ask_of"]
+
+
+class ForwardKind(StrEnum):
+    """How a forward is computed. Rows of one kind and model can be computed together."""
+
+    EXACT = "exact"  # all layers, one after another; a prompt's tokens, too
+    LAYER_PARALLEL = "layer-parallel"  # layers in groups that share an input (see `easyspec`)
+    FIRST_HALF = "first half"
+    SECOND_HALF = "second half"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A forward that a request's program waits for.
+
+    Parameters
+    ----------
+    request : int
+        Its number. Requests that were admitted earlier have smaller ones, until one is preempted.
+    model : Role
+    kind : ForwardKind
+    num_rows : int
+        Rows of the forward; of a prefill, the tokens that are left.
+    is_prefill : bool
+        Whether the rows join the prefix: they may be computed in pieces, in several steps.
+    is_elastic : bool
+        Whether an answer for the first rows will do.
+    since_s : float
+        When the program asked.
+    num_overtaken : int
+        Steps for other asks since then.
+    """
+
+    request: int
+    model: Role
+    kind: ForwardKind
+    num_rows: int
+    is_prefill: bool = False
+    is_elastic: bool = False
+    since_s: float = 0.0
+    num_overtaken: int = 0
+
+
+class Grant(NamedTuple):
+    """Rows of a request's ask that are computed, the first ones."""
+
+    request: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One forward of a device group over rows of several requests.
+
+    Parameters
+    ----------
+    model : Role
+    kind : ForwardKind
+    grants : tuple of Grant
+        At least one, each of another request.
+    """
+
+    model: Role
+    kind: ForwardKind
+    grants: tuple[Grant, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all requests together."""
+        return sum(grant.num_rows for grant in self.grants)
+
+
+_KINDS: Mapping[type[Forward], ForwardKind] = {
+    Prefill: ForwardKind.EXACT,
+    TargetForward: ForwardKind.EXACT,
+    TargetExit: ForwardKind.FIRST_HALF,
+    TargetFinish: ForwardKind.SECOND_HALF,
+}
+
+
+def ask_of(
+    request: int, effect: Forward, *, num_left: int, is_elastic: bool, since_s: float, num_overtaken: int
+) -> Ask:
+    """The ask that a forward is. num_left: rows not computed yet; those of the exit for a `TargetFinish`."""
+    model = Role.TARGET
+    if isinstance(effect, Prefill):
+        model = effect.role
+    elif isinstance(effect, DraftForward):
+        model = Role.DRAFT
+    is_layer_parallel = isinstance(effect, DraftForward) and effect.fuzzy
+    kind = ForwardKind.LAYER_PARALLEL if is_layer_parallel else _KINDS.get(type(effect), ForwardKind.EXACT)
+    return Ask(
+        request=request,
+        model=model,
+        kind=kind,
+        num_rows=num_left,
+        is_prefill=isinstance(effect, Prefill),
+        is_elastic=is_elastic and isinstance(effect, TargetForward),
+        since_s=since_s,
+        num_overtaken=num_overtaken,
+    )

@@ -1,0 +1,158 @@
+"""Choice of a device group's next step from what its programs ask for.
+
+Requests on one group share steps: a forward of few rows takes about as long as one of a single row, so that whoever is
+computed together is computed almost for free. The rules, in this order:
+
+- What a target began with a first half, it finishes with the same requests.
+- Drafts go first, then everything is verified together: where both models share devices, a round of all requests forms
+  out of this priority, without a barrier. A verification is overtaken by a limited number of drafts.
+- Where the draft has devices of its own, verifications wait a moment for those of the other running requests: two
+  convoys that alternate would each wait for the other's forward.
+- Prompts are read in chunks, which share the steps of their model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swiftspec.policies.effects import Role
+from swiftspec.scheduler.asks import Ask, ForwardKind, Grant, Step
+
+__all__ = ["BatchLimits", "WaitUntil", "choose"]
+
+_Granted = tuple[Ask, int]  # and its rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Limits of a step.
+
+    Parameters
+    ----------
+    max_rows : int
+        Rows of a step, prompts excluded. Every verification gets one row at least, however many there are.
+    prefill_rows : int
+        Prompt tokens of a step that also verifies or drafts, and of one that does nothing else.
+    max_overtaken : int
+        Steps of drafts, at most, while a verification waits.
+    gather_s : float
+        Longest wait of a verification for the others. 0 where the draft shares the devices: a round forms anyway.
+    """
+
+    max_rows: int = 64
+    prefill_rows: int = 128
+    max_overtaken: int = 32
+    gather_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "prefill_rows", "max_overtaken"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {value}; expected at least 1")
+        if not self.gather_s >= 0:
+            raise ValueError(f"gather_s is {self.gather_s}; expected at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Compute nothing before `time_s`, unless something new is asked for."""
+
+    time_s: float
+
+
+def choose(asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s: float) -> Step | WaitUntil | None:
+    """The next step of a device group; None if nothing is asked for.
+
+    Parameters
+    ----------
+    asks : sequence of Ask
+        One for each request that waits for a forward, in the order in which requests were admitted.
+    limits : BatchLimits
+    num_running : int
+        Requests on this group, also those that wait for a message.
+    now_s : float
+        On the clock of `Ask.since_s`.
+    """
+    halves = [ask for ask in asks if ask.kind is ForwardKind.SECOND_HALF]
+    if halves:
+        return _step(_whole(halves))
+    prefills = [ask for ask in asks if ask.is_prefill]
+    drafts = [ask for ask in asks if ask.model is Role.DRAFT and not ask.is_prefill]
+    verifications = [ask for ask in asks if ask.model is Role.TARGET and not ask.is_prefill]
+    is_overdue = any(ask.num_overtaken >= limits.max_overtaken for ask in (*verifications, *prefills))
+    if drafts and not is_overdue:
+        return _with_prompts(_alike(drafts), prefills, limits)
+    if verifications:
+        gathered_s = min(ask.since_s for ask in verifications) + limits.gather_s
+        # Whoever reads its prompt will not verify soon.
+        is_complete = len(verifications) + len(prefills) >= num_running
+        if not is_complete and now_s < gathered_s:
+            return WaitUntil(gathered_s)
+        return _with_prompts(_alike(verifications), prefills, limits)
+    if prefills:
+        first = min(prefills, key=lambda ask: ask.since_s)
+        return _step(_chunks([ask for ask in prefills if ask.model is first.model], limits.prefill_rows))
+    return None
+
+
+def _alike(asks: Sequence[Ask]) -> list[Ask]:
+    """Those that can be computed with the one that has waited longest."""
+    first = max(asks, key=lambda ask: (ask.num_overtaken, -ask.since_s))
+    return [ask for ask in asks if ask.kind is first.kind]
+
+
+def _with_prompts(asks: Sequence[Ask], prefills: Sequence[Ask], limits: BatchLimits) -> Step:
+    """A step of `asks` and, if it is an exact one, of chunks of its model's prompts."""
+    granted = _within(asks, limits.max_rows)
+    if asks[0].kind is ForwardKind.EXACT:
+        granted += _chunks([ask for ask in prefills if ask.model is asks[0].model], limits.prefill_rows)
+    return _step(granted)
+
+
+def _chunks(prefills: Sequence[Ask], num_rows: int) -> list[_Granted]:
+    """Tokens of up to two prompts: half of the room is the shortest's, so that it never waits for a long one."""
+    if not prefills:
+        return []
+    first, *others = prefills
+    shortest = min(others, key=lambda ask: ask.num_rows, default=None)
+    if shortest is None:
+        return [(first, min(first.num_rows, num_rows))]
+    of_shortest = min(shortest.num_rows, max(num_rows // 2, num_rows - first.num_rows))
+    of_first = min(first.num_rows, num_rows - of_shortest)
+    return [(ask, rows) for ask, rows in ((first, of_first), (shortest, of_shortest)) if rows]
+
+
+def _within(asks: Sequence[Ask], max_rows: int) -> list[_Granted]:
+    """What fits: elastic asks share what the others leave, at least a row each; the others wait for their turn.
+
+    Who has waited longest goes first, and is granted whatever its size.
+    """
+    if sum(ask.num_rows for ask in asks) <= max_rows:
+        return _whole(asks)
+    elastic = [ask for ask in asks if ask.is_elastic]
+    rigid = sorted((ask for ask in asks if not ask.is_elastic), key=lambda ask: (-ask.num_overtaken, ask.since_s))
+    left = max_rows - len(elastic)
+    granted: list[_Granted] = []
+    for ask in rigid:
+        if ask.num_rows <= left or not (granted or elastic):
+            granted.append((ask, ask.num_rows))
+            left -= ask.num_rows
+    return granted + _shared(elastic, len(elastic) + max(0, left))
+
+
+def _shared(asks: Sequence[Ask], num_rows: int) -> list[_Granted]:
+    """Equal shares of at least as many rows as there are asks; what one does not need is the others'."""
+    granted: list[_Granted] = []
+    for count, ask in zip(range(len(asks), 0, -1), sorted(asks, key=lambda ask: ask.num_rows), strict=True):
+        rows = min(ask.num_rows, num_rows // count)
+        granted.append((ask, rows))
+        num_rows -= rows
+    return granted
+
+
+def _whole(asks: Sequence[Ask]) -> list[_Granted]:
+    return [(ask, ask.num_rows) for ask in asks]
+
+
+def _step(granted: Sequence[_Granted]) -> Step:
+    first, _ = granted[0]
+    grants = tuple(Grant(ask.request, num_rows) for ask, num_rows in granted)
+    return Step(model=first.model, kind=first.kind, grants=grants)

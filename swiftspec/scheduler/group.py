@@ -1,0 +1,184 @@
+"""Programs of all requests on one device group: where each of them stands, and what they ask for.
+
+Sans-IO: a driver, of the simulator or of the engine, performs what programs yield, and says what came of it. Its loop:
+
+    resume every program that can go on, and perform the effects that are no forwards
+    choose a step;  compute it;  give every program in it its answer
+    if there is none: wait for a message, a request, or the time that was asked for
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from swiftspec.policies.effects import (
+    Effect,
+    Forward,
+    Prefill,
+    Program,
+    Receive,
+    TargetExit,
+    TargetFinish,
+    TargetForward,
+)
+from swiftspec.scheduler.asks import Ask, Grant, Step, ask_of
+from swiftspec.scheduler.batching import BatchLimits, WaitUntil, choose
+
+__all__ = ["Group"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """A request's program, and the effect that it waits for."""
+
+    program: Program
+    is_elastic: bool
+    effect: Forward | None = None
+    since_s: float = 0.0
+    num_overtaken: int = 0
+    num_prefilled: int = 0  # tokens of the prefill that it waits for
+    num_halfway: int = 0  # rows of its last exit
+
+
+class Group:
+    """The programs of one role on one device group.
+
+    Parameters
+    ----------
+    limits : BatchLimits
+    """
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
+        self._running: dict[int, _Running] = {}  # in the order of admission
+        self._ready: deque[tuple[int, Any]] = deque()  # requests that can go on, and their answers
+        self._asking: dict[int, _Running] = {}
+        self._receiving: dict[int, Receive] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __contains__(self, request: int) -> bool:
+        return request in self._running
+
+    def add(self, request: int, program: Program, *, is_elastic: bool) -> None:
+        """Begin a request's program."""
+        self._running[request] = _Running(program=program, is_elastic=is_elastic)
+        self._ready.append((request, None))
+
+    def remove(self, request: int) -> None:
+        """End a request's program wherever it stands; nothing happens if it has ended."""
+        running = self._running.pop(request, None)
+        if running is not None:
+            running.program.close()
+            self._asking.pop(request, None)
+            self._receiving.pop(request, None)
+            self._ready = deque(entry for entry in self._ready if entry[0] != request)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a program can go on."""
+        return bool(self._ready)
+
+    def ready(self) -> Iterator[tuple[int, Any]]:
+        """Requests whose programs can go on and the answers they are to be resumed with, until there are no more."""
+        while self._ready:
+            yield self._ready.popleft()
+
+    def resume(self, request: int, answer: Any, *, now_s: float) -> Effect | None:
+        """Give a program its answer: the effect to perform next, after which it is resumed again.
+
+        None if it now asks for a forward, or has ended. For a `Receive` that finds no message: `block`.
+        """
+        running = self._running[request]
+        try:
+            effect = running.program.send(answer)
+        except StopIteration:
+            del self._running[request]
+            return None
+        if not isinstance(effect, Forward):
+            return effect
+        running.effect, running.since_s, running.num_overtaken, running.num_prefilled = effect, now_s, 0, 0
+        if isinstance(effect, TargetExit):
+            running.num_halfway = len(effect.rows)
+        self._asking[request] = running
+        return None
+
+    def block(self, request: int, effect: Receive) -> None:
+        """Leave a program until `unblock`: there is no message yet."""
+        self._receiving[request] = effect
+
+    def unblock(self, request: int, answer: Any) -> None:
+        """Let a program go on that waits for a message."""
+        del self._receiving[request]
+        self._ready.append((request, answer))
+
+    @property
+    def receiving(self) -> Mapping[int, Receive]:
+        """What the requests that wait for a message wait for."""
+        return self._receiving
+
+    def choose(self, now_s: float) -> Step | WaitUntil | None:
+        """The next step, as `batching.choose`."""
+        if not self._asking:
+            return None
+        asks = list(self._asks())
+        return choose(asks, limits=self._limits, num_running=len(self._running), now_s=now_s)
+
+    def _asks(self) -> Iterator[Ask]:
+        for request, running in self._running.items():
+            if request in self._asking:
+                assert running.effect is not None
+                yield ask_of(
+                    request,
+                    running.effect,
+                    num_left=_num_rows(running),
+                    is_elastic=running.is_elastic,
+                    since_s=running.since_s,
+                    num_overtaken=running.num_overtaken,
+                )
+
+    def begin(self, step: Step) -> list[tuple[int, Forward]]:
+        """The forwards of a step, by request, with the rows that were granted; the others are overtaken."""
+        granted = {grant.request for grant in step.grants}
+        for request, running in self._asking.items():
+            if request not in granted:
+                running.num_overtaken += 1
+        return [(grant.request, self._part(grant)) for grant in step.grants]
+
+    def _part(self, grant: Grant) -> Forward:
+        running = self._asking[grant.request]
+        effect = running.effect
+        if isinstance(effect, Prefill):
+            first = running.num_prefilled
+            tokens = effect.tokens[first : first + grant.num_rows]
+            return Prefill(effect.role, tokens, effect.position + first)
+        if isinstance(effect, TargetForward):
+            return TargetForward(effect.rows[: grant.num_rows])
+        assert effect is not None
+        return effect
+
+    def finish(self, step: Step, answers: Mapping[int, Any]) -> None:
+        """Answer the programs of a step. A prefill is answered after its last chunk."""
+        for request, num_rows in step.grants:
+            running = self._asking.get(request)
+            if running is None:  # it was removed meanwhile
+                continue
+            if isinstance(running.effect, Prefill):
+                running.num_prefilled += num_rows
+                if running.num_prefilled < len(running.effect.tokens):
+                    continue
+            del self._asking[request]
+            running.effect = None
+            self._ready.append((request, answers[request]))
+
+
+def _num_rows(running: _Running) -> int:
+    effect = running.effect
+    if isinstance(effect, Prefill):
+        return len(effect.tokens) - running.num_prefilled
+    if isinstance(effect, TargetFinish):
+        return running.num_halfway
+    assert effect is not None
+    return len(effect.rows)

@@ -1,0 +1,234 @@
+"""A request's part on a simulated device group: effects become latencies, and answers of an oracle.
+
+Simplifications: a forward that starts while a peer is not idle is priced with a busy peer for its whole length; and
+messages arrive one hop after they were sent, in order, whatever the receiver is doing.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import simpy
+
+from swiftspec.artifacts.steps import COOLING_S
+from swiftspec.artifacts.timeline import Phase, Span
+from swiftspec.policies.effects import (
+    Clock,
+    Commit,
+    DraftForward,
+    Effect,
+    Forward,
+    KeepKV,
+    Message,
+    Poll,
+    Prefill,
+    Program,
+    Receive,
+    Role,
+    Row,
+    Send,
+    TargetExit,
+    TargetFinish,
+    TargetForward,
+)
+from swiftspec.simulator.channel import Link
+from swiftspec.simulator.latency import LatencySampler
+from swiftspec.simulator.oracle import TraceOracle
+
+__all__ = ["DeviceGroup", "Events", "RequestPart"]
+
+Events = Generator[simpy.Event, Any, Any]
+
+
+class DeviceGroup:
+    """Devices that compute one forward at a time.
+
+    Attributes
+    ----------
+    is_idle : bool
+        Whether its programs all wait for messages.
+    num_arrived : int
+        Messages that have arrived so far, whether received yet or not.
+    awaited : simpy.Event or None
+        What a wait for anything to happen waits for.
+    """
+
+    def __init__(self, env: simpy.Environment, role: Role, *, meter: LatencySampler, group: int = 0) -> None:
+        self.env = env
+        self.role = role
+        self.group = group
+        self.meter = meter
+        self.is_idle = False
+        self.num_arrived = 0
+        self.awaited: simpy.Event | None = None
+        self.peers: list[DeviceGroup] = []
+        self._computed_s: dict[Role, float] = {}  # end of each model's last forward
+
+    @property
+    def stream(self) -> tuple[int, ...]:
+        """What sets a request's random numbers on this group apart from those on the others."""
+        return (0, self.group + 1) if self.peers and self.role is Role.TARGET else (0,)
+
+    def note_arrival(self) -> None:
+        """Count a message, for whichever request."""
+        self.num_arrived += 1
+        self.notify()
+
+    def notify(self) -> None:
+        """End the wait for something to happen, if there is one."""
+        if self.awaited is not None:
+            self.awaited.succeed()
+            self.awaited = None
+
+    def compute(self, phase: Phase, model: Role, *, rows: int, context: int) -> Events:
+        """One forward. context: slots that a row attends to."""
+        env, meter = self.env, self.meter
+        peer_busy = any(not peer.is_idle for peer in self.peers)
+        cold = env.now - self._computed_s.get(model, env.now) > COOLING_S
+        num_arrived = self.num_arrived
+        yield env.timeout(meter.forward(model, phase, peer_busy=peer_busy, cold=cold, rows=rows, context=context))
+        # The device receives messages meanwhile, and computes that much longer.
+        while self.num_arrived > num_arrived:
+            delay_s = sum(meter.host(Phase.ARRIVE) for _ in range(self.num_arrived - num_arrived))
+            num_arrived = self.num_arrived
+            if delay_s:
+                yield env.timeout(delay_s)
+        self._computed_s[model] = env.now
+
+
+class RequestPart:
+    """One request on one device group: its answers, its ends of the channels, and its spans.
+
+    Attributes
+    ----------
+    is_finished : bool
+        Whether its program has ended.
+    """
+
+    def __init__(self, device: DeviceGroup, *, oracle: TraceOracle) -> None:
+        self.env = device.env
+        self.role = device.role
+        self.device = device
+        self.oracle = oracle
+        self.spans: list[Span] = []
+        self.is_finished = False
+        self._from: list[Link] = []
+        self._to: list[Link] = []
+        self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
+        self._meter = device.meter
+        self._perform: Mapping[type[Effect], Callable[[Any], Events]] = {
+            **dict.fromkeys((Prefill, DraftForward, TargetForward, TargetExit, TargetFinish), self._forward),
+            KeepKV: self._keep_kv,
+            Send: self._send,
+            Receive: self._receive,
+            Poll: self._poll,
+            Clock: self._clock,
+            Commit: self._commit,
+        }
+        self._answers: Mapping[type[Effect], Callable[[Any], Any]] = {
+            Prefill: lambda effect: self.oracle.prefill(effect.role, effect.tokens),
+            DraftForward: lambda effect: self.oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy),
+            TargetForward: lambda effect: self.oracle.target(effect.rows),
+            TargetExit: self._exit,
+            TargetFinish: lambda _: self.oracle.target(self._halfway),
+        }
+
+    def connect(self, peer: "RequestPart") -> None:
+        """Create a channel between this part and another, as the next peer of each."""
+        here, there = Link(self.env, self.device.note_arrival), Link(self.env, peer.device.note_arrival)
+        for part, incoming, outgoing in ((self, here, there), (peer, there, here)):
+            part._from.append(incoming)
+            part._to.append(outgoing)
+
+    def run(self, program: Program) -> Events:
+        """The SimPy process of a program that has its device group to itself: every effect, to its end."""
+        perform = self._perform
+        answer: Any = None
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration:
+                break
+            answer = yield from perform[type(effect)](effect)
+        self.is_finished = self.device.is_idle = True
+
+    def perform(self, effect: Effect) -> Events:
+        """An effect that is no forward; its answer."""
+        answer = yield from self._perform[type(effect)](effect)
+        return answer
+
+    def answer(self, effect: Forward) -> Any:
+        """The answer of a forward that was computed."""
+        return self._answers[type(effect)](effect)
+
+    def form(self, effect: Forward) -> tuple[Phase, Role, int]:
+        """A forward's phase, model and rows."""
+        match effect:
+            case Prefill(role, tokens):
+                return Phase.PREFILL, role, len(tokens)
+            case DraftForward(rows, _, fuzzy):
+                return Phase.FUZZY if fuzzy else Phase.EXPAND, Role.DRAFT, len(rows)
+            case TargetForward(rows):
+                return Phase.VERIFY, Role.TARGET, len(rows)
+            case TargetExit(rows):
+                return Phase.EXIT, Role.TARGET, len(rows)
+            case TargetFinish():
+                return Phase.FINISH, Role.TARGET, len(self._halfway)
+
+    def poll(self, peer: int) -> Message | None:
+        """The next message, if it has arrived."""
+        return self._from[peer].poll()
+
+    def note(self, phase: Phase, model: Role, start_s: float, *, rows: int = 0, tokens: int = 0) -> None:
+        """Add a span that ends now."""
+        self.spans.append(Span(self.role, phase, model, rows, tokens, start_s, self.env.now, self.device.group))
+
+    def _forward(self, effect: Forward) -> Events:
+        phase, model, rows = self.form(effect)
+        host_s = self._meter.host(phase, rows)
+        if host_s:
+            yield self.env.timeout(host_s)
+        start_s = self.env.now
+        yield from self.device.compute(phase, model, rows=rows, context=self.oracle.context(model))
+        self.note(phase, model, start_s, rows=rows)
+        return self._answers[type(effect)](effect)
+
+    def _exit(self, effect: TargetExit) -> Any:
+        self._halfway = effect.rows
+        return self.oracle.exit(effect.rows, effect.num_candidates)
+
+    def _keep_kv(self, effect: KeepKV) -> Events:
+        self.oracle.keep(effect.role, effect.slots, effect.num_verified)
+        yield from self._host(Phase.COMPACT, effect.role, rows=len(effect.slots))
+
+    def _commit(self, effect: Commit) -> Events:
+        yield from self._host(Phase.COMMIT, self.role, tokens=len(effect.tokens))
+
+    def _send(self, effect: Send) -> Events:
+        yield from self._host(Phase.SEND, self.role)
+        self._to[effect.peer].send(effect.message, hop_s=self._meter.hop())
+
+    def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message | None]:
+        start_s = self.env.now
+        self.device.is_idle = True
+        message = yield from self._from[effect.peer].receive(effect.within_s)
+        self.device.is_idle = False
+        self.note(Phase.WAIT, self.role, start_s)
+        return message
+
+    def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:
+        yield from ()
+        message = self._from[effect.peer].poll()
+        if message is not None:
+            self.note(Phase.WAIT, self.role, self.env.now)
+        return message
+
+    def _clock(self, _: Clock) -> Generator[simpy.Event, Any, float]:
+        yield from ()
+        return float(self.env.now)
+
+    def _host(self, phase: Phase, model: Role, *, rows: int = 0, tokens: int = 0) -> Events:
+        start_s = self.env.now
+        host_s = self._meter.host(phase, rows)
+        if host_s:
+            yield self.env.timeout(host_s)
+        self.note(phase, model, start_s, rows=rows, tokens=tokens)

@@ -1,0 +1,151 @@
+"""A simulated device group that runs the programs of many requests: programs, steps and waits."""
+
+from typing import Any, NamedTuple, Protocol
+
+from swiftspec.artifacts.timeline import Phase, Span
+from swiftspec.policies.effects import Commit, Message, Program, Receive, Role
+from swiftspec.scheduler.asks import Step
+from swiftspec.scheduler.batching import WaitUntil
+from swiftspec.scheduler.group import Group
+from swiftspec.simulator.process import DeviceGroup, Events, RequestPart
+
+__all__ = ["ComputedStep", "Service", "ServingGroup"]
+
+
+class ComputedStep(NamedTuple):
+    """A forward of a device group: of which model, of how many requests and rows, and when."""
+
+    role: Role
+    group: int
+    phase: Phase
+    model: Role
+    num_requests: int
+    num_rows: int
+    start_s: float
+    end_s: float
+
+
+class Service(Protocol):
+    """What a group tells of its programs."""
+
+    def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
+        """Tokens were committed. Programs may be removed meanwhile, this one, too."""
+
+    def note_end(self, program: int, group: "ServingGroup", spans: list[Span]) -> None:
+        """A program has ended."""
+
+    def note_step(self, step: ComputedStep) -> None:
+        """A step was computed."""
+
+
+class ServingGroup:
+    """A device group and the programs on it."""
+
+    def __init__(self, device: DeviceGroup, group: Group, service: Service) -> None:
+        self.device = device
+        self._group = group
+        self._service = service
+        self._env = device.env
+        self._parts: dict[int, RequestPart] = {}
+        self._waiting_since_s: dict[int, float] = {}
+
+    def add(self, program: int, generator: Program, part: RequestPart, *, is_elastic: bool) -> None:
+        """Begin a request's part."""
+        self._parts[program] = part
+        self._group.add(program, generator, is_elastic=is_elastic)
+        self.device.is_idle = False
+        self.device.notify()
+
+    def remove(self, program: int) -> list[Span]:
+        """End a request's part; its spans so far."""
+        self._group.remove(program)
+        part = self._parts.pop(program, None)
+        return part.spans if part else []
+
+    def serve(self) -> Events:
+        """The SimPy process: programs, steps and waits, for as long as anything happens."""
+        while True:
+            while self._take_messages() or self._group.has_ready:
+                for program, answer in self._group.ready():
+                    yield from self._proceed(program, answer)
+            choice = self._group.choose(self._env.now)
+            if isinstance(choice, Step):
+                yield from self._compute(choice)
+            else:
+                yield from self._wait(choice)
+
+    def _take_messages(self) -> bool:
+        """Let the programs go on whose message has come, or whose time is over; whether there are any."""
+        now_s = self._env.now
+        arrived: list[tuple[int, Message | None]] = []
+        for program, effect in self._group.receiving.items():
+            message = self._parts[program].poll(effect.peer)
+            since_s = self._waiting_since_s[program]
+            if message is not None or (effect.within_s is not None and now_s >= since_s + effect.within_s):
+                self._parts[program].note(Phase.WAIT, self.device.role, since_s)
+                arrived.append((program, message))
+        for program, message in arrived:
+            self._group.unblock(program, message)
+        return bool(arrived)
+
+    def _proceed(self, program: int, answer: Any) -> Events:
+        """A program's effects until it asks for a forward, waits for a message, or ends."""
+        part, group = self._parts[program], self._group
+        while (effect := group.resume(program, answer, now_s=self._env.now)) is not None:
+            if isinstance(effect, Receive):
+                message = part.poll(effect.peer)
+                if message is None:
+                    group.block(program, effect)
+                    self._waiting_since_s[program] = self._env.now
+                    return
+                part.note(Phase.WAIT, self.device.role, self._env.now)
+                answer = message
+                continue
+            answer = yield from part.perform(effect)
+            if isinstance(effect, Commit) and program in group:
+                self._service.note_commit(program, effect.tokens)
+            if program not in group:  # it gave way meanwhile
+                return
+        if program not in group:
+            self._service.note_end(program, self, self._parts.pop(program).spans)
+
+    def _compute(self, step: Step) -> Events:
+        env, device = self._env, self.device
+        effects = self._group.begin(step)
+        forms = [(program, effect, *self._parts[program].form(effect)) for program, effect in effects]
+        host_s = sum(device.meter.host(phase, rows) for _, _, phase, _, rows in forms)
+        if host_s:
+            yield env.timeout(host_s)
+        start_s = env.now
+        # Prompts are priced as such only where nothing else is computed with them.
+        phase = next((phase for _, _, phase, _, _ in forms if phase is not Phase.PREFILL), Phase.PREFILL)
+        attended = sum(rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms)
+        yield from device.compute(phase, step.model, rows=step.num_rows, context=round(attended / step.num_rows))
+        answers = {}
+        for program, effect, its_phase, model, rows in forms:
+            if (part := self._parts.get(program)) is not None:
+                part.note(its_phase, model, start_s, rows=rows)
+                answers[program] = part.answer(effect)
+        self._group.finish(step, answers)
+        self._service.note_step(
+            ComputedStep(device.role, device.group, phase, step.model, len(forms), step.num_rows, start_s, env.now)
+        )
+
+    def _wait(self, choice: WaitUntil | None) -> Events:
+        """Wait for a message, a request, or the earliest time that something waits for."""
+        env, device = self._env, self.device
+        ends_s = [
+            self._waiting_since_s[program] + effect.within_s
+            for program, effect in self._group.receiving.items()
+            if effect.within_s is not None
+        ]
+        if choice is not None:
+            ends_s.append(choice.time_s)
+        device.is_idle = True
+        changed = device.awaited = env.event()
+        if ends_s:
+            yield changed | env.timeout(max(0.0, min(ends_s) - env.now))
+        else:
+            yield changed
+        device.awaited = None
+        device.is_idle = False

@@ -1,0 +1,68 @@
+"""Texts of any length from traced ones: prompts cut or repeated, outputs continued with those of the next prompts.
+
+A workload has lengths and no texts, so its load and its acceptance are independent of each other.
+"""
+
+from itertools import count
+
+import numpy as np
+
+from swiftspec.artifacts.trace import Guesser, TracedPrompt
+from swiftspec.policies.effects import Candidates
+from swiftspec.simulator.oracle import CandidatePool, TraceOracle
+
+__all__ = ["StretchedOracle", "StretchedText"]
+
+
+class StretchedText:
+    """A text of wanted lengths that begins with a traced prompt.
+
+    Parameters
+    ----------
+    prompts : sequence of TracedPrompt
+        A trace's.
+    index : int
+        Index of the first one.
+    prompt_tokens : int or None
+        Length of the prompt: the traced one's last tokens, or it over and over. The traced one's if None.
+    output_tokens : int
+        Length of the output: the first tokens of the traced one's, of the next one's and so on.
+    """
+
+    def __init__(
+        self, prompts: tuple[TracedPrompt, ...], index: int, *, prompt_tokens: int | None, output_tokens: int
+    ) -> None:
+        traced = prompts[index].prompt_tokens
+        length = len(traced) if prompt_tokens is None else prompt_tokens
+        repeats = -(-length // len(traced))
+        self.prompt: list[int] = np.tile(traced, repeats)[repeats * len(traced) - length :].tolist()
+        self.output: list[int] = []
+        self.indices: list[int] = []
+        for number in count(index):
+            self.indices.append(number % len(prompts))
+            self.output += prompts[number % len(prompts)].target_tokens.tolist()
+            if len(self.output) >= output_tokens:
+                break
+        del self.output[output_tokens:]
+
+
+class StretchedOracle(TraceOracle):
+    """Answers for a stretched text. Its tokens' candidates are shared with all others of the pool."""
+
+    def __init__(
+        self, pool: CandidatePool, prompts: tuple[TracedPrompt, ...], text: StretchedText, *, rng: np.random.Generator
+    ) -> None:
+        first = text.indices[0]
+        super().__init__(pool, prompts[first], prompt_index=first, rng=rng)
+        self._set_path(text.prompt, text.output)
+        self._text = text
+        self._chained: dict[tuple[int, Guesser], list[Candidates]] = {}
+
+    def _recorded(self, num_candidates: int, guesser: Guesser) -> list[Candidates]:
+        if len(self._text.indices) == 1:
+            return super()._recorded(num_candidates, guesser)
+        key = (num_candidates, guesser)
+        if key not in self._chained:
+            parts = (self._pool.of(index, num_candidates, guesser) for index in self._text.indices)
+            self._chained[key] = [candidates for part in parts for candidates in part]
+        return self._chained[key]

@@ -1,0 +1,178 @@
+"""Replays: workloads with the arrivals and lengths of a load trace."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
+from swiftspec.artifacts.document import Origin, file_sha256
+from swiftspec.artifacts.workload import MOST_REQUESTS, LoadTrace, RequestClass, Workload
+from swiftspec.files.reading import shown
+from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes, check_classes
+from swiftspec.workload.generate import random_streams
+from swiftspec.workload.load_traces import FORMATS
+from swiftspec.workload.load_traces.rows import TraceRow
+
+__all__ = ["replay"]
+
+
+def replay(
+    format_name: str,
+    path: Path | str,
+    *,
+    start_s: float = 0.0,
+    duration_s: float | None = None,
+    num_requests: int | None = None,
+    rate: float | None = None,
+    classes: Sequence[RequestClass] = (),
+    seed: int = 0,
+) -> Workload:
+    """Workload with the arrivals and lengths of a load trace, or of a part of it.
+
+    Parameters
+    ----------
+    format_name : str
+        One of `FORMATS`.
+    path : Path or str
+    start_s, duration_s : float
+        The part to take, in seconds since the trace's first row; arrivals are counted from `start_s`.
+    num_requests : int, optional
+        Requests to take, at most: the first ones.
+    rate : float, optional
+        Mean requests per second that the time axis is stretched to.
+    classes : sequence of RequestClass
+        For a trace with classes of its own, limits of these, by name; for any other, as for `make_workload`.
+    seed : int
+        For the classes of requests of a trace without its own.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, or file, line and column, and the value.
+    """
+    path = Path(path)
+    if format_name not in FORMATS:
+        raise ValueError(f"format_name is {shown(format_name)}; expected one of {', '.join(FORMATS)}")
+    load_format = FORMATS[format_name]
+    window = _Window(start_s, duration_s, num_requests)
+    window.check()
+    taken = _take(load_format.read(path), window, time_column=load_format.time_column)
+    if not taken.rows:
+        raise ValueError(f"{path}: no request arrives {window}; expected at least one")
+    known, names = _classes(taken.rows, classes, seed, path)
+    values = {
+        "origin": Origin.here(),
+        "arrivals": Arrivals(process=Process.REPLAY),
+        "prompt_tokens": Lengths(distribution=Distribution.REPLAY),
+        "output_tokens": Lengths(distribution=Distribution.REPLAY),
+        "seed": seed,
+        "classes": known,
+        "requests": [_request(row, name) for row, name in zip(taken.rows, names, strict=True)],
+        "trace": LoadTrace(
+            format=format_name,
+            file=path.name,
+            sha256=file_sha256(path),
+            licence=load_format.licence,
+            start_s=start_s,
+            duration_s=duration_s,
+            left_out=dict(taken.left_out),
+        ),
+    }
+    made = Workload.checked(values, source=str(path))
+    return made if rate is None else made.scaled(rate=rate)
+
+
+class _Window(NamedTuple):
+    """The part of a load trace to take."""
+
+    start_s: float
+    duration_s: float | None
+    num_requests: int | None
+
+    def check(self) -> None:
+        if not 0 <= self.start_s < float("inf"):
+            raise ValueError(f"start_s is {self.start_s:g}; expected 0 or more")
+        if self.duration_s is not None and not 0 < self.duration_s < float("inf"):
+            raise ValueError(f"duration_s is {self.duration_s:g}; expected more than 0")
+        if self.num_requests is not None and not 1 <= self.num_requests <= MOST_REQUESTS:
+            raise ValueError(f"num_requests is {self.num_requests}; expected 1 to {MOST_REQUESTS}")
+
+    def __str__(self) -> str:
+        start = f"from {self.start_s:g} s on"
+        return start if self.duration_s is None else f"{start}, for {self.duration_s:g} s"
+
+    def is_past(self, time_s: float) -> bool:
+        """Whether a time, counted from the start, is after the end."""
+        return self.duration_s is not None and time_s >= self.duration_s
+
+
+class _Taken(NamedTuple):
+    """Requests of a window, their times counted from its start; numbers of other rows, by reason."""
+
+    rows: Sequence[TraceRow]
+    left_out: Mapping[str, int]
+
+
+def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _Taken:
+    """Rows are read up to the end of the window only: some traces have millions."""
+    taken: list[TraceRow] = []
+    left_out: Counter[str] = Counter()
+    first_s = last_s = None
+    for row in rows:
+        if first_s is None or last_s is None:
+            first_s = last_s = row.time_s
+        if row.time_s < last_s:
+            raise ValueError(
+                f"{row.where}: {time_column} is {last_s - row.time_s:g} s before that of the row above; "
+                "expected rows in order of time"
+            )
+        last_s = row.time_s
+        time_s = row.time_s - first_s - window.start_s
+        if window.is_past(time_s):
+            break
+        if time_s >= 0 and row.fault:
+            left_out[row.fault] += 1
+        elif time_s >= 0:
+            if len(taken) == MOST_REQUESTS:
+                raise ValueError(
+                    f"{row.where}: more than {MOST_REQUESTS} requests; take the first ones with num_requests, or a "
+                    "part with duration_s"
+                )
+            taken.append(row._replace(time_s=time_s))
+            if len(taken) == window.num_requests:
+                break
+    return _Taken(taken, left_out)
+
+
+def _classes(
+    rows: Sequence[TraceRow], classes: Sequence[RequestClass], seed: int, path: Path
+) -> tuple[tuple[RequestClass, ...], list[str]]:
+    """Classes of the workload, and the name of every request's."""
+    streams = random_streams(seed)
+    own = {row.request_class.name: row.request_class for row in rows if row.request_class is not None}
+    if not own:
+        known = tuple(classes) or DEFAULT_CLASSES
+        return known, assign_classes(known, len(rows), streams.classes)
+    if classes:
+        check_classes(classes)
+    for each in classes:
+        if each.name not in own:
+            raise ValueError(f"class {shown(each.name)} is not in {path}; expected {', '.join(sorted(own))}")
+        if each.share is not None:
+            raise ValueError(
+                f"share of class {each.name} is {each.share:g}, but {path} says of which class each request is"
+            )
+        own[each.name] = each
+    known = tuple(own[name] for name in sorted(own))
+    return known, [row.request_class.name for row in rows if row.request_class is not None]
+
+
+def _request(row: TraceRow, class_name: str) -> dict[str, object]:
+    return {
+        "arrival_s": row.time_s,
+        "prompt_tokens": row.prompt_tokens,
+        "output_tokens": row.output_tokens,
+        "class_name": class_name,
+        "session": row.session,
+    }

@@ -1,0 +1,96 @@
+"""`simulate --workload` on a recorded plan."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swiftspec.artifacts.workload import Workload
+from swiftspec.cli.app import main
+from swiftspec.stages.serving import LoadOptions, simulate_load
+from tests.test_architecture import ROOT
+
+PLAN = ROOT / "swiftspec/profiles/demo-sapphire-rapids-2-cores/plan.json"
+DRAWN = ("--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24")
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("load") / "W.json"
+    limits = ("--class", "chat:ttft=1000,tpot=2")
+    assert main(["workload", "--arrivals", "poisson:20", "--requests", "40", *DRAWN, *limits, "--out", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize("policy", ["autoregressive", "serial_chain", "swiftspec"])
+def test_figures_are_printed_and_written(
+    policy: str, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, timeline = tmp_path / "out.json", tmp_path / "timeline.json"
+    outputs = ("--json", str(out), "--timeline", str(timeline))
+    assert main(["simulate", "--plan", str(PLAN), "--workload", str(workload), "--policy", policy, *outputs]) == 0
+    result = json.loads(out.read_text())
+    metrics = result["metrics"]
+    assert (metrics["completed"], metrics["refused"]) == (40, 0)
+    assert 0 < metrics["ttft_s"]["p50"] <= metrics["ttft_s"]["p99"] < metrics["e2el_s"]["p99"]
+    assert 0 <= metrics["attainment"]["chat"] < 1
+    assert 1 < result["mean_batch"] <= 8
+    printed = capsys.readouterr().out
+    assert "within their limits, chat" in printed
+    assert "output tokens/s" in printed
+    assert {event["args"]["request"] for event in json.loads(timeline.read_text())["traceEvents"] if event["ph"] == "X"}
+
+
+def test_more_at_once_is_more_throughput_and_a_seed_gives_one_result(workload: Path) -> None:
+    one, eight, again = (
+        simulate_load(PLAN, workload, policy="autoregressive", options=LoadOptions(max_running=count)).metrics
+        for count in (1, 8, 8)
+    )
+    assert eight.output_throughput > 1.3 * one.output_throughput
+    assert eight == again
+
+
+def test_a_closed_loop_has_so_many_clients(tmp_path: Path) -> None:
+    path = tmp_path / "W.json"
+    assert main(["workload", "--arrivals", "closed:3", "--requests", "12", *DRAWN, "--out", str(path)]) == 0
+    load = simulate_load(PLAN, path, policy="autoregressive")
+    assert load.mean_batch <= 3
+    assert load.metrics.queued_s.mean == 0
+
+
+def test_a_small_cache_preempts(workload: Path) -> None:
+    load = simulate_load(PLAN, workload, options=LoadOptions(num_blocks=20))
+    assert load.metrics.num_preemptions > 0
+    assert load.metrics.completed == 40
+
+
+def test_prompts_of_the_plans_trace_are_replayed_whole(tmp_path: Path) -> None:
+    path, trace = tmp_path / "W.json", PLAN.parent / "trace.npz"
+    arguments = ("--arrivals", "constant:5", "--requests", "6", "--trace", str(trace))
+    assert main(["workload", *arguments, "--out", str(path)]) == 0
+    load = simulate_load(PLAN, path)
+    wanted = [request.output_tokens for request in Workload.load(path).requests]
+    assert [record.num_tokens for record in load.records] == wanted
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--max-running", "3"), "--max-running is 3; it is only for --workload"),
+        (("--gather-ms", "0.5"), "--gather-ms is 0.5; it is only for --workload"),
+        (("--workload", "{workload}", "--max-new-tokens", "3"), "--max-new-tokens is 3; with --workload, "),
+        (("--workload", "{workload}", "--plot", "x.png"), "--plot is x.png; with --workload "),
+        (("--workload", "{workload}", "--kv-blocks", "3"), "a request of 64 tokens needs 5 blocks of 16"),
+        (("--workload", "{plan}"), "schema is 'swiftspec.plan'; expected 'swiftspec.workload'"),
+        (("--workload", "nowhere.json"), "nowhere.json"),
+        (("--workload", "{workload}", "--policy", "magic"), "policy is 'magic'"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    flags: tuple[str, ...], message: str, workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [flag.format(workload=workload, plan=PLAN) for flag in flags]
+    assert main(["simulate", "--plan", str(PLAN), *arguments]) == 2
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len([line for line in errors if "error:" in line]) == 1
+    assert message in " ".join(errors)
