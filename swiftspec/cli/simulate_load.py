@@ -41,11 +41,9 @@ def simulate_load(
     """Serve a workload and print the metrics. limits: values of flags."""
     if max_new_tokens is not None:
         raise ValueError(f"--max-new-tokens is {max_new_tokens}; with --workload, its requests have their own lengths")
-    if plot is not None:
-        raise ValueError(f"--plot is {plot}; with --workload there is --timeline, which ui.perfetto.dev shows")
-    check_outputs(inputs={"--plan": plan, "--workload": workload}, timeline=timeline, json=json_path)
+    check_outputs(inputs={"--plan": plan, "--workload": workload}, timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), timeline=timeline, json=json_path)
+    check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     asked = Workload.load(workload)
     values = {_OPTIONS[flag]: value for flag, value in limits.items()}
     if "gather_s" in values:
@@ -60,6 +58,10 @@ def simulate_load(
     show_load_metrics(load)
     if timeline is not None:
         save_timelines(timeline, load.timelines)
+    if plot is not None:
+        from swiftspec.reports.figures import save_figure, shared_steps
+
+        save_figure(plot, shared_steps(load.timelines))
     content = {
         "policy": candidate.policy,
         "candidate": candidate.describe(),

@@ -26,8 +26,8 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_figures_are_printed_and_written(
     policy: str, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, timeline = tmp_path / "out.json", tmp_path / "timeline.json"
-    outputs = ("--json", str(out), "--timeline", str(timeline))
+    out, timeline, plot = (tmp_path / name for name in ("out.json", "timeline.json", "steps.png"))
+    outputs = ("--json", str(out), "--timeline", str(timeline), "--plot", str(plot))
     assert main(["simulate", "--plan", str(PLAN), "--workload", str(workload), "--policy", policy, *outputs]) == 0
     result = json.loads(out.read_text())
     metrics = result["metrics"]
@@ -38,6 +38,7 @@ def test_figures_are_printed_and_written(
     printed = capsys.readouterr().out
     assert "within their limits, chat" in printed
     assert "output tokens/s" in printed
+    assert plot.read_bytes()[:4] == b"\x89PNG"
     assert {event["args"]["request"] for event in json.loads(timeline.read_text())["traceEvents"] if event["ph"] == "X"}
 
 
@@ -79,7 +80,7 @@ def test_prompts_of_the_plans_trace_are_replayed_whole(tmp_path: Path) -> None:
         (("--max-running", "3"), "--max-running is 3; it is only for --workload"),
         (("--gather-ms", "0.5"), "--gather-ms is 0.5; it is only for --workload"),
         (("--workload", "{workload}", "--max-new-tokens", "3"), "--max-new-tokens is 3; with --workload, "),
-        (("--workload", "{workload}", "--plot", "x.png"), "--plot is x.png; with --workload "),
+        (("--workload", "{workload}", "--plot", "x.gif"), "--plot is x.gif; expected a name ending in .png"),
         (("--workload", "{workload}", "--kv-blocks", "3"), "a request of 64 tokens needs 5 blocks of 16"),
         (("--workload", "{plan}"), "schema is 'swiftspec.plan'; expected 'swiftspec.workload'"),
         (("--workload", "nowhere.json"), "nowhere.json"),

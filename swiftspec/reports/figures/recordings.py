@@ -11,9 +11,9 @@ from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.reports.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW, new_figure
 
-__all__ = ["acceptance_by_rank", "step_latency", "timeline_rounds"]
+__all__ = ["PHASE_COLOURS", "acceptance_by_rank", "step_latency", "timeline_rounds"]
 
-_PHASE_COLOURS = {
+PHASE_COLOURS = {
     Phase.PREFILL: GREEN,
     Phase.EXPAND: ORANGE,
     Phase.FUZZY: "#F5C76B",
@@ -87,11 +87,11 @@ def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10)
         axes.broken_barh(
             [((span.start_s - start_s) * 1e3, (span.end_s - span.start_s) * 1e3)],
             (processes.index((span.role, span.group)) - height / 2, height),
-            facecolors=_PHASE_COLOURS[span.phase],
+            facecolors=PHASE_COLOURS[span.phase],
             linewidth=0,
         )
     present = {span.phase for span in spans}
-    handles = [Patch(color=colour, label=phase.value) for phase, colour in _PHASE_COLOURS.items() if phase in present]
+    handles = [Patch(color=colour, label=phase.value) for phase, colour in PHASE_COLOURS.items() if phase in present]
     axes.legend(handles=handles, ncols=len(handles), loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
     axes.set(
         xlabel="time (ms)",

@@ -13,6 +13,7 @@ from swiftspec.reports.figures import (
     predicted_vs_measured,
     render,
     sensitivity,
+    shared_steps,
     speed_against_devices,
     step_latency,
     timeline_rounds,
@@ -32,6 +33,7 @@ FIGURES = {
     "sensitivity": lambda: sensitivity(rich_plan()),
     "parts": lambda: forward_parts(forwards()),
     "serial": lambda: timeline_rounds(serial_timeline()),
+    "load": lambda: shared_steps([serial_timeline(), parallel_timeline(num_rounds=30)]),
     "parallel": lambda: timeline_rounds(parallel_timeline(num_rounds=30)),
 }
 
@@ -52,6 +54,11 @@ def test_every_value_axis_names_its_unit_or_quantity(name: str) -> None:
     for axes in figure.axes:
         assert axes.get_xlabel() or [label.get_text() for label in axes.get_xticklabels()]
         assert axes.get_ylabel() or [label.get_text() for label in axes.get_yticklabels()]
+
+
+def test_only_requests_that_decode_can_share_steps() -> None:
+    with pytest.raises(ValueError, match="timelines has none with a verification"):
+        shared_steps([])
 
 
 def test_pictures_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,81 @@
+"""Figure of requests that share steps."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from swiftspec.artifacts.timeline import COMPUTING, Span, Timeline
+from swiftspec.policies.effects import Role
+from swiftspec.reports.figures.recordings import PHASE_COLOURS
+
+__all__ = ["shared_steps"]
+
+_LANE = 0.8  # height of a request's lane
+_LEAST_WIDTH = 0.012  # of a bar that has room for a number, as a share of the window
+
+
+def shared_steps(timelines: Sequence[Timeline], *, num_requests: int = 6, num_rounds: int = 6) -> Figure:
+    """Forwards of some requests while most of them run at once, with the rows of each.
+
+    Bars with the same start and end are one step. Where the draft has devices of its own, it has the upper half of a
+    request's lane.
+
+    ValueError if no request has a verification.
+    """
+    start_s, end_s, shown = _busiest(timelines, num_requests, num_rounds)
+    figure = Figure(figsize=(12, 0.9 + 0.55 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    is_split = any(span.role is Role.DRAFT for timeline in shown for span in timeline.spans)
+    present = set()
+    for lane, timeline in enumerate(shown):
+        for span in timeline.spans:
+            if span.phase in COMPUTING and span.start_s < end_s and span.end_s > start_s:
+                _draw(axes, span, lane, is_split=is_split, start_s=start_s, end_s=end_s)
+                present.add(span.phase)
+    handles = [Patch(color=colour, label=phase.value) for phase, colour in PHASE_COLOURS.items() if phase in present]
+    axes.legend(handles=handles, ncols=len(handles), loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
+    axes.set(
+        xlabel="time (ms)",
+        xlim=(0, (end_s - start_s) * 1e3),
+        ylim=(len(shown) - 0.5, -0.5),
+        yticks=range(len(shown)),
+        yticklabels=[f"request {number}" for number in range(1, len(shown) + 1)],
+        title="Requests that share steps; numbers are rows",
+    )
+    return figure
+
+
+def _busiest(
+    timelines: Sequence[Timeline], num_requests: int, num_rounds: int
+) -> tuple[float, float, Sequence[Timeline]]:
+    """A stretch of time that begins where most requests decode, and requests that decode then."""
+    decoding = [
+        (each.verifications_s[0], each.start_s + each.e2e_s, each) for each in timelines if each.verifications_s
+    ]
+    if not decoding:
+        raise ValueError("timelines has none with a verification; expected at least one")
+    start_s = max((first for first, *_ in decoding), key=lambda at_s: sum(a <= at_s < b for a, b, _ in decoding))
+    shown = [timeline for first, last, timeline in decoding if first <= start_s < last][-num_requests:]
+    starts_s = [at_s for at_s in shown[-1].verifications_s if at_s >= start_s]
+    end_s = starts_s[num_rounds] if len(starts_s) > num_rounds else shown[-1].start_s + shown[-1].e2e_s
+    return start_s, end_s, shown
+
+
+def _draw(axes: Axes, span: Span, lane: int, *, is_split: bool, start_s: float, end_s: float) -> None:
+    height = _LANE / 2 if is_split else _LANE
+    middle = lane + (0.0 if not is_split else -height / 2 if span.role is Role.DRAFT else height / 2)
+    left_s, right_s = max(span.start_s, start_s), min(span.end_s, end_s)
+    bar_ms = ((left_s - start_s) * 1e3, (right_s - left_s) * 1e3)
+    axes.broken_barh(
+        [bar_ms],
+        (middle - height / 2, height),
+        facecolors=PHASE_COLOURS[span.phase],
+        edgecolor="white",
+        linewidth=0.5,
+    )
+    if right_s - left_s > _LEAST_WIDTH * (end_s - start_s):
+        axes.text(
+            bar_ms[0] + bar_ms[1] / 2, middle, str(span.rows), ha="center", va="center", fontsize=7, color="white"
+        )
