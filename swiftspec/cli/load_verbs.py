@@ -111,7 +111,7 @@ def simulate(
     ] = None,
     gather_ms: Annotated[
         float | None,
-        typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's longest wait for the others'."),
+        typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's wait for the others'."),
     ] = None,
     timeline: flags.Timeline = None,
     seed: flags.Seed = 0,

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
+from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.timeline import Timeline
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.artifacts.workload import Workload
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
 from swiftspec.stages.inputs import read_plan
@@ -34,15 +37,16 @@ class LoadOptions:
         Blocks of 16 tokens in the target's cache. Unlimited if None.
     prefill_rows : int
         Prompt tokens of one step.
-    gather_s : float
-        How long verifications wait for those of other requests, if the draft has devices of its own.
+    gather_s : float or None
+        How long verifications wait for those of other requests, if the draft has devices of its own. If None, for two
+        draft forwards and their messages: after a miss a draft needs one, after another request's forward.
     """
 
     max_running: int = 8
     max_waiting: int | None = None
     num_blocks: int | None = None
     prefill_rows: int = 128
-    gather_s: float = 0.0
+    gather_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,7 @@ class SimulatedLoad:
 
 
 _ANY = LoadOptions()
+_USUAL_CONTEXT = 256
 
 
 def simulate_load(
@@ -113,8 +118,10 @@ def simulate_load(
 
     candidate = candidate_of(planned.plan, policy)
     built = candidate.build()
+    latencies = planned.profile.latencies
+    gather_s = _usual_gather_s(latencies, candidate) if options.gather_s is None else options.gather_s
     serving = Serving(
-        planned.profile.latencies,
+        latencies,
         planned.trace,
         built,
         degrees={role: len(group) for role, group in candidate.groups.items()},
@@ -125,7 +132,7 @@ def simulate_load(
             num_blocks=options.num_blocks,
             tree_rows=built.target_rows,
         ),
-        batch=BatchLimits(prefill_rows=options.prefill_rows, gather_s=options.gather_s),
+        batch=BatchLimits(prefill_rows=options.prefill_rows, gather_s=gather_s),
     )
     jobs = _jobs(planned, workload, seed)
     with stages("simulate") as progress:
@@ -160,6 +167,24 @@ def simulate_load(
         mean_batch=float(np.average(batches, weights=seconds)),
         busy_fraction=float(seconds.sum() / run.end_s / built.target_groups),
     )
+
+
+def _usual_gather_s(latencies: Latencies, candidate: Candidate) -> float:
+    """Two draft forwards and as many messages, if the draft has devices of its own."""
+    built = candidate.build()
+    if built.layout is not Layout.DISAGGREGATED:
+        return 0.0
+    forward = latencies.step(
+        Phase.EXPAND,
+        role=Role.DRAFT,
+        degree=len(candidate.groups[Role.DRAFT]),
+        ranks=candidate.ranks.get(Role.DRAFT, 1),
+        peer_busy=True,
+        rows=built.expand_rows,
+        context=_USUAL_CONTEXT,
+    )
+    message = latencies.host_latency(Phase.WAIT, rows=1)
+    return 2 * (forward.mean_s + (message.mean_s if message else 0.0))
 
 
 def _jobs(planned: Planned, workload: Workload, seed: int) -> list["Job"]:
