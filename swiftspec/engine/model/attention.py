@@ -26,15 +26,13 @@ Visibility = np.ndarray[Any, np.dtype[np.uint8]]
 def tree_visibility(ancestors: Sequence[int], tree_length: int) -> Visibility:
     """Tree slots that each row sees, 0 or 1, [R, tree_length + R]; the rows themselves come after the tree.
 
-    Bit s of `ancestors[r]` makes slot s visible to row r. Every row sees itself.
+    Bit s of `ancestors[r]` makes slot s visible to row r, a slot of the tree or of these rows. Every row sees itself.
     """
     num_rows = len(ancestors)
     width = tree_length + num_rows
     num_bytes = (width + 7) // 8
     packed = bytearray()
     for row, bits in enumerate(ancestors):
-        if bits < 0 or bits >> width:
-            raise ValueError(f"ancestors[{row}] is {bits:#x}; expected bits below tree slot {width}")
         packed += (bits | 1 << (tree_length + row)).to_bytes(num_bytes, "little")
     as_bytes = np.frombuffer(packed, dtype=np.uint8).reshape(num_rows, num_bytes)
     return np.unpackbits(as_bytes, axis=1, count=width, bitorder="little")

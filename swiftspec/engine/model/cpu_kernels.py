@@ -1,7 +1,7 @@
 """Layers of a CPU decoder by compiled kernels: weights in their own bytes, arithmetic in fp32.
 
-A row's result is the same to the last bit however many rows a forward has, and however many threads run it.
-R rows, H query heads, G key/value heads, D head dimension, V vocabulary.
+A row's result is the same to the last bit whatever other rows a forward has, of its sequence or of others, and however
+many threads run it. R rows, H query heads, G key/value heads, D head dimension, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.attention import Visibility
 from swiftspec.engine.model.cpu_packing import PackedModel
-from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.sampler import top_candidates
+from swiftspec.engine.model.sequence_input import SequenceInput
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.kernels.cpu_library import Library, Step
+from swiftspec.kernels.cpu_library import Library, SequenceRows, Step
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 
@@ -35,6 +34,7 @@ class _Workspace:
     def __init__(self, spec: ModelSpec, num_rows: int) -> None:
         self.num_rows = num_rows
         self.tokens, self.positions = np.empty((2, num_rows), dtype=np.int32)
+        self.sequences = (SequenceRows * num_rows)()  # a sequence has at least one row
         self.residual = torch.empty(num_rows, spec.hidden_size)
         self._scratch = {
             "normed": torch.empty(num_rows, spec.hidden_size),
@@ -43,20 +43,34 @@ class _Workspace:
             "gated": torch.empty(num_rows, spec.intermediate_size),
         }
         self.step = Step(
+            sequences=ctypes.addressof(self.sequences),
             tokens=self.tokens.ctypes.data,
             positions=self.positions.ctypes.data,
             residual=self.residual.data_ptr(),
             **{name: buffer.data_ptr() for name, buffer in self._scratch.items()},
         )
 
+    def fill(self, inputs: Sequence[SequenceInput]) -> None:
+        """Set the rows of the next forward."""
+        end = 0
+        for sequence, held in zip(inputs, self.sequences, strict=False):
+            first, end = end, end + len(sequence.tokens)
+            self.tokens[first:end], self.positions[first:end] = sequence.tokens, sequence.positions
+            cache = sequence.cache
+            held.first_row, held.num_rows = first, end - first
+            held.prefix_length, held.tree_length = cache.prefix_length, cache.tree_length
+            held.cache, held.num_slots = cache.data.data_ptr(), cache.data.shape[3]
+            held.visible = sequence.visible.ctypes.data
+        self.step.num_rows, self.step.num_sequences = end, len(inputs)
+
 
 @dataclass(slots=True, kw_only=True)
 class _Forward:
-    """A forward in progress: what the kernels read, and the arrays that it points to."""
+    """A forward in progress: what the kernels read, and the owners of what it points to."""
 
     step: Step
     residual: Tensor  # [R, hidden]
-    visible: Visibility
+    owners: tuple[_Workspace, Sequence[SequenceInput]]
 
 
 class KernelLayers:
@@ -84,25 +98,19 @@ class KernelLayers:
         self._num_threads = torch.get_num_threads()
         self._workspace = _Workspace(spec, _FEW_ROWS)
 
-    def begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> _Forward:
+    def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
         """A forward of R rows before its first layer."""
-        num_rows = len(tokens)
+        num_rows = sum(len(sequence.tokens) for sequence in inputs)
         if self._workspace.num_rows < num_rows:
             self._workspace = _Workspace(self._spec, num_rows)
-        self._packed.hold_turns(cache.capacity)
+        self._packed.hold_turns(max(sequence.cache.capacity for sequence in inputs))
         work = self._workspace
-        work.tokens[:num_rows], work.positions[:num_rows] = tokens, positions
-        step = work.step
-        step.num_rows, step.prefix_length, step.tree_length = num_rows, cache.prefix_length, cache.tree_length
-        step.num_slots, step.cache, step.visible = cache.data.shape[3], cache.data.data_ptr(), visible.ctypes.data
-        wrong = self._library.embed(self._model, ctypes.byref(step))
+        work.fill(inputs)
+        wrong = self._library.embed(self._model, ctypes.byref(work.step))
         if wrong >= 0:
-            raise IndexError(
-                f"row {wrong} has token {tokens[wrong]} and position {positions[wrong]}, which do not exist"
-            )
-        return _Forward(step=step, residual=work.residual[:num_rows], visible=visible)
-
-    begin_prompt = begin  # any number of rows is as good as another
+            token, position = work.tokens[wrong], work.positions[wrong]
+            raise IndexError(f"row {wrong} has token {token} and position {position}, which do not exist")
+        return _Forward(step=work.step, residual=work.residual[:num_rows], owners=(work, inputs))
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
@@ -121,13 +129,12 @@ class KernelLayers:
                 forward.residual += update
                 forward.residual += self._feed_forward(forward, layer)
 
-    def logits(self, forward: _Forward, *, row: int | None = None) -> Tensor:
-        """Logits [R, V] of all rows, or [1, V] of one; on other ranks than the first of a TP group, a part of them."""
-        first, num_rows = (0, forward.step.num_rows) if row is None else (row, 1)
-        logits = torch.empty(num_rows, self._spec.vocab_size)
-        self._library.logits(
-            self._model, ctypes.byref(forward.step), first, num_rows, logits.data_ptr(), self._num_threads
-        )
+    def logits(self, forward: _Forward, rows: Sequence[int]) -> Tensor:
+        """Logits [len(rows), V] of these rows; on other ranks than the first of a TP group, a part of them."""
+        numbers = np.array(rows, dtype=np.int32)
+        logits = torch.empty(len(rows), self._spec.vocab_size)
+        step, addresses = ctypes.byref(forward.step), (numbers.ctypes.data, len(rows), logits.data_ptr())
+        self._library.logits(self._model, step, *addresses, self._num_threads)
         return logits
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
