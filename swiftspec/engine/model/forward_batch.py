@@ -68,7 +68,7 @@ Entry = Rows | Chunk
 class ForwardBatch:
     """One forward over rows of one or several sequences, each of which has a KV cache of its own.
 
-    The logits of a row do not depend on what else is in the batch.
+    The logits of a row do not depend on what else is in the batch, but for rounding where torch multiplies.
 
     Attributes
     ----------

@@ -44,7 +44,7 @@ def test_an_unknown_sequence_is_named(caches: list[KVCache], sequence: int) -> N
         (Chunk(1, (1,) * 4), "sequence 1: cache capacity is 8 slots; 5 in use and 4 more do not fit"),
         (Rows(2, ROWS), "sequence 2: cache capacity is 8 slots; 7 in use and 2 more do not fit"),
         (Chunk(2, (1,)), "sequence 2: cache holds a tree of 2 slots; expected none at prefill"),
-        (Rows(1, (Row(1, 5, 0), Row(1, 5, 0b100))), r"sequence 1: ancestors\[1\] is 0x4; expected bits below tree slot 2"),
+        (Rows(1, (ROWS[0], Row(1, 5, 0b100))), r"sequence 1: ancestors\[1\] is 0x4; expected bits below tree slot 2"),
         (Rows(2, (Row(1, 5, 0b1000),)), r"sequence 2: ancestors\[0\] is 0x8; expected bits below tree slot 3"),
         (Rows(1, (Row(1, 5, -1),)), r"sequence 1: ancestors\[0\] is -0x1"),
     ],
@@ -70,7 +70,9 @@ def test_a_first_half_is_taken_by_its_second(caches: list[KVCache]) -> None:
         pending.take(second, held)
 
 
-@pytest.mark.parametrize("entries", [(Rows(0, ROWS[:1]), Rows(1, ROWS)), (Rows(1, ROWS),), (Rows(1, ROWS), Rows(0, ROWS))])
+@pytest.mark.parametrize(
+    "entries", [(Rows(0, ROWS[:1]), Rows(1, ROWS)), (Rows(1, ROWS),), (Rows(1, ROWS), Rows(0, ROWS))]
+)
 def test_a_second_half_of_other_rows_is_refused(caches: list[KVCache], entries: tuple[Rows, ...]) -> None:
     pending = PendingHalf[str]()
     pending.hold(batch_of(Rows(0, ROWS), Rows(1, ROWS), kind=ForwardKind.FIRST_HALF), caches[:2], "forward")

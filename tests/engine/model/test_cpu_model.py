@@ -9,15 +9,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_SIZES
-from swiftspec.engine.model import cpu_model
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.cpu_torch import TorchLayers
 from swiftspec.engine.model.forward_batch import ForwardKind
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import reference_ops
-from swiftspec.engine.model.gpu_weights import WeightFormat
 from swiftspec.engine.model.runner import Cache, Decoder
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
+from tests.engine.decoders import load_kernels, load_static, load_torch
 from tests.engine.forwards import forward, prefill
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -26,23 +23,6 @@ TOLERANCE = 1e-4
 # Parent of each tree node, -1 = the prefix: two roots, branches, and a chain four deep.
 PARENTS = (-1, 0, 0, 1, 3, -1, 5, 2)
 Load = Callable[..., Decoder]
-
-
-def load_kernels(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
-    """By compiled kernels in fp32, where there is a compiler."""
-    return CpuDecoder.load(directory, dtype=dtype)
-
-
-def load_torch(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_model, "load_library", lambda: None)
-        return CpuDecoder.load(directory, dtype=dtype)
-
-
-def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
-    """On a GPU if there is one: then forwards are graphs, and these tests ask whether they are replayed rightly."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return GpuDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())
 
 
 @pytest.fixture(scope="module", params=[load_kernels, load_torch, load_static], ids=["kernels", "torch", "static"])
