@@ -96,7 +96,7 @@ class TorchLayers:
     def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
         """A forward of R rows before its first layer.
 
-        With rows of a prompt among them they are padded to one of a few sizes with copies of the last one, never cached:
+        With a prompt among them the rows are padded to one of a few sizes with copies of the last one, never cached:
         products of each other size would be compiled when first needed, and stay in memory.
         """
         num_rows = sum(len(sequence.tokens) for sequence in inputs)
