@@ -29,7 +29,7 @@ class TableModel:
         return self.table[path[-2], path[-1]]
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        assert batch.kind is ForwardKind.EXACT, "policies on one group ask for no other"
+        assert batch.kind in (ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL), "policies on one group ask for no halves"
         (entry,) = batch.entries
         if isinstance(entry, Chunk):
             self.prefix = (0, *entry.tokens)

@@ -1,4 +1,4 @@
-"""What the layers of a CPU decoder read of each sequence in a forward: tokens, positions, visibility and cache."""
+"""Inputs of a CPU decoder's layers: tokens, positions, visibility and cache of each sequence in a forward."""
 
 from __future__ import annotations
 
