@@ -92,6 +92,7 @@ class SequenceRows(Structure):
         ("tree_length", c_int32),
         ("first_row", c_int32),
         ("num_rows", c_int32),
+        ("num_logits", c_int32),
     )
 
 
@@ -137,7 +138,7 @@ class Library:
         self.feed_forward = functions.swiftspec_feed_forward
         self.attention.argtypes = self.feed_forward.argtypes = (model, step, number, pointer, number)
         self.logits = functions.swiftspec_logits
-        self.logits.argtypes = (model, step, pointer, number, pointer, number)
+        self.logits.argtypes = (model, step, pointer, number)
         self.top_candidates = functions.swiftspec_top_candidates
         self.top_candidates.argtypes = (pointer, number, number, number, pointer, pointer)
         self.top_candidates.restype = None

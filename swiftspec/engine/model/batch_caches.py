@@ -1,4 +1,4 @@
-"""Caches of the sequences in a batch: found, checked and extended. Nothing here computes."""
+"""Caches of the sequences in a batch: found and checked. Nothing here computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.policies.effects import Row
 
-__all__ = ["PendingHalf", "cache_of", "checked_caches", "extend"]
+__all__ = ["PendingHalf", "cache_of", "checked_caches"]
 
 _Cache = TypeVar("_Cache")
 _KVCache = TypeVar("_KVCache", bound=KVCache)
@@ -29,25 +29,19 @@ def checked_caches(batch: ForwardBatch, caches: Sequence[_KVCache]) -> list[_KVC
     ValueError, naming the sequence, if there is no such sequence, its cache has too little room, a chunk would follow a
     tree, or a row sees a slot that there is not.
     """
-    found = [cache_of(entry.sequence, caches) for entry in batch.entries]
-    for entry, cache in zip(batch.entries, found, strict=True):
+    found = []
+    for entry in batch.entries:
+        cache = cache_of(entry.sequence, caches)
         try:
             if isinstance(entry, Chunk):
-                cache.require_prefix_room(entry.num_rows)
+                cache.require_prefix_room(len(entry.tokens))
             else:
-                cache.require_tree_room(entry.num_rows)
-                _require_slots(entry.rows, cache.tree_length + entry.num_rows)
+                cache.require_tree_room(len(entry.rows))
+                _require_slots(entry.rows, cache.tree_length)
         except ValueError as error:
             raise ValueError(f"sequence {entry.sequence}: {error}") from None
+        found.append(cache)
     return found
-
-
-def extend(cache: KVCache, entry: Entry) -> None:
-    """Count the rows of an entry, which were written after the slots in use: a chunk as prefix, rows as nodes."""
-    if isinstance(entry, Chunk):
-        cache.extend_prefix(entry.num_rows)
-    else:
-        cache.extend_tree(entry.num_rows)
 
 
 class _Pending(NamedTuple, Generic[_Forward]):
@@ -80,9 +74,10 @@ class PendingHalf(Generic[_Forward]):
         self._pending = None
 
 
-def _require_slots(rows: Sequence[Row], num_slots: int) -> None:
+def _require_slots(rows: Sequence[Row], tree_length: int) -> None:
+    num_slots = tree_length + len(rows)
     for index, row in enumerate(rows):
-        if row.ancestors < 0 or row.ancestors >> num_slots:
+        if row.ancestors >> num_slots:  # not 0 for a negative number, either
             raise ValueError(f"ancestors[{index}] is {row.ancestors:#x}; expected bits below tree slot {num_slots}")
 
 

@@ -49,6 +49,7 @@ class _Workspace:
             residual=self.residual.data_ptr(),
             **{name: buffer.data_ptr() for name, buffer in self._scratch.items()},
         )
+        self.step_pointer = ctypes.byref(self.step)
 
     def fill(self, inputs: Sequence[SequenceInput]) -> None:
         """Set the rows of the next forward."""
@@ -57,7 +58,7 @@ class _Workspace:
             first, end = end, end + len(sequence.tokens)
             self.tokens[first:end], self.positions[first:end] = sequence.tokens, sequence.positions
             cache = sequence.cache
-            held.first_row, held.num_rows = first, end - first
+            held.first_row, held.num_rows, held.num_logits = first, end - first, sequence.num_logits
             held.prefix_length, held.tree_length = cache.prefix_length, cache.tree_length
             held.cache, held.num_slots = cache.data.data_ptr(), cache.data.shape[3]
             held.visible = sequence.visible.ctypes.data
@@ -68,9 +69,9 @@ class _Workspace:
 class _Forward:
     """A forward in progress: what the kernels read, and the owners of what it points to."""
 
-    step: Step
+    work: _Workspace
     residual: Tensor  # [R, hidden]
-    owners: tuple[_Workspace, Sequence[SequenceInput]]
+    inputs: Sequence[SequenceInput]
 
 
 class KernelLayers:
@@ -100,22 +101,24 @@ class KernelLayers:
 
     def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
         """A forward of R rows before its first layer."""
-        num_rows = sum(len(sequence.tokens) for sequence in inputs)
+        num_rows = 0
+        for sequence in inputs:
+            num_rows += len(sequence.tokens)
+            self._packed.hold_turns(sequence.cache.capacity)
         if self._workspace.num_rows < num_rows:
             self._workspace = _Workspace(self._spec, num_rows)
-        self._packed.hold_turns(max(sequence.cache.capacity for sequence in inputs))
         work = self._workspace
         work.fill(inputs)
-        wrong = self._library.embed(self._model, ctypes.byref(work.step))
+        wrong = self._library.embed(self._model, work.step_pointer)
         if wrong >= 0:
             token, position = work.tokens[wrong], work.positions[wrong]
             raise IndexError(f"row {wrong} has token {token} and position {position}, which do not exist")
-        return _Forward(step=work.step, residual=work.residual[:num_rows], owners=(work, inputs))
+        return _Forward(work=work, residual=work.residual[:num_rows], inputs=inputs)
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
         if self._tp_group.size == 1 and layers:
-            self._library.layers(self._model, ctypes.byref(forward.step), layers[0], layers[-1] + 1, self._num_threads)
+            self._library.layers(self._model, forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
             return
         for layer in layers:
             forward.residual += self._attention(forward, layer)
@@ -129,12 +132,11 @@ class KernelLayers:
                 forward.residual += update
                 forward.residual += self._feed_forward(forward, layer)
 
-    def logits(self, forward: _Forward, rows: Sequence[int]) -> Tensor:
-        """Logits [len(rows), V] of these rows; on other ranks than the first of a TP group, a part of them."""
-        numbers = np.array(rows, dtype=np.int32)
-        logits = torch.empty(len(rows), self._spec.vocab_size)
-        step, addresses = ctypes.byref(forward.step), (numbers.ctypes.data, len(rows), logits.data_ptr())
-        self._library.logits(self._model, step, *addresses, self._num_threads)
+    def logits(self, forward: _Forward) -> Tensor:
+        """Logits [rows, V] of the rows that are to have them; on other ranks than a TP group's first, a part of V."""
+        num_rows = sum(sequence.num_logits for sequence in forward.inputs)
+        logits = torch.empty(num_rows, self._spec.vocab_size)
+        self._library.logits(self._model, forward.work.step_pointer, logits.data_ptr(), self._num_threads)
         return logits
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
@@ -150,10 +152,10 @@ class KernelLayers:
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)
-        self._library.attention(self._model, ctypes.byref(forward.step), layer, update.data_ptr(), self._num_threads)
+        self._library.attention(self._model, forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)
 
     def _feed_forward(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)
-        self._library.feed_forward(self._model, ctypes.byref(forward.step), layer, update.data_ptr(), self._num_threads)
+        self._library.feed_forward(self._model, forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_CHUNK, PREFILL_SIZES
-from swiftspec.engine.model.batch_caches import PendingHalf, checked_caches, extend
+from swiftspec.engine.model.batch_caches import PendingHalf, checked_caches
 from swiftspec.engine.model.cpu_kernels import KernelLayers
 from swiftspec.engine.model.cpu_torch import TorchLayers
 from swiftspec.engine.model.forward_batch import (
@@ -29,7 +29,7 @@ from swiftspec.engine.model.forward_batch import (
 )
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import load_model, local_spec
-from swiftspec.engine.model.sequence_input import SequenceInput, rows_with_logits, split_chunk
+from swiftspec.engine.model.sequence_input import SequenceInput, split_chunk
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.layers import halves
@@ -40,7 +40,9 @@ __all__ = ["CpuDecoder", "pads_prompts"]
 
 
 class _Layers(Protocol):
-    """The layers of a model, or of this rank's shard. A forward in progress is whatever `begin` returns.
+    """The layers of a model, or of this rank's shard.
+
+    A forward in progress is whatever `begin` returns; it holds its `inputs`.
 
     Attributes
     ----------
@@ -62,8 +64,8 @@ class _Layers(Protocol):
     def run_grouped(self, forward: Any) -> None:
         """All layers, in groups whose attention reads the input of the group's first."""
 
-    def logits(self, forward: Any, rows: Sequence[int]) -> Tensor:
-        """Logits [len(rows), V] of some rows, in ascending order; V of this rank's shard."""
+    def logits(self, forward: Any) -> Tensor:
+        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """The `k` most likely tokens of each row, and their log-probs."""
@@ -163,12 +165,10 @@ class CpuDecoder:
         """
         held = checked_caches(batch, caches)
         if batch.kind is ForwardKind.SECOND_HALF:
-            entries: Sequence[Entry] = batch.entries
             forward = self._halfway.take(batch, held)
         else:
             self._halfway.drop()
-            entries = [self._last_piece(entry, cache) for entry, cache in zip(batch.entries, held, strict=True)]
-            forward = self._layers.begin(list(map(SequenceInput.of, entries, held)))
+            forward = self._layers.begin([self._input(*each) for each in zip(batch.entries, held, strict=True)])
         if batch.kind is ForwardKind.LAYER_PARALLEL:
             self._layers.run_grouped(forward)
         else:
@@ -176,28 +176,31 @@ class CpuDecoder:
         if batch.kind is ForwardKind.FIRST_HALF:
             self._halfway.hold(batch, held, forward)
         else:
-            for entry, cache in zip(entries, held, strict=True):
-                extend(cache, entry)
-        return self._result(forward, entries, batch.top_k)
+            for sequence in forward.inputs:
+                sequence.extend_cache()
+        return self._result(forward, batch.top_k)
 
-    def _last_piece(self, entry: Entry, cache: KVCache) -> Entry:
-        """The rest of an entry, after all pieces of a long chunk but the last are in the cache."""
-        if not isinstance(entry, Chunk):
-            return entry
+    def _input(self, entry: Entry, cache: KVCache) -> SequenceInput:
+        """An entry's rows. Of a long chunk all pieces but the last are computed here."""
+        if not isinstance(entry, Chunk) or entry.num_rows <= PREFILL_CHUNK:
+            return SequenceInput.of(entry, cache)
         *pieces, last = split_chunk(entry)
         for piece in pieces:
-            self._layers.run(self._layers.begin([SequenceInput.of(piece, cache)]), self._ranges[ForwardKind.EXACT])
-            extend(cache, piece)
-        return last
+            rows = SequenceInput.of(piece, cache)
+            self._layers.run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
+            rows.extend_cache()
+        return SequenceInput.of(last, cache)
 
-    def _result(self, forward: Any, entries: Sequence[Entry], top_k: int) -> BatchResult:
-        rows = rows_with_logits(entries)
-        logits = self._tp_group.gather(self._layers.logits(forward, rows), self.spec.vocab_size).float()
-        counts = [entry.num_logits for entry in entries]
-        if not top_k:
-            return BatchResult(logits.split(counts))
-        found = iter(as_candidates(*self._layers.candidates(logits, top_k)))
-        return BatchResult(logits.split(counts), tuple(tuple(islice(found, count)) for count in counts))
+    def _result(self, forward: Any, top_k: int) -> BatchResult:
+        logits = self._tp_group.gather(self._layers.logits(forward), self.spec.vocab_size).float()
+        counts = [sequence.num_logits for sequence in forward.inputs]
+        candidates = as_candidates(*self._layers.candidates(logits, top_k)) if top_k else ()
+        if len(counts) == 1:
+            return BatchResult((logits,), (candidates,) if top_k else ())
+        rows = iter(candidates)
+        return BatchResult(
+            tuple(logits.split(counts)), tuple(tuple(islice(rows, count)) for count in counts) if top_k else ()
+        )
 
 
 def pads_prompts(dtype: torch.dtype) -> bool:

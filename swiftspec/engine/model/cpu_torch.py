@@ -6,7 +6,7 @@ R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabul
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +70,7 @@ class _Forward:
     work: _Workspace
     turns: Tensor
     residual: Tensor
+    inputs: Sequence[SequenceInput]
     parts: Sequence[_Part]
 
 
@@ -114,6 +115,7 @@ class TorchLayers:
             work=work,
             turns=self._rotations_at(positions + positions[-1:] * num_padding, capacity),
             residual=self._embedding.index_select(0, torch.tensor(tokens + tokens[-1:] * num_padding)).float(),
+            inputs=inputs,
             parts=parts,
         )
 
@@ -150,10 +152,12 @@ class TorchLayers:
                 forward.residual.add_(output)
                 self._feed(forward, layer)
 
-    def logits(self, forward: _Forward, rows: Sequence[int]) -> Tensor:
-        """Logits [len(rows), V] of these rows, in ascending order; V of this rank's shard."""
+    def logits(self, forward: _Forward) -> Tensor:
+        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
         hidden = self._normalised(forward)
-        return self._head(hidden if len(rows) == len(hidden) else hidden.index_select(0, torch.tensor(rows)))
+        if any(sequence.is_prompt for sequence in forward.inputs):
+            hidden = hidden.index_select(0, torch.tensor(_rows_with_logits(forward.inputs)))
+        return self._head(hidden)
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """As `sampler.top_candidates`."""
@@ -196,3 +200,12 @@ class TorchLayers:
         if work is None:
             work = self._workspaces[num_rows] = _Workspace(self._spec, num_rows=num_rows, dtype=self._dtype)
         return work
+
+
+def _rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:
+    rows: list[int] = []
+    end = 0
+    for sequence in inputs:
+        end += len(sequence.tokens)
+        rows += range(end - sequence.num_logits, end)
+    return rows

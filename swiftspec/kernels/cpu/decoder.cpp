@@ -253,25 +253,31 @@ class Layers final : public Program {
     const std::vector<RowBlock> blocks_;
 };
 
-// The final norm and the output embedding of some rows.
+// The final norm and the output embedding of the rows that are to have logits.
 class Head final : public Program {
    public:
-    Head(const Model& model, const Step& step, const int32_t* rows, int num_rows, float* logits)
-        : model_(model), step_(step), rows_(rows), num_rows_(num_rows), logits_(logits) {}
+    Head(const Model& model, const Step& step, float* logits) : model_(model), step_(step), logits_(logits) {
+        for (int s = 0; s < step.num_sequences; ++s) {
+            const SequenceRows& sequence = step.sequences[s];
+            for (int left = sequence.num_logits; left > 0; --left) rows_.push_back(sequence.end_row() - left);
+        }
+    }
 
     int num_stages() const override { return 2; }
     int num_tasks(int stage) const override {
-        return stage == 0 ? num_row_tasks(num_rows_) : num_product_tasks(model_.head);
+        return stage == 0 ? num_row_tasks(num_rows()) : num_product_tasks(model_.head);
     }
 
     void run_task(int stage, int task) override {
-        if (stage == 0) return norm(task * ROWS_PER_TASK, std::min(num_rows_, (task + 1) * ROWS_PER_TASK));
-        multiply(model_.head, step_.normed, num_rows_, task, [&](int row, int output, float* sums, int width) {
+        if (stage == 0) return norm(task * ROWS_PER_TASK, std::min(num_rows(), (task + 1) * ROWS_PER_TASK));
+        multiply(model_.head, step_.normed, num_rows(), task, [&](int row, int output, float* sums, int width) {
             std::copy_n(sums, width, logits_ + int64_t(row) * model_.head.num_outputs + output);
         });
     }
 
    private:
+    int num_rows() const { return rows_.size(); }
+
     void norm(int first, int last) {
         const int64_t size = model_.hidden_size;
         for (int64_t i = first; i < last; ++i)
@@ -281,9 +287,8 @@ class Head final : public Program {
 
     const Model& model_;
     const Step& step_;
-    const int32_t* const rows_;
-    const int num_rows_;
     float* const logits_;
+    std::vector<int32_t> rows_;
 };
 
 }  // namespace
@@ -321,10 +326,9 @@ void swiftspec_feed_forward(const Model* model, const Step* step, int32_t layer,
     Workers::shared().run(half, num_threads);
 }
 
-// logits [num_rows, vocabulary] of `rows` [num_rows], from the residual.
-void swiftspec_logits(const Model* model, const Step* step, const int32_t* rows, int32_t num_rows, float* logits,
-                      int32_t num_threads) {
-    Head head(*model, *step, rows, num_rows, logits);
+// logits [rows, vocabulary] of the rows that are to have them, from the residual.
+void swiftspec_logits(const Model* model, const Step* step, float* logits, int32_t num_threads) {
+    Head head(*model, *step, logits);
     Workers::shared().run(head, num_threads);
 }
 

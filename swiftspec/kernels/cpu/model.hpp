@@ -39,6 +39,7 @@ struct SequenceRows {
     int32_t num_slots;       // of a head in the cache
     int32_t prefix_length, tree_length;
     int32_t first_row, num_rows;  // among the forward's
+    int32_t num_logits;           // of the last of these rows, so many
 
     int end_row() const { return first_row + num_rows; }
     int first_slot() const { return prefix_length + tree_length; }  // of these rows

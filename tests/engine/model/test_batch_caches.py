@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from swiftspec.engine.model.batch_caches import PendingHalf, cache_of, checked_caches, extend
+from swiftspec.engine.model.batch_caches import PendingHalf, cache_of, checked_caches
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.policies.effects import Row
@@ -52,12 +52,6 @@ def test_an_unknown_sequence_is_named(caches: list[KVCache], sequence: int) -> N
 def test_an_entry_that_does_not_suit_its_cache_is_named(caches: list[KVCache], entry: Entry, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         checked_caches(batch_of(Chunk(0, (1,)), entry), caches)
-
-
-def test_rows_become_nodes_and_chunks_prefix(caches: list[KVCache]) -> None:
-    extend(caches[0], Chunk(0, (1, 2, 3)))
-    extend(caches[1], Rows(1, ROWS))
-    assert [(cache.prefix_length, cache.tree_length) for cache in caches] == [(3, 0), (5, 2), (5, 2)]
 
 
 def test_a_first_half_is_taken_by_its_second(caches: list[KVCache]) -> None:
