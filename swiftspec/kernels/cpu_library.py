@@ -15,7 +15,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +86,7 @@ class SequenceRows(Structure):
 
     _fields_ = (
         ("cache", c_void_p),
-        ("visible", c_void_p),
+        ("visible", c_char_p),
         ("num_slots", c_int32),
         ("prefix_length", c_int32),
         ("tree_length", c_int32),

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swiftspec.engine.model.attention import packed_visibility
 from swiftspec.engine.model.cpu_packing import PackedModel
 from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.model.sequence_input import SequenceInput
@@ -61,7 +62,8 @@ class _Workspace:
             held.first_row, held.num_rows, held.num_logits = first, end - first, sequence.num_logits
             held.prefix_length, held.tree_length = cache.prefix_length, cache.tree_length
             held.cache, held.num_slots = cache.data.data_ptr(), cache.data.shape[3]
-            held.visible = sequence.visible.ctypes.data
+            ancestors = sequence.ancestors
+            held.visible = None if ancestors is None else packed_visibility(ancestors, cache.tree_length)
         self.step.num_rows, self.step.num_sequences = end, len(inputs)
 
 

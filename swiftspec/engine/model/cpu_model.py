@@ -29,7 +29,7 @@ from swiftspec.engine.model.forward_batch import (
 )
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import load_model, local_spec
-from swiftspec.engine.model.sequence_input import SequenceInput, split_chunk
+from swiftspec.engine.model.sequence_input import SequenceInput, sequence_input, split_chunk
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.layers import halves
@@ -151,7 +151,6 @@ class CpuDecoder:
                 self.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, (0,) * (below + 1)),)), caches)
                 cache.reset()
 
-    @torch.inference_mode()
     def forward(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> BatchResult:
         """Logits after the entries of a batch, and its candidates; sequence s has the cache `caches[s]`.
 
@@ -177,30 +176,37 @@ class CpuDecoder:
             self._halfway.hold(batch, held, forward)
         else:
             for sequence in forward.inputs:
-                sequence.extend_cache()
+                _extend(sequence)
         return self._result(forward, batch.top_k)
 
     def _input(self, entry: Entry, cache: KVCache) -> SequenceInput:
         """An entry's rows. Of a long chunk all pieces but the last are computed here."""
         if not isinstance(entry, Chunk) or entry.num_rows <= PREFILL_CHUNK:
-            return SequenceInput.of(entry, cache)
+            return sequence_input(entry, cache)
         *pieces, last = split_chunk(entry)
         for piece in pieces:
-            rows = SequenceInput.of(piece, cache)
+            rows = sequence_input(piece, cache)
             self._layers.run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
-            rows.extend_cache()
-        return SequenceInput.of(last, cache)
+            _extend(rows)
+        return sequence_input(last, cache)
 
     def _result(self, forward: Any, top_k: int) -> BatchResult:
         logits = self._tp_group.gather(self._layers.logits(forward), self.spec.vocab_size).float()
-        counts = [sequence.num_logits for sequence in forward.inputs]
         candidates = as_candidates(*self._layers.candidates(logits, top_k)) if top_k else ()
-        if len(counts) == 1:
+        counts = [sequence.num_logits for sequence in forward.inputs]
+        if len(counts) == 1:  # nothing to divide, which would cost a small draft 2 % of its time
             return BatchResult((logits,), (candidates,) if top_k else ())
-        rows = iter(candidates)
-        return BatchResult(
-            tuple(logits.split(counts)), tuple(tuple(islice(rows, count)) for count in counts) if top_k else ()
-        )
+        left = iter(candidates)
+        divided = tuple(tuple(islice(left, count)) for count in counts)
+        return BatchResult(tuple(logits.split(counts)), divided if top_k else ())
+
+
+def _extend(rows: SequenceInput) -> None:
+    """Count rows that are in the cache now: a prompt's as prefix, others as nodes."""
+    if rows.ancestors is None:
+        rows.cache.extend_prefix(len(rows.tokens))
+    else:
+        rows.cache.extend_tree(len(rows.tokens))
 
 
 def pads_prompts(dtype: torch.dtype) -> bool:

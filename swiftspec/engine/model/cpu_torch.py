@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swiftspec.artifacts.steps import padded_rows
-from swiftspec.engine.model.attention import TreeAttention
+from swiftspec.engine.model.attention import TreeAttention, causal_visibility, tree_visibility
 from swiftspec.engine.model.cpu_layers import Layer, build_head, build_layer
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampler import top_candidates
@@ -94,6 +94,7 @@ class TorchLayers:
         self._rotations = rotations(spec, 1)
         self._workspaces: dict[int, _Workspace] = {}
 
+    @torch.inference_mode()
     def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
         """A forward of R rows before its first layer.
 
@@ -101,8 +102,8 @@ class TorchLayers:
         products of each other size would be compiled when first needed, and stay in memory.
         """
         num_rows = sum(len(sequence.tokens) for sequence in inputs)
-        is_padded = any(sequence.is_prompt for sequence in inputs)
-        num_padding = padded_rows(num_rows) - num_rows if is_padded else 0
+        has_prompt = any(sequence.ancestors is None for sequence in inputs)
+        num_padding = padded_rows(num_rows) - num_rows if has_prompt else 0
         work = self._workspace(num_rows + num_padding)
         tokens = [token for sequence in inputs for token in sequence.tokens]
         positions = [position for sequence in inputs for position in sequence.positions]
@@ -121,7 +122,8 @@ class TorchLayers:
 
     def _part(self, work: _Workspace, sequence: SequenceInput, first: int, num_padding: int) -> _Part:
         """Rows of the forward from `first` on; its last part has the padding."""
-        cache, visible, num_rows = sequence.cache, sequence.visible, len(sequence.tokens)
+        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
+        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
         if num_padding:
             visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
         size = num_rows + num_padding
@@ -137,12 +139,14 @@ class TorchLayers:
             new_slots=iter(cache.data[:, :, :, cache.length : cache.length + num_rows].unbind(0)),
         )
 
+    @torch.inference_mode()
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
         for layer in map(self._layers.__getitem__, layers):
             forward.residual.add_(self._attend(forward, layer, self._normalised(forward)))
             self._feed(forward, layer)
 
+    @torch.inference_mode()
     def run_grouped(self, forward: _Forward) -> None:
         """All layers, in groups whose attention reads the input of the group's first: EasySpec gives each a device."""
         for layers in layer_groups(self._layers):
@@ -152,10 +156,11 @@ class TorchLayers:
                 forward.residual.add_(output)
                 self._feed(forward, layer)
 
+    @torch.inference_mode()
     def logits(self, forward: _Forward) -> Tensor:
         """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
         hidden = self._normalised(forward)
-        if any(sequence.is_prompt for sequence in forward.inputs):
+        if any(sequence.ancestors is None for sequence in forward.inputs):
             hidden = hidden.index_select(0, torch.tensor(_rows_with_logits(forward.inputs)))
         return self._head(hidden)
 

@@ -94,14 +94,19 @@ class ForwardBatch:
             raise ValueError("entries are empty; expected rows or a chunk of at least one sequence")
         if self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k}; expected 0 (no candidates) or a positive integer")
-        seen: set[int] = set()
         for entry in self.entries:
-            if entry.sequence in seen:
-                raise ValueError(f"sequence {entry.sequence} has several entries in a batch; expected at most one")
             if not entry.num_rows:
                 raise ValueError(f"sequence {entry.sequence} has an empty entry; expected at least one row or token")
             if isinstance(entry, Chunk) and self.kind is not ForwardKind.EXACT:
                 raise ValueError(f"sequence {entry.sequence} has a chunk in a {self.kind} forward; expected rows")
+        if len(self.entries) > 1:
+            self._require_distinct_sequences()
+
+    def _require_distinct_sequences(self) -> None:
+        seen: set[int] = set()
+        for entry in self.entries:
+            if entry.sequence in seen:
+                raise ValueError(f"sequence {entry.sequence} has several entries in a batch; expected at most one")
             seen.add(entry.sequence)
 
 

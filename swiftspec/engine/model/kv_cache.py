@@ -59,7 +59,7 @@ class KVCache:
 
     def require_room(self, num_rows: int) -> None:
         """ValueError unless `num_rows` more slots are free."""
-        if self.length + num_rows > self.capacity:
+        if self.prefix_length + self.tree_length + num_rows > self.capacity:
             raise ValueError(
                 f"cache capacity is {self.capacity} slots; {self.length} in use and {num_rows} more do not fit"
             )

@@ -213,11 +213,15 @@ class Layers final : public Program {
 
     static int list_visible(const SequenceRows& sequence, int row, int32_t* slots) {
         int count = 0;
-        for (; count < sequence.prefix_length; ++count) slots[count] = count;
-        const int width = sequence.tree_length + sequence.num_rows;
-        const uint8_t* const visible = sequence.visible + int64_t(row - sequence.first_row) * width;
-        for (int s = 0; s < width; ++s)
-            if (visible[s]) slots[count++] = sequence.prefix_length + s;
+        const int within = row - sequence.first_row;
+        const int num_before = sequence.prefix_length + (sequence.visible ? 0 : within + 1);
+        for (; count < num_before; ++count) slots[count] = count;
+        if (!sequence.visible) return count;
+        const int num_bytes = sequence.mask_bytes();
+        const uint8_t* const mask = sequence.visible + int64_t(within) * num_bytes;
+        for (int byte = 0; byte < num_bytes; ++byte)
+            for (unsigned left = mask[byte]; left; left &= left - 1)
+                slots[count++] = sequence.prefix_length + byte * 8 + __builtin_ctz(left);
         return count;
     }
 

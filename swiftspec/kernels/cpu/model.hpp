@@ -35,7 +35,7 @@ struct Model {
 // The rows of one sequence in a forward, and the cache that they read and extend.
 struct SequenceRows {
     float* cache;            // [layers, 2 (keys, values), G, num_slots, D]
-    const uint8_t* visible;  // [num_rows, tree_length + num_rows], 0 or 1: the tree's slots, then these rows
+    const uint8_t* visible;  // [num_rows, mask_bytes()], bits: the tree's slots, then these rows. Null: causal, no tree
     int32_t num_slots;       // of a head in the cache
     int32_t prefix_length, tree_length;
     int32_t first_row, num_rows;  // among the forward's
@@ -43,6 +43,7 @@ struct SequenceRows {
 
     int end_row() const { return first_row + num_rows; }
     int first_slot() const { return prefix_length + tree_length; }  // of these rows
+    int mask_bytes() const { return (tree_length + num_rows + 7) / 8; }
 };
 
 // A forward of R rows. What follows `positions` is the forward's state and scratch.
