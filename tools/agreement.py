@@ -11,6 +11,7 @@ import torch
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver import Driver
 from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import Ops
 from swiftspec.engine.model.gpu_weights import FORMATS
@@ -18,7 +19,7 @@ from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
-from swiftspec.policies.effects import Role
+from swiftspec.policies.effects import Role, Row
 
 __all__ = ["decoder_records", "greedy_records"]
 
@@ -47,19 +48,21 @@ def decoder_records(
     """
     directory = model_directory(model)
     exact: Decoder = CpuDecoder.load(directory)
-    prompt = np.random.default_rng(0).integers(1, exact.spec.vocab_size, _PREFIX + max(rows)).tolist()
+    tokens = np.random.default_rng(0).integers(1, exact.spec.vocab_size, _PREFIX + max(rows)).tolist()
+    prefix = ForwardBatch(ForwardKind.EXACT, (Chunk(0, tuple(tokens[:_PREFIX])),))
     for dtype in dtypes:
         static: Decoder = GpuDecoder.load(directory, weight_format=FORMATS[dtype], device=device, ops=ops)
         for num_rows in rows:
             # Row 0 is the root. Odd rows are its children, and each even row is the child of the row before it.
             ancestors = [0, *((1 if row % 2 else 1 | 1 << (row - 1)) for row in range(1, num_rows))]
-            positions = [_PREFIX + seen.bit_count() for seen in ancestors]
-            rows_of_tree = prompt[_PREFIX : _PREFIX + num_rows], positions, ancestors
+            nodes = zip(tokens[_PREFIX:], ancestors, strict=False)
+            tree = tuple(Row(token, _PREFIX + seen.bit_count(), seen) for token, seen in nodes)
             logits = []
             for decoder in (static, exact):
-                cache = decoder.new_cache(_CAPACITY)
-                decoder.prefill(prompt[:_PREFIX], cache)
-                logits.append(decoder.forward(*rows_of_tree, cache).double().cpu())
+                caches = (decoder.new_cache(_CAPACITY),)
+                decoder.forward(prefix, caches)
+                result = decoder.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, tree),)), caches)
+                logits.append(result.logits[0].double().cpu())
             error = float((logits[0] - logits[1]).norm() / logits[1].norm())
             same = int((logits[0].argmax(-1) == logits[1].argmax(-1)).sum())
             yield {
@@ -111,7 +114,7 @@ def _policies_of_one_process() -> Iterator[Policy]:
 
 def _cached(decoder: Decoder) -> ModelRunner:
     """Runner with one cache for all requests, since a GPU captures its graphs anew for each cache."""
-    return ModelRunner(decoder, decoder.new_cache(_CAPACITY))
+    return ModelRunner(decoder, (decoder.new_cache(_CAPACITY),))
 
 
 def _output(policy: Policy, request: Request, models: Mapping[Role, ModelRunner]) -> list[int]:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.checkpoint import weight_shapes
+from swiftspec.engine.model.forward_batch import ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
@@ -33,6 +34,7 @@ from swiftspec.kernels.quantised import BLOCK
 from swiftspec.kernels.tables import Product
 from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec
+from swiftspec.policies.effects import Row
 from swiftspec.profiler.helper_processes import forkserver
 from swiftspec.profiler.steps import computed_spec
 from tools.compiling import compiling
@@ -75,8 +77,8 @@ class Decoding:
         weights = _EmptyWeights(spec, FORMATS[self.dtype].dtype)
         decoder = GpuDecoder(spec, weights, weight_format=FORMATS[self.dtype], device=_META, ops=ops)
         cache = decoder.new_cache(_POSITIONS)
-        rows = range(self.num_rows)
-        logits = decoder.forward([0] * len(rows), rows, [0] * len(rows), cache)
+        rows = tuple(Row(0, row, 0) for row in range(self.num_rows))
+        (logits,) = decoder.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, rows),)), (cache,)).logits
         ops.top_candidates(logits, 8)
 
 

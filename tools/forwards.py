@@ -15,11 +15,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from swiftspec.engine.model.checkpoint import weight_shapes
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, ops_for, triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
 from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.policies.effects import Row
 from swiftspec.profiler.op_timer import OpTimer
 from tools.baselines import Record, bandwidth_record, copy_record
 
@@ -71,11 +73,12 @@ def forward_record(
     ops = _ops(watch.device, products, pdl=pdl)
     decoder = GpuDecoder(spec, weights, weight_format=weight_format, device=watch.device, ops=ops)
     cache = decoder.new_cache(context + _TREE_SLOTS)
-    decoder.prefill([1] * context, cache)
-    ancestors = [(1 << row) - 1 for row in range(_ROWS)]
+    decoder.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, (1,) * context),)), (cache,))
+    chain = tuple(Row(1, context + row, (1 << row) - 1) for row in range(_ROWS))
+    batch = ForwardBatch(ForwardKind.EXACT, (Rows(0, chain),))
 
     def forward() -> None:
-        decoder.forward([1] * _ROWS, range(context, context + _ROWS), ancestors, cache)
+        decoder.forward(batch, (cache,))
         cache.tree_length = 0  # as cache.keep does, but without its kernel, which does not belong to a forward
 
     peak = copy_record(watch)["bytes_per_s"]

@@ -30,14 +30,18 @@ COOLING_S = 1e-3
 # A CPU computes a prompt in chunks of 128 rows, the last one padded to one of a few sizes: any other size would be
 # compiled when first needed, and would stay in memory (2.7 MB each for a model of 2 MB).
 PREFILL_CHUNK = 128
-PREFILL_SIZES: tuple[int, ...] = (*range(1, 33), 48, 64, 80, 96, 112, PREFILL_CHUNK)
+_UNPADDED_ROWS, _ROW_UNIT = 32, 16
+PREFILL_SIZES: tuple[int, ...] = (
+    *range(1, _UNPADDED_ROWS + 1),
+    *range(_UNPADDED_ROWS + _ROW_UNIT, PREFILL_CHUNK + 1, _ROW_UNIT),
+)
 
 _Array = npt.NDArray[np.float64]
 
 
 def padded_rows(num_rows: int) -> int:
-    """Rows computed for the `num_rows` of a prompt's chunk, at most `PREFILL_CHUNK`."""
-    return next(size for size in PREFILL_SIZES if size >= num_rows)
+    """Rows computed where `num_rows` rows are wanted, a prompt's among them."""
+    return num_rows if num_rows <= _UNPADDED_ROWS else -(-num_rows // _ROW_UNIT) * _ROW_UNIT
 
 
 def prefill_rows(num_tokens: int) -> int:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.artifacts.timeline import Phase, Span
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies.effects import (
-    Candidates,
     Clock,
     Commit,
     DraftForward,
@@ -29,6 +29,8 @@ from swiftspec.policies.effects import (
 )
 
 __all__ = ["Channel", "Driver"]
+
+_SEQUENCE = 0  # of the one request
 
 
 class Channel(Protocol):
@@ -110,7 +112,7 @@ class Driver:
     def run(self, program: Program) -> list[Span]:
         """Every span of the program, in order; if it was told to stop, those so far."""
         for held in self._models.values():
-            held.reset()
+            held.reset(_SEQUENCE)
         spans: list[Span] = []
         clock, perform, role, group = time.perf_counter, self._perform, self._role, self._group
         answer: Any = None
@@ -127,25 +129,27 @@ class Driver:
             return spans
 
     def _prefill(self, effect: Prefill) -> _Done:
-        logits = self._models[effect.role].prefill(effect.tokens)
+        result = self._forward(effect.role, ForwardKind.EXACT, Chunk(_SEQUENCE, effect.tokens))
         if self._residual:
             self._residual.prefill(effect.role, effect.tokens)
         choice = None
         if effect.role is Role.TARGET:
-            choice = self._sampler.choose(logits.unsqueeze(0), [effect.position + len(effect.tokens) - 1])[0]
+            choice = self._sampler.choose(result.logits[0], [effect.position + len(effect.tokens) - 1])[0]
         return _Done(choice, Phase.PREFILL, effect.role, rows=len(effect.tokens))
 
     def _draft_forward(self, effect: DraftForward) -> _Done:
-        logits = self._models[Role.DRAFT].forward(effect.rows, fuzzy=effect.fuzzy)
+        kind = ForwardKind.LAYER_PARALLEL if effect.fuzzy else ForwardKind.EXACT
+        rows, num_candidates = Rows(_SEQUENCE, effect.rows), effect.num_candidates
         if self._residual:
-            candidates = self._residual.propose(effect.rows, logits, effect.num_candidates)
+            logits = self._forward(Role.DRAFT, kind, rows).logits[0]
+            candidates = self._residual.propose(effect.rows, logits, num_candidates)
         else:
-            candidates = _best(self._models[Role.DRAFT], logits, effect.num_candidates)
+            candidates = self._forward(Role.DRAFT, kind, rows, top_k=num_candidates).candidates[0]
         phase = Phase.FUZZY if effect.fuzzy else Phase.EXPAND
         return _Done(candidates, phase, Role.DRAFT, rows=len(effect.rows))
 
     def _target_forward(self, effect: TargetForward) -> _Done:
-        logits = self._models[Role.TARGET].forward(effect.rows)
+        logits = self._forward(Role.TARGET, ForwardKind.EXACT, Rows(_SEQUENCE, effect.rows)).logits[0]
         if self._residual:
             choices = self._residual.choose(effect.rows, logits)
         else:
@@ -154,18 +158,18 @@ class Driver:
 
     def _target_exit(self, effect: TargetExit) -> _Done:
         self._halfway = effect.rows
-        target = self._models[Role.TARGET]
-        guesses = _best(target, target.exit(effect.rows), effect.num_candidates)
-        return _Done(guesses, Phase.EXIT, Role.TARGET, rows=len(effect.rows))
+        rows = Rows(_SEQUENCE, effect.rows)
+        result = self._forward(Role.TARGET, ForwardKind.FIRST_HALF, rows, top_k=effect.num_candidates)
+        return _Done(result.candidates[0], Phase.EXIT, Role.TARGET, rows=len(effect.rows))
 
     def _target_finish(self, _: TargetFinish) -> _Done:
         rows = self._halfway
-        logits = self._models[Role.TARGET].finish()
+        logits = self._forward(Role.TARGET, ForwardKind.SECOND_HALF, Rows(_SEQUENCE, rows)).logits[0]
         choices = tuple(self._sampler.choose(logits, [row.position for row in rows]))
         return _Done(choices, Phase.FINISH, Role.TARGET, rows=len(rows))
 
     def _keep_kv(self, effect: KeepKV) -> _Done:
-        self._models[effect.role].keep(effect.slots, effect.num_verified)
+        self._models[effect.role].keep(_SEQUENCE, effect.slots, effect.num_verified)
         if self._residual:
             self._residual.keep(effect.role, effect.slots, effect.num_verified)
         return _Done(None, Phase.COMPACT, effect.role, rows=len(effect.slots))
@@ -188,7 +192,5 @@ class Driver:
         self._commit(effect.tokens)
         return _Done(None, Phase.COMMIT, self._role, tokens=len(effect.tokens))
 
-
-def _best(model: Model, logits: Any, num_candidates: int) -> tuple[Candidates, ...]:
-    tokens, logprobs = model.candidates(logits, num_candidates)
-    return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
+    def _forward(self, role: Role, kind: ForwardKind, entry: Entry, *, top_k: int = 0) -> BatchResult:
+        return self._models[role].forward(ForwardBatch(kind, (entry,), top_k))

@@ -15,12 +15,12 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Layer", "Library", "Matrix", "Model", "Step", "load_library", "prepare_library"]
+__all__ = ["Layer", "Library", "Matrix", "Model", "SequenceRows", "Step", "load_library", "prepare_library"]
 
 _SOURCES = Path(__file__).parent / "cpu"
 _COMPILERS = ("c++", "g++", "clang++")
@@ -33,7 +33,7 @@ _log = logging.getLogger("swiftspec")
 
 
 class Matrix(Structure):
-    """Packed weights: as in linear.hpp, as are the others below in decoder.cpp."""
+    """Packed weights: as in linear.hpp, as are the others below in model.hpp."""
 
     _fields_ = (
         ("panels", c_void_p),
@@ -81,18 +81,30 @@ class Model(Structure):
     )
 
 
+class SequenceRows(Structure):
+    """The rows of one sequence in a forward, and its cache."""
+
+    _fields_ = (
+        ("cache", c_void_p),
+        ("visible", c_char_p),
+        ("num_slots", c_int32),
+        ("prefix_length", c_int32),
+        ("tree_length", c_int32),
+        ("first_row", c_int32),
+        ("num_rows", c_int32),
+        ("num_logits", c_int32),
+    )
+
+
 class Step(Structure):
-    """A forward of some rows."""
+    """A forward of some rows, of one or several sequences."""
 
     _fields_ = (
         ("num_rows", c_int32),
-        ("prefix_length", c_int32),
-        ("tree_length", c_int32),
-        ("num_slots", c_int32),
-        ("cache", c_void_p),
+        ("num_sequences", c_int32),
+        ("sequences", c_void_p),
         ("tokens", c_void_p),
         ("positions", c_void_p),
-        ("visible", c_void_p),
         ("residual", c_void_p),
         ("normed", c_void_p),
         ("qkv", c_void_p),
@@ -126,7 +138,7 @@ class Library:
         self.feed_forward = functions.swiftspec_feed_forward
         self.attention.argtypes = self.feed_forward.argtypes = (model, step, number, pointer, number)
         self.logits = functions.swiftspec_logits
-        self.logits.argtypes = (model, step, number, number, pointer, number)
+        self.logits.argtypes = (model, step, pointer, number)
         self.top_candidates = functions.swiftspec_top_candidates
         self.top_candidates.argtypes = (pointer, number, number, number, pointer, pointer)
         self.top_candidates.restype = None

@@ -8,6 +8,7 @@ import torch
 
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -16,7 +17,8 @@ from swiftspec.progress import Progress
 
 __all__ = ["record_trace"]
 
-_Ask = Callable[[ModelRunner, Sequence[Row]], torch.Tensor]
+_Ask = Callable[[ModelRunner, Rows], torch.Tensor]
+_SEQUENCE = 0  # one prompt after another
 _TREE_SLOTS = 64
 _FEW_CANDIDATES = 8  # of guessers that no policy asks for more
 _FUZZY_ROWS = 4  # at most this many tokens since the last exact forward; every depth up to it has the same weight
@@ -132,31 +134,35 @@ def _traced(
     )
 
 
+def _logits(model: ModelRunner, entry: Entry, kind: ForwardKind = ForwardKind.EXACT) -> torch.Tensor:
+    return model.forward(ForwardBatch(kind, (entry,))).logits[0]
+
+
 def _greedy(model: ModelRunner, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
-    model.reset()
-    output = [int(_numbers(model.prefill(prompt)).argmax())]
+    model.reset(_SEQUENCE)
+    output = [int(_numbers(_logits(model, Chunk(_SEQUENCE, prompt))).argmax())]
     while len(output) < max_new_tokens and output[-1] not in ends:
         row = Row(output[-1], len(prompt) + len(output) - 1, 0)
-        output.append(int(_numbers(model.forward((row,))[0]).argmax()))
-        model.keep((0,), 1)
+        output.append(int(_numbers(_logits(model, Rows(_SEQUENCE, (row,)))).argmax()))
+        model.keep(_SEQUENCE, (0,), 1)
     return output
 
 
-def _exactly(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
-    return model.forward(rows)
+def _exactly(model: ModelRunner, rows: Rows) -> torch.Tensor:
+    return _logits(model, rows)
 
 
-def _fuzzily(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
+def _fuzzily(model: ModelRunner, rows: Rows) -> torch.Tensor:
     """Fuzzy forward of a draft that is calibrated before these rows; later forwards see exact KV."""
-    logits = model.forward(rows, fuzzy=True)
-    model.keep((), 0)
-    model.forward(rows)
+    logits = _logits(model, rows, ForwardKind.LAYER_PARALLEL)
+    model.keep(_SEQUENCE, (), 0)
+    _logits(model, rows)
     return logits
 
 
-def _halfway(model: ModelRunner, rows: Sequence[Row]) -> torch.Tensor:
-    logits = model.exit(rows)
-    model.finish()
+def _halfway(model: ModelRunner, rows: Rows) -> torch.Tensor:
+    logits = _logits(model, rows, ForwardKind.FIRST_HALF)
+    _logits(model, rows, ForwardKind.SECOND_HALF)
     return logits
 
 
@@ -165,16 +171,16 @@ def _guesses(
 ) -> tuple[Guesses, np.ndarray]:
     """Best tokens and log-probs at every output position, and the rank of the target's token; `rows` at a time."""
     prompt, output = text
-    model.reset()
+    model.reset(_SEQUENCE)
     if len(prompt) > 1:
-        model.prefill(prompt[:-1])
+        _logits(model, Chunk(_SEQUENCE, prompt[:-1]))
     context = [prompt[-1], *output[:-1]]
     tokens, logprobs, ranks = [], [], []
     for start in range(0, len(context), rows):
         chunk = context[start : start + rows]
         chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
-        logits = _numbers(ask(model, chain))
-        model.keep(tuple(range(len(chain))), len(chain))
+        logits = _numbers(ask(model, Rows(_SEQUENCE, chain)))
+        model.keep(_SEQUENCE, range(len(chain)), len(chain))
         best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
         wanted = logits.gather(1, torch.tensor(output[start : start + rows])[:, None])
         tokens.append(best.indices.numpy().astype(np.int32))

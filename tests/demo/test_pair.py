@@ -22,6 +22,7 @@ from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from tests.engine.forwards import forward
 
 # Written for this test, unlike anything in the pair's own prompt files.
 UNSEEN = (
@@ -46,7 +47,7 @@ def test_logits_are_those_of_transformers(name: str) -> None:
     for prompt in prompts():
         rows = len(prompt)
         cache_ = ours.new_cache(rows)
-        logits = ours.forward(prompt, range(rows), [(1 << row) - 1 for row in range(rows)], cache_)
+        logits = forward(ours, prompt, range(rows), [(1 << row) - 1 for row in range(rows)], cache_)
         with torch.no_grad():
             expected = theirs(torch.tensor([prompt])).logits[0]
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
@@ -24,6 +25,7 @@ from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import Inflation
 from swiftspec.policies.effects import Role, Row
 from swiftspec.profiler.helper_processes import forkserver
+from tests.engine.forwards import prefill
 
 DEADLINE_S = 60.0
 PROMPT = tuple(token % 83 for token in range(7, 290))  # several chunks, and more than fits into a note
@@ -31,6 +33,8 @@ AT = len(PROMPT)
 TREE = (Row(3, AT, 0), Row(5, AT + 1, 0b1), Row(8, AT + 1, 0b1), Row(13, AT + 2, 0b101))
 KEPT_TREE = (Row(21, AT + 3, 0b1), Row(34, AT + 4, 0b11))
 HALVES = (Row(55, AT + 5, 0),)
+NUM_SEQUENCES = 3
+NUM_BATCHES = 8
 
 _joined: list[TPGroup] = []  # of this process
 
@@ -106,7 +110,7 @@ def led(tp_group: TPGroup, kind: str, directories: Mapping[Role, Path], script: 
     models: dict[Role, Model] = {}
     for role, directory in directories.items():
         decoder = decoder_of(kind, directory, tp_group)
-        models[role] = ModelRunner(decoder, decoder.new_cache(400))
+        models[role] = ModelRunner(decoder, [decoder.new_cache(400) for _ in range(NUM_SEQUENCES)])
     if not tp_group.is_leader:
         return follow(models, tp_group)
     try:
@@ -118,28 +122,36 @@ def led(tp_group: TPGroup, kind: str, directories: Mapping[Role, Path], script: 
 def whole_request(models: Mapping[Role, Model]) -> list[Tensor]:
     """The logits of all that a program may ask of its models, which take turns."""
     steps = {role: _asked(model) for role, model in models.items()}
-    return [next(step) for _ in range(7) for step in steps.values()]
+    return [logits for _ in range(NUM_BATCHES) for step in steps.values() for logits in next(step)]
 
 
-def _asked(model: Model) -> Iterator[Tensor]:
-    model.reset()
-    yield model.prefill(PROMPT).clone()
-    yield model.forward(TREE).clone()
-    model.keep((0, 2, 3), 2)  # two join the prefix, and the third is the tree
-    yield model.forward(KEPT_TREE).clone()
-    model.keep((0, 1, 2), 3)
-    yield model.exit(HALVES).clone()
-    yield model.finish().clone()
-    with pytest.raises(ValueError, match="cache"):  # which the followers survive
-        model.prefill(PROMPT * 2)
-    model.keep((), 0)
-    yield model.forward(HALVES, fuzzy=True).clone()
-    model.reset()
-    yield model.prefill(PROMPT[:3]).clone()
+def _asked(model: Model) -> Iterator[list[Tensor]]:
+    """The answers to `NUM_BATCHES` batches, of one sequence and of several."""
+    for sequence in range(NUM_SEQUENCES):
+        model.reset(sequence)
+    yield _answers(model, ForwardKind.EXACT, Chunk(0, PROMPT))
+    yield _answers(model, ForwardKind.EXACT, Rows(0, TREE), Chunk(1, PROMPT[:5]), Chunk(2, PROMPT[9:150]))
+    model.keep(0, (0, 2, 3), 2)  # two join the prefix, and the third is the tree
+    yield _answers(model, ForwardKind.EXACT, Rows(2, (Row(3, 141, 0),)), Rows(0, KEPT_TREE), Chunk(1, PROMPT[5:8]))
+    model.keep(0, (0, 1, 2), 3)
+    halves = Rows(0, HALVES), Rows(1, (Row(4, 8, 0), Row(6, 9, 0b1)))
+    yield _answers(model, ForwardKind.FIRST_HALF, *halves)
+    yield _answers(model, ForwardKind.SECOND_HALF, *halves)
+    model.keep(0, (), 0)
+    for refused in (Chunk(0, PROMPT * 2), Chunk(2, PROMPT[:2]), Rows(NUM_SEQUENCES, HALVES)):
+        with pytest.raises(ValueError, match="sequence"):  # which the followers survive
+            _answers(model, ForwardKind.EXACT, Rows(1, TREE), refused)
+    yield _answers(model, ForwardKind.LAYER_PARALLEL, Rows(2, (Row(1, 142, 0b1),)), Rows(0, HALVES))
+    model.reset(0)
+    yield _answers(model, ForwardKind.EXACT, Chunk(0, PROMPT[:3]))
+    model.keep(1, (0, 1), 1)
+    yield _answers(model, ForwardKind.EXACT, Rows(1, (Row(7, 10, 0b1),)), Rows(0, (Row(7, 3, 0),)))
+
+
+def _answers(model: Model, kind: ForwardKind, *entries: Entry) -> list[Tensor]:
+    return [logits.clone() for logits in model.forward(ForwardBatch(kind, entries)).logits]
 
 
 def last_logits(tp_group: TPGroup, directory: Path, inflation: Inflation | None) -> Tensor:
     decoder = decoder_of("packed", directory, tp_group, inflation)
-    logits = decoder.prefill([1, 2, 3], decoder.new_cache(8))
-    assert logits is not None, "there are tokens"
-    return logits
+    return prefill(decoder, [1, 2, 3], decoder.new_cache(8))

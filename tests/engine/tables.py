@@ -7,19 +7,20 @@ from torch import Tensor
 
 from swiftspec.artifacts.timeline import Span
 from swiftspec.engine.driver import Driver
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, ForwardKind, as_candidates
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.effects import Role, Row
+from swiftspec.policies.effects import Role
 
 
 class TableModel:
-    """Logits [V, V, V] of the next token by the last two; the cache is the paths of its slots."""
+    """Logits [V, V, V] of the next token by the last two; the cache of its one sequence is the paths of its slots."""
 
     def __init__(self, table: Tensor) -> None:
         self.table = table
-        self.reset()
+        self.reset(0)
 
-    def reset(self) -> None:
+    def reset(self, sequence: int) -> None:
         self.prefix: tuple[int, ...] = ()
         self.tree: list[tuple[int, ...]] = []
 
@@ -27,27 +28,22 @@ class TableModel:
         """Logits after at least two tokens."""
         return self.table[path[-2], path[-1]]
 
-    def prefill(self, tokens: tuple[int, ...]) -> Tensor:
-        self.prefix = (0, *tokens)
-        return self.after(self.prefix)
+    def forward(self, batch: ForwardBatch) -> BatchResult:
+        assert batch.kind in (ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL), "policies on one group ask for no halves"
+        (entry,) = batch.entries
+        if isinstance(entry, Chunk):
+            self.prefix = (0, *entry.tokens)
+            logits = self.after(self.prefix)[None]
+        else:
+            first = len(self.tree)
+            for row in entry.rows:
+                above = self.tree[row.ancestors.bit_length() - 1] if row.ancestors else self.prefix
+                self.tree.append((*above, row.token))
+            logits = torch.stack([self.after(path) for path in self.tree[first:]])
+        candidates = as_candidates(*top_candidates(logits, batch.top_k)) if batch.top_k else ()
+        return BatchResult((logits,), (candidates,))
 
-    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Tensor:
-        first = len(self.tree)
-        for row in rows:
-            above = self.tree[row.ancestors.bit_length() - 1] if row.ancestors else self.prefix
-            self.tree.append((*above, row.token))
-        return torch.stack([self.after(path) for path in self.tree[first:]])
-
-    def exit(self, rows: tuple[Row, ...]) -> Tensor:
-        raise AssertionError("policies on one group do not ask for it")
-
-    def finish(self) -> Tensor:
-        raise AssertionError("policies on one group do not ask for it")
-
-    def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        return top_candidates(logits, num_candidates)
-
-    def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
+    def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         kept = [self.tree[slot] for slot in slots]
         self.prefix = kept[num_verified - 1] if num_verified else self.prefix
         self.tree = kept[num_verified:]

@@ -6,6 +6,14 @@ from torch import Tensor
 
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.driver import Driver
+from swiftspec.engine.model.forward_batch import (
+    BatchResult,
+    Chunk,
+    ForwardBatch,
+    ForwardKind,
+    Rows,
+    as_candidates,
+)
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies.effects import (
     Candidates,
@@ -26,36 +34,25 @@ VOCAB_SIZE = 8
 
 
 class RecordingModel:
-    """Logits that favour token + 1; remembers what it was asked."""
+    """Logits that favour token + 1, or token + 2 after half of the layers; remembers what it was asked."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
 
-    def reset(self) -> None:
-        self.calls.append(("reset",))
+    def forward(self, batch: ForwardBatch) -> BatchResult:
+        self.calls.append((batch.kind, *batch.entries))
+        (entry,) = batch.entries
+        tokens = [entry.tokens[-1]] if isinstance(entry, Chunk) else [row.token for row in entry.rows]
+        error = 1 if batch.kind is ForwardKind.FIRST_HALF else 0
+        logits = torch.stack([self._logits(token + error) for token in tokens])
+        candidates = as_candidates(*top_candidates(logits, batch.top_k)) if batch.top_k else ()
+        return BatchResult((logits,), (candidates,))
 
-    def prefill(self, tokens: tuple[int, ...]) -> Tensor:
-        self.calls.append(("prefill", tokens))
-        return self._logits(tokens[-1])
+    def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
+        self.calls.append(("keep", sequence, slots, num_verified))
 
-    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Tensor:
-        self.calls.append(("fuzzy forward" if fuzzy else "forward", rows))
-        return torch.stack([self._logits(row.token) for row in rows])
-
-    def exit(self, rows: tuple[Row, ...]) -> Tensor:
-        self.calls.append(("exit", rows))
-        self.halfway = rows
-        return torch.stack([self._logits(row.token + 1) for row in rows])
-
-    def finish(self) -> Tensor:
-        self.calls.append(("finish",))
-        return torch.stack([self._logits(row.token) for row in self.halfway])
-
-    def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        return top_candidates(logits, num_candidates)
-
-    def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
-        self.calls.append(("keep", slots, num_verified))
+    def reset(self, sequence: int) -> None:
+        self.calls.append(("reset", sequence))
 
     def _logits(self, token: int) -> Tensor:
         return torch.roll(torch.arange(VOCAB_SIZE, 0.0, -1.0), token + 1)
@@ -104,8 +101,9 @@ def test_every_effect_reaches_its_model_and_is_answered() -> None:
     assert phases == [
         Phase.PREFILL, Phase.PREFILL, Phase.EXPAND, Phase.VERIFY, Phase.COMPACT, Phase.COMMIT
     ]  # fmt: skip
-    assert models[Role.TARGET].calls == [("reset",), ("prefill", (1, 2)), ("forward", rows)]
-    assert models[Role.DRAFT].calls[-1] == ("keep", (1,), 0)
+    exact = ForwardKind.EXACT
+    assert models[Role.TARGET].calls == [("reset", 0), (exact, Chunk(0, (1, 2))), (exact, Rows(0, rows))]
+    assert models[Role.DRAFT].calls[-1] == ("keep", 0, (1,), 0)
 
 
 def test_a_fuzzy_forward_and_halves_of_one_are_told_apart() -> None:
@@ -118,8 +116,11 @@ def test_a_fuzzy_forward_and_halves_of_one_are_told_apart() -> None:
     assert [candidate.tokens for candidate in (*fuzzy, *guesses)] == [(4,), (5, 6)]
     assert choices == (4,)
     assert phases == [Phase.FUZZY, Phase.EXIT, Phase.FINISH]
-    assert models[Role.DRAFT].calls == [("reset",), ("fuzzy forward", rows)]
-    assert models[Role.TARGET].calls == [("reset",), ("exit", rows), ("finish",)]
+    asked = Rows(0, rows)
+    assert models[Role.DRAFT].calls == [("reset", 0), (ForwardKind.LAYER_PARALLEL, asked)]
+    assert models[Role.TARGET].calls == [
+        ("reset", 0), (ForwardKind.FIRST_HALF, asked), (ForwardKind.SECOND_HALF, asked)
+    ]  # fmt: skip
 
 
 def test_an_interruption_ends_the_program_after_a_commit() -> None:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
@@ -53,22 +54,22 @@ class RealDraft(TraceOracle):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.model.reset()
+        self.model.reset(0)
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> int | None:
         if role is Role.DRAFT:
-            self.model.prefill(tokens)
+            self.model.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, tuple(tokens)),)))
         return super().prefill(role, tokens)
 
     def draft(self, rows: Sequence[Row], num_candidates: int, *, fuzzy: bool = False) -> tuple[Candidates, ...]:
         super().draft(rows, num_candidates, fuzzy=fuzzy)  # keeps count of the cache
-        tokens, logprobs = self.model.candidates(self.model.forward(rows, fuzzy=fuzzy), num_candidates)
-        return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
+        kind = ForwardKind.LAYER_PARALLEL if fuzzy else ForwardKind.EXACT
+        return self.model.forward(ForwardBatch(kind, (Rows(0, tuple(rows)),), num_candidates)).candidates[0]
 
     def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
         super().keep(role, slots, num_verified)
         if role is Role.DRAFT:
-            self.model.keep(slots, num_verified)
+            self.model.keep(0, slots, num_verified)
 
 
 def weakened(draft: Path, directory: Path) -> Path:

@@ -1,7 +1,7 @@
 """Layers of a CPU decoder by compiled kernels: weights in their own bytes, arithmetic in fp32.
 
-A row's result is the same to the last bit however many rows a forward has, and however many threads run it.
-R rows, H query heads, G key/value heads, D head dimension, V vocabulary.
+A row's result is the same to the last bit whatever other rows a forward has, of its sequence or of others, and however
+many threads run it. R rows, H query heads, G key/value heads, D head dimension, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.attention import Visibility
+from swiftspec.engine.model.attention import packed_visibility
 from swiftspec.engine.model.cpu_packing import PackedModel
-from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.sampler import top_candidates
+from swiftspec.engine.model.sequence_input import SequenceInput
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.kernels.cpu_library import Library, Step
+from swiftspec.kernels.cpu_library import Library, SequenceRows, Step
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 
@@ -35,6 +35,7 @@ class _Workspace:
     def __init__(self, spec: ModelSpec, num_rows: int) -> None:
         self.num_rows = num_rows
         self.tokens, self.positions = np.empty((2, num_rows), dtype=np.int32)
+        self.sequences = (SequenceRows * num_rows)()  # a sequence has at least one row
         self.residual = torch.empty(num_rows, spec.hidden_size)
         self._scratch = {
             "normed": torch.empty(num_rows, spec.hidden_size),
@@ -43,20 +44,36 @@ class _Workspace:
             "gated": torch.empty(num_rows, spec.intermediate_size),
         }
         self.step = Step(
+            sequences=ctypes.addressof(self.sequences),
             tokens=self.tokens.ctypes.data,
             positions=self.positions.ctypes.data,
             residual=self.residual.data_ptr(),
             **{name: buffer.data_ptr() for name, buffer in self._scratch.items()},
         )
+        self.step_pointer = ctypes.byref(self.step)
+
+    def fill(self, inputs: Sequence[SequenceInput]) -> None:
+        """Set the rows of the next forward."""
+        end = 0
+        for sequence, held in zip(inputs, self.sequences, strict=False):
+            first, end = end, end + len(sequence.tokens)
+            self.tokens[first:end], self.positions[first:end] = sequence.tokens, sequence.positions
+            cache = sequence.cache
+            held.first_row, held.num_rows, held.num_logits = first, end - first, sequence.num_logits
+            held.prefix_length, held.tree_length = cache.prefix_length, cache.tree_length
+            held.cache, held.num_slots = cache.data.data_ptr(), cache.data.shape[3]
+            ancestors = sequence.ancestors
+            held.visible = None if ancestors is None else packed_visibility(ancestors, cache.tree_length)
+        self.step.num_rows, self.step.num_sequences = end, len(inputs)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Forward:
-    """A forward in progress: what the kernels read, and the arrays that it points to."""
+    """A forward in progress: what the kernels read, and the owners of what it points to."""
 
-    step: Step
+    work: _Workspace
     residual: Tensor  # [R, hidden]
-    visible: Visibility
+    inputs: Sequence[SequenceInput]
 
 
 class KernelLayers:
@@ -84,30 +101,26 @@ class KernelLayers:
         self._num_threads = torch.get_num_threads()
         self._workspace = _Workspace(spec, _FEW_ROWS)
 
-    def begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> _Forward:
+    def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
         """A forward of R rows before its first layer."""
-        num_rows = len(tokens)
+        num_rows = 0
+        for sequence in inputs:
+            num_rows += len(sequence.tokens)
+            self._packed.hold_turns(sequence.cache.capacity)
         if self._workspace.num_rows < num_rows:
             self._workspace = _Workspace(self._spec, num_rows)
-        self._packed.hold_turns(cache.capacity)
         work = self._workspace
-        work.tokens[:num_rows], work.positions[:num_rows] = tokens, positions
-        step = work.step
-        step.num_rows, step.prefix_length, step.tree_length = num_rows, cache.prefix_length, cache.tree_length
-        step.num_slots, step.cache, step.visible = cache.data.shape[3], cache.data.data_ptr(), visible.ctypes.data
-        wrong = self._library.embed(self._model, ctypes.byref(step))
+        work.fill(inputs)
+        wrong = self._library.embed(self._model, work.step_pointer)
         if wrong >= 0:
-            raise IndexError(
-                f"row {wrong} has token {tokens[wrong]} and position {positions[wrong]}, which do not exist"
-            )
-        return _Forward(step=step, residual=work.residual[:num_rows], visible=visible)
-
-    begin_prompt = begin  # any number of rows is as good as another
+            token, position = work.tokens[wrong], work.positions[wrong]
+            raise IndexError(f"row {wrong} has token {token} and position {position}, which do not exist")
+        return _Forward(work=work, residual=work.residual[:num_rows], inputs=inputs)
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
         if self._tp_group.size == 1 and layers:
-            self._library.layers(self._model, ctypes.byref(forward.step), layers[0], layers[-1] + 1, self._num_threads)
+            self._library.layers(self._model, forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
             return
         for layer in layers:
             forward.residual += self._attention(forward, layer)
@@ -121,13 +134,11 @@ class KernelLayers:
                 forward.residual += update
                 forward.residual += self._feed_forward(forward, layer)
 
-    def logits(self, forward: _Forward, *, row: int | None = None) -> Tensor:
-        """Logits [R, V] of all rows, or [1, V] of one; on other ranks than the first of a TP group, a part of them."""
-        first, num_rows = (0, forward.step.num_rows) if row is None else (row, 1)
+    def logits(self, forward: _Forward) -> Tensor:
+        """Logits [rows, V] of the rows that are to have them; on other ranks than a TP group's first, a part of V."""
+        num_rows = sum(sequence.num_logits for sequence in forward.inputs)
         logits = torch.empty(num_rows, self._spec.vocab_size)
-        self._library.logits(
-            self._model, ctypes.byref(forward.step), first, num_rows, logits.data_ptr(), self._num_threads
-        )
+        self._library.logits(self._model, forward.work.step_pointer, logits.data_ptr(), self._num_threads)
         return logits
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
@@ -143,10 +154,10 @@ class KernelLayers:
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)
-        self._library.attention(self._model, ctypes.byref(forward.step), layer, update.data_ptr(), self._num_threads)
+        self._library.attention(self._model, forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)
 
     def _feed_forward(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)
-        self._library.feed_forward(self._model, ctypes.byref(forward.step), layer, update.data_ptr(), self._num_threads)
+        self._library.feed_forward(self._model, forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)

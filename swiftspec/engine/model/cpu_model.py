@@ -1,4 +1,4 @@
-"""Decoder of the Llama family for a few rows at a time: prefill, decode steps and tree-masked forwards on a CPU.
+"""Decoder of the Llama family for a few rows at a time: prompts, decode steps and tree-masked forwards on a CPU.
 
 R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabulary.
 Makes no decisions: the caller says which rows to run and which slots to keep.
@@ -7,7 +7,7 @@ Makes no decisions: the caller says which rows to run and which slots to keep.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,21 +15,34 @@ import torch
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_CHUNK, PREFILL_SIZES
-from swiftspec.engine.model.attention import Visibility, causal_visibility, tree_visibility
+from swiftspec.engine.model.batch_caches import PendingHalf, checked_caches
 from swiftspec.engine.model.cpu_kernels import KernelLayers
 from swiftspec.engine.model.cpu_torch import TorchLayers
+from swiftspec.engine.model.forward_batch import (
+    BatchResult,
+    Chunk,
+    Entry,
+    ForwardBatch,
+    ForwardKind,
+    Rows,
+    as_candidates,
+)
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import load_model, local_spec
+from swiftspec.engine.model.sequence_input import SequenceInput, sequence_input, split_chunk
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.policies.effects import Row
 
 __all__ = ["CpuDecoder", "pads_prompts"]
 
 
 class _Layers(Protocol):
-    """The layers of a model, or of this rank's shard. A forward in progress is whatever `begin` returns.
+    """The layers of a model, or of this rank's shard.
+
+    A forward in progress is whatever `begin` returns; it holds its `inputs`.
 
     Attributes
     ----------
@@ -42,11 +55,8 @@ class _Layers(Protocol):
     compiles_sizes: bool
     has_own_threads: bool
 
-    def begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> Any:
-        """A forward of R rows before its first layer."""
-
-    def begin_prompt(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> Any:
-        """The same for rows of a prompt."""
+    def begin(self, inputs: Sequence[SequenceInput]) -> Any:
+        """A forward of the rows of all inputs, one after the other, before its first layer."""
 
     def run(self, forward: Any, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
@@ -54,8 +64,8 @@ class _Layers(Protocol):
     def run_grouped(self, forward: Any) -> None:
         """All layers, in groups whose attention reads the input of the group's first."""
 
-    def logits(self, forward: Any, *, row: int | None = None) -> Tensor:
-        """Logits [R, V] of all rows, or [1, V] of one; V of this rank's shard."""
+    def logits(self, forward: Any) -> Tensor:
+        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """The `k` most likely tokens of each row, and their log-probs."""
@@ -85,9 +95,14 @@ class CpuDecoder:
         self._tp_group = tp_group = tp_group or TPGroup()
         self._held = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
         self._layers = _layers_of(self._held, weights, dtype=dtype, tp_group=tp_group)
-        self._all = range(spec.num_layers)
-        self._first_half, self._second_half = halves(self._all)
-        self._halfway: tuple[Any, int] | None = None
+        every = range(spec.num_layers)
+        first_half, second_half = halves(every)
+        self._ranges: Mapping[ForwardKind, Sequence[int]] = {
+            ForwardKind.EXACT: every,
+            ForwardKind.FIRST_HALF: first_half,
+            ForwardKind.SECOND_HALF: second_half,
+        }
+        self._halfway = PendingHalf[Any]()
 
     @property
     def has_own_threads(self) -> bool:
@@ -117,111 +132,81 @@ class CpuDecoder:
         dtype = self.dtype if self.dtype.is_floating_point else torch.float32
         return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=dtype)
 
-    def warm_up(self, row_counts: Iterable[int], cache: KVCache) -> None:
+    def warm_up(self, row_counts: Iterable[int], caches: Sequence[KVCache]) -> None:
         """Run forwards of these numbers of rows, and of all sizes that a prompt may need, to compile their products.
 
-        The empty `cache` stays empty.
+        The empty `caches` stay empty.
         """
         if not self._layers.compiles_sizes:  # pages are touched and threads started, no more
             row_counts = (max(row_counts),)
-        done = set()
+        cache, done = caches[0], set()
         for num_rows in row_counts:
-            self.forward([0] * num_rows, range(num_rows), [0] * num_rows, cache)
-            cache.keep((), 0)
+            rows = tuple(Row(0, row, 0) for row in range(num_rows))
+            self.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, rows),)), caches)
+            cache.reset()
             done.add(num_rows)
         sizes = pairwise((0, *PREFILL_SIZES)) if self._layers.compiles_sizes else [(PREFILL_CHUNK - 1, PREFILL_CHUNK)]
         for below, size in sizes:
             if size not in done and below < cache.capacity:
-                self.prefill([0] * (below + 1), cache)
+                self.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, (0,) * (below + 1)),)), caches)
                 cache.reset()
 
-    @torch.inference_mode()
-    def forward(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        ancestors: Sequence[int],
-        cache: KVCache,
-        *,
-        fuzzy: bool = False,
-    ) -> Tensor:
-        """Logits [R, V] in fp32 of R rows, which become the tree's newest nodes.
+    def forward(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> BatchResult:
+        """Logits after the entries of a batch, and its candidates; sequence s has the cache `caches[s]`.
 
-        Parameters
-        ----------
-        tokens, positions : sequence of int
-            Per row: token id, and prefix length + depth in the tree. Positions stay below the cache's capacity.
-        ancestors : sequence of int
-            Bit s of `ancestors[r]`: row r sees tree slot s. This forward's rows take the slots after the tree, and a
-            row may see earlier ones. Every row sees the prefix and itself.
-        cache : KVCache
-            Extended by R tree slots. ValueError if they do not fit.
-        fuzzy : bool
-            Layers in groups, their attention on the group's input: logits and KV are approximate.
+        Products are computed for all rows together, attention for each sequence. A chunk of more than `PREFILL_CHUNK`
+        tokens is computed in pieces, of which the last one shares the forward.
+
+        Raises
+        ------
+        ValueError
+            If an entry does not suit its cache; nothing is changed then.
         """
-        step = self._begin_tree(tokens, positions, ancestors, cache)
-        if fuzzy:
-            self._layers.run_grouped(step)
+        held = checked_caches(batch, caches)
+        if batch.kind is ForwardKind.SECOND_HALF:
+            forward = self._halfway.take(batch, held)
         else:
-            self._layers.run(step, self._all)
-        cache.extend_tree(len(tokens))
-        return self._logits(step)
+            self._halfway.drop()
+            forward = self._layers.begin([self._input(*each) for each in zip(batch.entries, held, strict=True)])
+        if batch.kind is ForwardKind.LAYER_PARALLEL:
+            self._layers.run_grouped(forward)
+        else:
+            self._layers.run(forward, self._ranges[batch.kind])
+        if batch.kind is ForwardKind.FIRST_HALF:
+            self._halfway.hold(batch, held, forward)
+        else:
+            for sequence in forward.inputs:
+                _extend(sequence)
+        return self._result(forward, batch.top_k)
 
-    @torch.inference_mode()
-    def exit(self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache) -> Tensor:
-        """Logits from the first half of the layers, as `forward` returns them. Only its `finish` may follow."""
-        step = self._begin_tree(tokens, positions, ancestors, cache)
-        self._layers.run(step, self._first_half)
-        self._halfway = step, len(tokens)
-        return self._logits(step)
+    def _input(self, entry: Entry, cache: KVCache) -> SequenceInput:
+        """An entry's rows. Of a long chunk all pieces but the last are computed here."""
+        if not isinstance(entry, Chunk) or entry.num_rows <= PREFILL_CHUNK:
+            return sequence_input(entry, cache)
+        *pieces, last = split_chunk(entry)
+        for piece in pieces:
+            rows = sequence_input(piece, cache)
+            self._layers.run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
+            _extend(rows)
+        return sequence_input(last, cache)
 
-    @torch.inference_mode()
-    def finish(self, cache: KVCache) -> Tensor:
-        """The rest of the forward that `exit` began; the forward's logits."""
-        assert self._halfway is not None, "finish is called after exit"
-        (step, num_rows), self._halfway = self._halfway, None
-        self._layers.run(step, self._second_half)
-        cache.extend_tree(num_rows)
-        return self._logits(step)
+    def _result(self, forward: Any, top_k: int) -> BatchResult:
+        logits = self._tp_group.gather(self._layers.logits(forward), self.spec.vocab_size).float()
+        candidates = as_candidates(*self._layers.candidates(logits, top_k)) if top_k else ()
+        counts = [sequence.num_logits for sequence in forward.inputs]
+        if len(counts) == 1:  # nothing to divide, which would cost a small draft 2 % of its time
+            return BatchResult((logits,), (candidates,) if top_k else ())
+        left = iter(candidates)
+        divided = tuple(tuple(islice(left, count)) for count in counts)
+        return BatchResult(tuple(logits.split(counts)), divided if top_k else ())
 
-    @torch.inference_mode()
-    def candidates(self, logits: Tensor, k: int, _: KVCache) -> tuple[list[list[int]], list[list[float]]]:
-        """The `k` most likely tokens after each row of logits [R, V], and their natural log-probs."""
-        return self._layers.candidates(logits, k)
 
-    @torch.inference_mode()
-    def prefill(self, tokens: Sequence[int], cache: KVCache) -> Tensor | None:
-        """Append `tokens` to the prefix; logits [V] in fp32 after the last one, None if there are none.
-
-        ValueError if the cache holds a tree or has too little room.
-        """
-        if cache.tree_length:
-            raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
-        cache.require_room(len(tokens))
-        step = None
-        for first in range(0, len(tokens), PREFILL_CHUNK):
-            chunk = tokens[first : first + PREFILL_CHUNK]
-            positions = range(cache.prefix_length, cache.prefix_length + len(chunk))
-            step = self._layers.begin_prompt(chunk, positions, causal_visibility(len(chunk)), cache)
-            self._layers.run(step, self._all)
-            cache.extend_prefix(len(chunk))
-        return None if step is None else self._logits(step, row=len(chunk) - 1)[0]
-
-    def _begin_tree(
-        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: KVCache
-    ) -> Any:
-        if not len(tokens) == len(positions) == len(ancestors) > 0:
-            raise ValueError(
-                f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
-                "expected one of each per row and at least one row"
-            )
-        cache.require_room(len(tokens))
-        visible = tree_visibility(ancestors, cache.tree_length)
-        return self._layers.begin(tokens, positions, visible, cache)
-
-    def _logits(self, step: Any, *, row: int | None = None) -> Tensor:
-        """Logits of all rows, or of one."""
-        return self._tp_group.gather(self._layers.logits(step, row=row), self.spec.vocab_size).float()
+def _extend(rows: SequenceInput) -> None:
+    """Count rows that are in the cache now: a prompt's as prefix, others as nodes."""
+    if rows.ancestors is None:
+        rows.cache.extend_prefix(len(rows.tokens))
+    else:
+        rows.cache.extend_tree(len(rows.tokens))
 
 
 def pads_prompts(dtype: torch.dtype) -> bool:

@@ -6,7 +6,7 @@ R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabul
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swiftspec.artifacts.steps import padded_rows
-from swiftspec.engine.model.attention import TreeAttention, Visibility
+from swiftspec.engine.model.attention import TreeAttention, causal_visibility, tree_visibility
 from swiftspec.engine.model.cpu_layers import Layer, build_head, build_layer
-from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampler import top_candidates
+from swiftspec.engine.model.sequence_input import SequenceInput
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
@@ -31,6 +31,7 @@ class _Workspace:
     """Buffers and their views for one number of rows, made once: in a small model a view costs as much as a sum."""
 
     def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
+        self.num_rows = num_rows
         heads, groups, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
         self.hidden = torch.empty(num_rows, spec.hidden_size, dtype=dtype)
         self.norm = torch.empty(num_rows, 1)
@@ -45,16 +46,32 @@ class _Workspace:
 
 
 @dataclass(slots=True, kw_only=True)
+class _Part:
+    """The rows of one sequence, and what its attention reads and writes in each of the remaining layers."""
+
+    attention: TreeAttention
+    queries: Tensor  # of these rows
+    new: Tensor  # keys and values of these rows, without padding
+    keys: Iterator[Tensor]
+    values: Iterator[Tensor]
+    new_slots: Iterator[Tensor]
+
+    def attended(self) -> Tensor:
+        """The attention of the next layer, [R, H * D], once its queries, keys and values are computed."""
+        self.attention.queries_GRJD.copy_(self.queries)
+        next(self.new_slots).copy_(self.new)
+        return self.attention(next(self.keys), next(self.values))
+
+
+@dataclass(slots=True, kw_only=True)
 class _Forward:
     """A forward in progress through the layers."""
 
     work: _Workspace
     turns: Tensor
     residual: Tensor
-    new: Tensor  # keys and values of this forward's rows, without padding
-    keys: Iterator[Tensor]  # of the remaining layers
-    values: Iterator[Tensor]
-    new_slots: Iterator[Tensor]
+    inputs: Sequence[SequenceInput]
+    parts: Sequence[_Part]
 
 
 class TorchLayers:
@@ -77,42 +94,59 @@ class TorchLayers:
         self._rotations = rotations(spec, 1)
         self._workspaces: dict[int, _Workspace] = {}
 
-    def begin(self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache) -> _Forward:
-        """A forward of R rows before its first layer."""
-        return self._begin(tokens, positions, visible, cache, num_rows=len(tokens))
+    @torch.inference_mode()
+    def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
+        """A forward of R rows before its first layer.
 
-    def begin_prompt(
-        self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache
-    ) -> _Forward:
-        """The same for a prompt's rows, padded to one of a few sizes with copies of the last one, never cached.
-
-        Products of each other size would be compiled when first needed, and stay in memory.
+        With a prompt among them the rows are padded to one of a few sizes with copies of the last one, never cached:
+        products of each other size would be compiled when first needed, and stay in memory.
         """
-        return self._begin(tokens, positions, visible, cache, num_rows=padded_rows(len(tokens)))
-
-    def _begin(
-        self, tokens: Sequence[int], positions: Sequence[int], visible: Visibility, cache: KVCache, *, num_rows: int
-    ) -> _Forward:
-        if num_padding := num_rows - len(tokens):
-            visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
-        work = self._workspace(num_rows)
-        num_slots = work.attention.prepare(visible, prefix_length=cache.prefix_length)
+        num_rows = sum(len(sequence.tokens) for sequence in inputs)
+        has_prompt = any(sequence.ancestors is None for sequence in inputs)
+        num_padding = padded_rows(num_rows) - num_rows if has_prompt else 0
+        work = self._workspace(num_rows + num_padding)
+        tokens = [token for sequence in inputs for token in sequence.tokens]
+        positions = [position for sequence in inputs for position in sequence.positions]
+        capacity = max(sequence.cache.capacity for sequence in inputs)
+        parts, end = [], 0
+        for sequence in inputs:
+            first, end = end, end + len(sequence.tokens)
+            parts.append(self._part(work, sequence, first, num_padding if end == num_rows else 0))
         return _Forward(
             work=work,
-            turns=self._rotations_at(_padded(positions, num_padding), cache.capacity),
-            residual=self._embedding.index_select(0, torch.tensor(_padded(tokens, num_padding))).float(),
-            new=work.keys_values[:, :, : len(tokens)],
-            keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
-            values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
-            new_slots=iter(cache.data[:, :, :, cache.length : cache.length + len(tokens)].unbind(0)),
+            turns=self._rotations_at(positions + positions[-1:] * num_padding, capacity),
+            residual=self._embedding.index_select(0, torch.tensor(tokens + tokens[-1:] * num_padding)).float(),
+            inputs=inputs,
+            parts=parts,
         )
 
+    def _part(self, work: _Workspace, sequence: SequenceInput, first: int, num_padding: int) -> _Part:
+        """Rows of the forward from `first` on; its last part has the padding."""
+        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
+        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
+        if num_padding:
+            visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
+        size = num_rows + num_padding
+        is_only = size == work.num_rows
+        attention = work.attention if is_only else TreeAttention(self._spec, num_rows=size, dtype=self._dtype)
+        num_slots = attention.prepare(visible, prefix_length=cache.prefix_length)
+        return _Part(
+            attention=attention,
+            queries=work.queries_GRJD[:, first : first + size],
+            new=work.keys_values[:, :, first : first + num_rows],
+            keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
+            values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
+            new_slots=iter(cache.data[:, :, :, cache.length : cache.length + num_rows].unbind(0)),
+        )
+
+    @torch.inference_mode()
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
         for layer in map(self._layers.__getitem__, layers):
             forward.residual.add_(self._attend(forward, layer, self._normalised(forward)))
             self._feed(forward, layer)
 
+    @torch.inference_mode()
     def run_grouped(self, forward: _Forward) -> None:
         """All layers, in groups whose attention reads the input of the group's first: EasySpec gives each a device."""
         for layers in layer_groups(self._layers):
@@ -122,10 +156,13 @@ class TorchLayers:
                 forward.residual.add_(output)
                 self._feed(forward, layer)
 
-    def logits(self, forward: _Forward, *, row: int | None = None) -> Tensor:
-        """Logits [R, V] of all rows, or [1, V] of one; V of this rank's shard."""
+    @torch.inference_mode()
+    def logits(self, forward: _Forward) -> Tensor:
+        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
         hidden = self._normalised(forward)
-        return self._head(hidden if row is None else hidden[row : row + 1])
+        if any(sequence.ancestors is None for sequence in forward.inputs):
+            hidden = hidden.index_select(0, torch.tensor(_rows_with_logits(forward.inputs)))
+        return self._head(hidden)
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """As `sampler.top_candidates`."""
@@ -137,9 +174,9 @@ class TorchLayers:
         if layer.qk_norm is not None:
             self._normalise_heads(work.queries_keys, layer.qk_norm)
         work.qk_complex.mul_(forward.turns)
-        work.attention.queries_GRJD.copy_(work.queries_GRJD)
-        next(forward.new_slots).copy_(forward.new)
-        return self._tp_group.all_reduce(layer.output(work.attention(next(forward.keys), next(forward.values))))
+        attended = [part.attended() for part in forward.parts]
+        # A sequence alone is spared the copy.
+        return self._tp_group.all_reduce(layer.output(attended[0] if len(attended) == 1 else torch.cat(attended)))
 
     def _feed(self, forward: _Forward, layer: Layer) -> None:
         gate, up = layer.gate_up(self._normalised(forward)).chunk(2, -1)
@@ -170,5 +207,10 @@ class TorchLayers:
         return work
 
 
-def _padded(numbers: Sequence[int], num_padding: int) -> Sequence[int]:
-    return [*numbers, *[numbers[-1]] * num_padding] if num_padding else numbers
+def _rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:
+    rows: list[int] = []
+    end = 0
+    for sequence in inputs:
+        end += len(sequence.tokens)
+        rows += range(end - sequence.num_logits, end)
+    return rows

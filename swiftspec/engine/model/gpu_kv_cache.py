@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
+from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.gpu_layers import Step
 from swiftspec.engine.model.gpu_ops import Ops
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES, InputBatch, SlotMoves
@@ -53,8 +54,8 @@ class GpuKVCache(KVCache):
         super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
         self.workspace = ops.tree_attention_workspace(CAPTURE_SIZES[-1], spec.num_heads, self.data[0, 0])
         self.rows = InputBatch(num_words=num_words, device=pool.device)
-        self.replays: dict[tuple[str, int], Replay[Step]] = {}
-        self.candidates: dict[tuple[str, int, int], Replay[Tensor]] = {}
+        self.replays: dict[tuple[ForwardKind, int], Replay[Step]] = {}
+        self.candidates: dict[tuple[ForwardKind, int, int], Replay[Tensor]] = {}
         moves = SlotMoves(num_slots=self.tree_slots, device=pool.device)
         self._moves = moves
         self._mover = Replay(
@@ -64,7 +65,7 @@ class GpuKVCache(KVCache):
 
     def require_tree_room(self, num_rows: int) -> None:
         """ValueError unless `num_rows` more slots are free, and the tree may grow by as many."""
-        self.require_room(num_rows)
+        super().require_tree_room(num_rows)
         if self.tree_length + num_rows > self.tree_slots:
             raise ValueError(
                 f"cache has {self.tree_slots} tree slots; {self.tree_length} in use and {num_rows} more do not fit"

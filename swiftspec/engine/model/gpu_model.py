@@ -19,7 +19,17 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from swiftspec.devices.local import TREE_SLOTS
+from swiftspec.engine.model.batch_caches import PendingHalf, checked_caches
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
+from swiftspec.engine.model.forward_batch import (
+    BatchResult,
+    Chunk,
+    Entry,
+    ForwardBatch,
+    ForwardKind,
+    Rows,
+    as_candidates,
+)
 from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu_layers import Groups, Layers, Step
 from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, joined_ops, ops_for
@@ -29,6 +39,7 @@ from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.policies.effects import Candidates, Row
 
 __all__ = ["GpuDecoder"]
 
@@ -38,20 +49,19 @@ _PREFILL_ATTENTION = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _NUM_CANDIDATES = 8  # the policies' default; another number is captured when first used
 
 
+class _Half(NamedTuple):
+    """The first half of a forward of one sequence. residual: a copy of the step's, if another sequence's follows."""
+
+    step: Step
+    residual: Tensor | None
+
+
 class _Answer(NamedTuple):
-    """The last forward, or half of one: its kind and number of rows."""
+    """What a batch's entry has for an answer."""
 
-    kind: str
-    size: int
-    step: Step
-
-
-class _Halfway(NamedTuple):
-    """An exit before its finish: its rows, and how many it ran with."""
-
-    step: Step
-    size: int
-    num_rows: int
+    logits: Tensor
+    candidates: tuple[Candidates, ...]
+    half: _Half | None  # of a first half
 
 
 class GpuDecoder:
@@ -86,12 +96,18 @@ class GpuDecoder:
         self._prefill_ops = dataclasses.replace(self._ops, **PRODUCTS)
         self._layers = Layers(spec, weights, weight_format=weight_format, device=self.device, tp_group=tp_group)
         one_by_one = [(index,) for index in range(spec.num_layers)]
-        self._exact: Groups = one_by_one
-        self._fuzzy: Groups = layer_groups(range(spec.num_layers))
-        self._first_half, self._second_half = halves(one_by_one)
+        first_half, second_half = halves(one_by_one)
+        self._groups: Mapping[ForwardKind, Groups] = {
+            ForwardKind.EXACT: one_by_one,
+            ForwardKind.LAYER_PARALLEL: layer_groups(range(spec.num_layers)),
+            ForwardKind.FIRST_HALF: first_half,
+            ForwardKind.SECOND_HALF: second_half,
+        }
         self._pool = GraphPool(self.device)
-        self._halfway: _Halfway | None = None
-        self._answer: _Answer | None = None
+        self._halfway = PendingHalf[list[_Half]]()
+        # What captured functions continue: the last forward, and a first half.
+        self._last: Step | None = None
+        self._half: Step | None = None
 
     @classmethod
     def load(
@@ -126,127 +142,117 @@ class GpuDecoder:
             ops=self._ops,
         )
 
-    def warm_up(self, row_counts: Iterable[int], cache: GpuKVCache) -> None:
-        """Run every kind of forward in these rows' capture sizes, which captures it; `cache` stays empty."""
-        for num_rows in sorted({capture_size_of(num_rows) for num_rows in row_counts}):
-            if num_rows > min(cache.tree_slots, cache.capacity):
-                break
-            tokens, positions, ancestors = [0] * num_rows, range(num_rows), [0] * num_rows
-            for fuzzy in (False, True):
-                logits = self.forward(tokens, positions, ancestors, cache, fuzzy=fuzzy)
-                self.candidates(logits, _NUM_CANDIDATES, cache)
-                cache.reset()
-            self.candidates(self.exit(tokens, positions, ancestors, cache), _NUM_CANDIDATES, cache)
-            self.finish(cache)
-            cache.reset()
+    def warm_up(self, row_counts: Iterable[int], caches: Sequence[GpuKVCache]) -> None:
+        """Run every kind of forward in these rows' capture sizes, which captures it; the `caches` stay empty."""
+        sizes = sorted({capture_size_of(num_rows) for num_rows in row_counts})
+        for sequence, cache in enumerate(caches):
+            for num_rows in sizes:
+                if num_rows > min(cache.tree_slots, cache.capacity):
+                    break
+                entries = (Rows(sequence, tuple(Row(0, row, 0) for row in range(num_rows))),)
+                for kind in ForwardKind:
+                    top_k = 0 if kind is ForwardKind.SECOND_HALF else _NUM_CANDIDATES
+                    self.forward(ForwardBatch(kind, entries, top_k), caches)
+                    cache.reset()
 
     @torch.inference_mode()
-    def forward(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        ancestors: Sequence[int],
-        cache: GpuKVCache,
-        *,
-        fuzzy: bool = False,
-    ) -> Tensor:
-        """As `CpuDecoder.forward`, for at most 64 rows; logits [R, V] in fp32 on the device."""
-        size = self._send(tokens, positions, ancestors, cache)
-        step = self._replay("fuzzy" if fuzzy else "forward", size, cache)
-        cache.extend_tree(len(tokens))
-        return step.logits[: len(tokens)]
+    def forward(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> BatchResult:
+        """As `CpuDecoder.forward`, for at most 64 rows of a sequence; logits are on the device.
 
-    @torch.inference_mode()
-    def exit(
-        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: GpuKVCache
-    ) -> Tensor:
-        """Logits from the first half of the layers, as `forward` returns them. Only its `finish` may follow."""
-        size = self._send(tokens, positions, ancestors, cache)
-        step = self._replay("exit", size, cache)
-        self._halfway = _Halfway(step, size, len(tokens))
-        return step.logits[: len(tokens)]
+        Entries are computed one after the other, and each reads all weights: a captured graph holds the addresses of
+        one cache.
+        """
+        held = checked_caches(batch, caches)
+        for entry, cache in zip(batch.entries, held, strict=True):
+            self._check(entry, cache)
+        begun: Sequence[_Half | None] = [None] * len(held)
+        if batch.kind is ForwardKind.SECOND_HALF:
+            begun = self._halfway.take(batch, held)
+        self._halfway.drop()
+        answers = [self._answer(batch, *each) for each in zip(batch.entries, held, begun, strict=True)]
+        if batch.kind is ForwardKind.FIRST_HALF:
+            self._halfway.hold(batch, held, [answer.half for answer in answers if answer.half])
+        candidates = tuple(answer.candidates for answer in answers) if batch.top_k else ()
+        return BatchResult(tuple(answer.logits for answer in answers), candidates)
 
-    @torch.inference_mode()
-    def finish(self, cache: GpuKVCache) -> Tensor:
-        """The rest of the forward that `exit` began; the forward's logits."""
-        assert self._halfway is not None, "finish is called after exit"
-        _, size, num_rows = self._halfway
-        step = self._replay("finish", size, cache)
-        self._halfway = None
-        cache.extend_tree(num_rows)
-        return step.logits[:num_rows]
+    def _check(self, entry: Entry, cache: GpuKVCache) -> None:
+        """ValueError for what a GPU would not notice."""
+        name = f"sequence {entry.sequence}"
+        tokens = entry.tokens if isinstance(entry, Chunk) else [row.token for row in entry.rows]
+        wrong = [token for token in tokens if not 0 <= token < self.spec.vocab_size]
+        if wrong:
+            raise ValueError(f"{name}: tokens contain {wrong[0]}; expected 0 to {self.spec.vocab_size - 1}")
+        if isinstance(entry, Rows):
+            positions = [row.position for row in entry.rows]
+            if not 0 <= min(positions) <= max(positions) < cache.capacity:
+                raise ValueError(f"{name}: positions are {positions}; expected 0 to {cache.capacity - 1}")
+            capture_size_of(entry.num_rows)
 
-    @torch.inference_mode()
-    def candidates(self, logits: Tensor, k: int, cache: GpuKVCache) -> tuple[list[list[int]], list[list[float]]]:
-        """As `CpuDecoder.candidates`, for the last forward or half of one, whose logits these are; captured as well."""
-        assert self._answer is not None, "candidates is called after a forward"
-        kind, size, step = self._answer
-        assert logits.data_ptr() == step.logits.data_ptr(), "these are the last forward's logits"
-        k = min(k, self.spec.vocab_size)
-        replay = cache.candidates.get((kind, size, k))
+    def _answer(self, batch: ForwardBatch, entry: Entry, cache: GpuKVCache, half: _Half | None) -> _Answer:
+        """Compute an entry. If it is the only one its answer is not copied, and valid until the next forward."""
+        if isinstance(entry, Chunk):
+            step = self._prefill(entry.tokens, cache)
+        else:
+            step = self._replay(batch.kind, entry.rows, cache, half)
+        self._last = step
+        candidates = self._candidates(batch, entry, cache) if batch.top_k else ()
+        is_only = len(batch.entries) == 1
+        logits = step.logits[: entry.num_logits]
+        begun = None
+        if batch.kind is ForwardKind.FIRST_HALF:
+            begun = _Half(step, None if is_only else step.residual.clone())
+        return _Answer(logits if is_only else logits.clone(), candidates, begun)
+
+    def _replay(self, kind: ForwardKind, rows: Sequence[Row], cache: GpuKVCache, half: _Half | None) -> Step:
+        """One forward of a sequence's rows, or half of one."""
+        size = capture_size_of(len(rows))
+        if half is None:
+            self._send(rows, cache)
+        else:
+            self._half = half.step
+            if half.residual is not None:
+                half.step.residual.copy_(half.residual)
+        replay = cache.replays.get((kind, size))
         if replay is None:
-            replay = cache.candidates[kind, size, k] = Replay(partial(self._candidates, k), self._pool)
-        return unpacked(replay()[:, : len(logits)])
+            from_rows = partial(self._from_rows, size, cache, self._groups[kind])
+            function: Callable[[], Step] = from_rows if half is None else self._from_half
+            replay = cache.replays[kind, size] = Replay(function, self._pool)
+        step = replay()
+        if kind is not ForwardKind.FIRST_HALF:
+            cache.extend_tree(len(rows))
+        return step
 
-    @torch.inference_mode()
-    def prefill(self, tokens: Sequence[int], cache: GpuKVCache) -> Tensor | None:
-        """As `CpuDecoder.prefill`. Not captured: chunks of a prompt have any length and occur once."""
-        if cache.tree_length:
-            raise ValueError(f"cache holds a tree of {cache.tree_length} slots; expected none at prefill")
-        cache.require_room(len(tokens))
-        self._check_tokens(tokens)
-        step = None
-        for first in range(0, len(tokens), _PREFILL_ROWS):
-            chunk = torch.tensor(tokens[first : first + _PREFILL_ROWS], device=self.device)
-            step = self._begin_chunk(chunk, cache)
-            self._layers.run(step, self._exact)
-            cache.extend_prefix(len(chunk))
-        if step is None:
-            return None
-        self._layers.read_out(step, slice(-1, None))
-        return step.logits[0]
-
-    def _send(
-        self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: GpuKVCache
-    ) -> int:
-        """Send rows to the device; returns the number of rows that the forward is to run with."""
-        if not len(tokens) == len(positions) == len(ancestors) > 0:
-            raise ValueError(
-                f"rows are {len(tokens)} tokens, {len(positions)} positions and {len(ancestors)} ancestors; "
-                "expected one of each per row and at least one row"
-            )
-        if not 0 <= min(positions) <= max(positions) < cache.capacity:
-            raise ValueError(f"positions are {list(positions)}; expected 0 to {cache.capacity - 1}")
-        self._check_tokens(tokens)
-        cache.require_tree_room(len(tokens))
-        size = capture_size_of(len(tokens))
+    def _send(self, rows: Sequence[Row], cache: GpuKVCache) -> None:
+        """Send rows to the device."""
+        tokens, positions, ancestors = zip(*rows, strict=True)
         words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
         lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
         cache.rows.send(tokens, positions, words, **lengths)
-        return size
 
-    def _check_tokens(self, tokens: Sequence[int]) -> None:
-        """ValueError for a token outside the vocabulary; a GPU would not check it."""
-        wrong = [token for token in tokens if not 0 <= token < self.spec.vocab_size]
-        if wrong:
-            raise ValueError(f"tokens contain {wrong[0]}; expected 0 to {self.spec.vocab_size - 1}")
-
-    def _replay(self, kind: str, size: int, cache: GpuKVCache) -> Step:
-        replay = cache.replays.get((kind, size))
+    def _candidates(self, batch: ForwardBatch, entry: Entry, cache: GpuKVCache) -> tuple[Candidates, ...]:
+        """Candidates after the last forward, which was of this entry; captured if it was."""
+        top_k = min(batch.top_k, self.spec.vocab_size)
+        if isinstance(entry, Chunk):
+            return as_candidates(*unpacked(self._top_k(top_k)))
+        key = batch.kind, capture_size_of(entry.num_rows), top_k
+        replay = cache.candidates.get(key)
         if replay is None:
-            steps: dict[str, Callable[[], Step]] = {
-                "forward": partial(self._from_rows, size, cache, self._exact),
-                "fuzzy": partial(self._from_rows, size, cache, self._fuzzy),
-                "exit": partial(self._from_rows, size, cache, self._first_half),
-                "finish": self._from_halfway,
-            }
-            replay = cache.replays[kind, size] = Replay(steps[kind], self._pool)
-        self._answer = _Answer(kind, size, replay())
-        return self._answer.step
+            replay = cache.candidates[key] = Replay(partial(self._top_k, top_k), self._pool)
+        return as_candidates(*unpacked(replay()[:, : entry.num_rows]))
 
-    def _candidates(self, k: int) -> Tensor:
-        assert self._answer is not None, "logits follow a forward"
-        return packed(*self._ops.top_candidates(self._answer.step.logits, k))
+    def _top_k(self, k: int) -> Tensor:
+        assert self._last is not None, "logits follow a forward"
+        return packed(*self._ops.top_candidates(self._last.logits, k))
+
+    def _prefill(self, tokens: Sequence[int], cache: GpuKVCache) -> Step:
+        """Append a chunk to the prefix. Not captured: chunks have any length and occur once."""
+        for first in range(0, len(tokens), _PREFILL_ROWS):
+            piece = torch.tensor(tokens[first : first + _PREFILL_ROWS], device=self.device)
+            step = self._begin_chunk(piece, cache)
+            self._layers.run(step, self._groups[ForwardKind.EXACT])
+            cache.extend_prefix(len(piece))
+        self._layers.read_out(step, slice(-1, None))
+        return step
 
     def _from_rows(self, size: int, cache: GpuKVCache, groups: Groups) -> Step:
         """Embed the rows in `cache.rows`, run `groups` of the layers, and the head."""
@@ -271,12 +277,11 @@ class GpuDecoder:
         self._layers.read_out(step)
         return step
 
-    def _from_halfway(self) -> Step:
-        """The second half of an exit, whose residual is not modified: a captured function may run twice."""
-        assert self._halfway is not None, "finish is called after exit"
-        half = self._halfway.step
-        step = dataclasses.replace(half, residual=half.residual.clone())
-        self._layers.run(step, self._second_half)
+    def _from_half(self) -> Step:
+        """The second half of a forward. The first's residual is not modified: a captured function may run twice."""
+        assert self._half is not None, "a second half follows a first"
+        step = dataclasses.replace(self._half, residual=self._half.residual.clone())
+        self._layers.run(step, self._groups[ForwardKind.SECOND_HALF])
         self._layers.read_out(step)
         return step
 

@@ -30,15 +30,9 @@ def capture_size_of(num_rows: int) -> int:
 
 
 def ancestor_words(ancestors: Sequence[int], tree_length: int, num_words: int) -> Words:
-    """Tree slots that each row sees, int32 [rows, W]: bit s % 32 of word s // 32, the row's own slot included.
-
-    ValueError for a bit beyond this forward's rows, which come after the tree.
-    """
-    width = tree_length + len(ancestors)
+    """Tree slots that each row sees, int32 [rows, W]: bit s % 32 of word s // 32, the row's own slot included."""
     packed = bytearray()
     for row, bits in enumerate(ancestors):
-        if bits < 0 or bits >> width:
-            raise ValueError(f"ancestors[{row}] is {bits:#x}; expected bits below tree slot {width}")
         packed += (bits | 1 << (tree_length + row)).to_bytes(num_words * _WORD_BYTES, "little")
     return np.frombuffer(packed, dtype="<i4").reshape(len(ancestors), num_words)
 

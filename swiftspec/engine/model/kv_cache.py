@@ -59,10 +59,20 @@ class KVCache:
 
     def require_room(self, num_rows: int) -> None:
         """ValueError unless `num_rows` more slots are free."""
-        if self.length + num_rows > self.capacity:
+        if self.prefix_length + self.tree_length + num_rows > self.capacity:
             raise ValueError(
                 f"cache capacity is {self.capacity} slots; {self.length} in use and {num_rows} more do not fit"
             )
+
+    def require_tree_room(self, num_rows: int) -> None:
+        """ValueError unless the tree may grow by `num_rows` nodes."""
+        self.require_room(num_rows)
+
+    def require_prefix_room(self, num_tokens: int) -> None:
+        """ValueError unless the prefix may grow by `num_tokens` tokens, which it may not while there is a tree."""
+        if self.tree_length:
+            raise ValueError(f"cache holds a tree of {self.tree_length} slots; expected none at prefill")
+        self.require_room(num_tokens)
 
     def extend_prefix(self, num_rows: int) -> None:
         """Count rows written after the prefix as verified. Only while the tree is empty."""

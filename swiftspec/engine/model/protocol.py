@@ -1,32 +1,23 @@
-"""A model as role programs use it: forwards over rows, and a cache with explicit compaction."""
+"""A model as role programs use it: forwards of batches, and a cache with explicit compaction for each sequence."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
-from swiftspec.policies.effects import Row
+from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
 
 __all__ = ["Model"]
 
 
 class Model(Protocol):
-    """A decoder with its cache, as the driver sees it. Logits are valid until the model's next call."""
+    """A decoder with the caches of its sequences, which are numbered from 0, as the driver sees it.
 
-    def reset(self) -> None:
-        """Forget every cached token."""
+    A ValueError names the sequence that is wrong; nothing has changed then.
+    """
 
-    def prefill(self, tokens: tuple[int, ...]) -> Any:
-        """Put tokens into the prefix; logits after the last one, (vocab,)."""
+    def forward(self, batch: ForwardBatch) -> BatchResult:
+        """Compute a batch: rows are appended to their sequences' trees, chunks to the prefixes."""
 
-    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Any:
-        """Append rows to the tree; logits (rows, vocab)."""
+    def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
+        """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
 
-    def exit(self, rows: tuple[Row, ...]) -> Any:
-        """The first half of a forward; its logits (rows, vocab)."""
-
-    def finish(self) -> Any:
-        """The other half; the forward's logits (rows, vocab)."""
-
-    def candidates(self, logits: Any, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Most likely tokens after each row of the last forward, or half of one, and their natural log-probs."""
-
-    def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
-        """Compact the cache."""
+    def reset(self, sequence: int) -> None:
+        """Forget every cached token of a sequence."""

@@ -1,4 +1,4 @@
-"""A decoder with its one cache, as a role's process or a recorder uses it."""
+"""A decoder with the caches of its sequences, as a role's process or a recorder uses it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import usable_device
+from swiftspec.engine.model.batch_caches import cache_of
 from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_weights import FORMATS
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
-from swiftspec.policies.effects import Row
 
 __all__ = ["DTYPES", "Cache", "Decoder", "ModelRunner"]
 
@@ -47,39 +47,19 @@ class Decoder(Protocol):
     def new_cache(self, capacity: int | None = None) -> Any:
         """An empty cache."""
 
-    def warm_up(self, row_counts: Iterable[int], cache: Any) -> None:
+    def warm_up(self, row_counts: Iterable[int], caches: Sequence[Any]) -> None:
         """Run forwards of these sizes, so that later ones take their usual time."""
 
-    def prefill(self, tokens: Sequence[int], cache: Any) -> Tensor | None:
-        """Append to the prefix; fp32 logits [V] after the last token."""
-
-    def forward(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        ancestors: Sequence[int],
-        cache: Any,
-        *,
-        fuzzy: bool = False,
-    ) -> Tensor:
-        """Append to the tree; fp32 logits [R, V]."""
-
-    def exit(self, tokens: Sequence[int], positions: Sequence[int], ancestors: Sequence[int], cache: Any) -> Tensor:
-        """The first half of a forward."""
-
-    def finish(self, cache: Any) -> Tensor:
-        """The other half."""
-
-    def candidates(self, logits: Tensor, k: int, cache: Any) -> tuple[list[list[int]], list[list[float]]]:
-        """The `k` most likely tokens after each row of the last forward, whose logits these are; and log-probs."""
+    def forward(self, batch: ForwardBatch, caches: Sequence[Any]) -> BatchResult:
+        """Compute a batch; sequence s has the cache `caches[s]`."""
 
 
 class ModelRunner:
-    """A decoder with a cache of one sequence."""
+    """A decoder with a cache for each of its sequences, numbered from 0: `protocol.Model`."""
 
-    def __init__(self, decoder: Decoder, cache: Cache) -> None:
+    def __init__(self, decoder: Decoder, caches: Sequence[Cache]) -> None:
         self._decoder = decoder
-        self._cache = cache
+        self._caches = caches
 
     @classmethod
     def load(
@@ -88,15 +68,18 @@ class ModelRunner:
         *,
         max_context: int,
         tree_slots: int,
+        num_sequences: int = 1,
         device: str = "cpu",
         tp_group: TPGroup | None = None,
     ) -> ModelRunner:
-        """A model with room for `max_context` tokens and `tree_slots` tree nodes after them, on `cpu` or `cuda:N`.
+        """A model with room for `max_context` tokens and `tree_slots` tree nodes per sequence, on `cpu` or `cuda:N`.
 
         In a TP group, this rank's shard of it: all ranks load, warm up and run it together. A GPU must be the current
         one. ValueError, in one sentence, if the model, its inflation or the device cannot be used.
         """
         place = usable_device(device)
+        if num_sequences < 1:
+            raise ValueError(f"num_sequences is {num_sequences}; expected at least one")
         formats = DTYPES if place.type == "cpu" else FORMATS
         if reference.dtype not in formats:
             raise ValueError(f"dtype is {reference.dtype!r}; expected one of {', '.join(formats)} on {place.type}")
@@ -105,15 +88,16 @@ class ModelRunner:
         capacity = max_context + tree_slots
         if place.type == "cpu":
             decoder = CpuDecoder.load(directory, dtype=DTYPES[reference.dtype], inflation=inflation, tp_group=tp_group)
-            return cls(decoder, decoder.new_cache(capacity))
+            return cls(decoder, [decoder.new_cache(capacity) for _ in range(num_sequences)])
         try:
             weight_format = FORMATS[reference.dtype]
             static = GpuDecoder.load(
                 directory, weight_format=weight_format, device=place, inflation=inflation, tp_group=tp_group
             )
-            return cls(static, static.new_cache(capacity, tree_slots=tree_slots))
+            return cls(static, [static.new_cache(capacity, tree_slots=tree_slots) for _ in range(num_sequences)])
         except torch.OutOfMemoryError:
-            raise ValueError(f"{reference} with {capacity} slots does not fit into the memory of {place}") from None
+            slots = num_sequences * capacity
+            raise ValueError(f"{reference} with {slots} slots does not fit into the memory of {place}") from None
 
     @property
     def vocab_size(self) -> int:
@@ -125,38 +109,18 @@ class ModelRunner:
         """Whether forwards do without torch's threads, which would spin beside theirs after every other operation."""
         return self._decoder.has_own_threads
 
-    def reset(self) -> None:
-        """Forget every cached token."""
-        self._cache.reset()
-
     def warm_up(self, max_rows: int) -> None:
         """Run every size once: the first forward compiles its products, allocates its buffers or is captured."""
-        self._decoder.warm_up(range(1, max_rows + 1), self._cache)
+        self._decoder.warm_up(range(1, max_rows + 1), self._caches)
 
-    def prefill(self, tokens: Sequence[int]) -> Tensor:
-        """Put tokens, at least one, into the prefix; fp32 logits (vocab,) after the last one."""
-        logits = self._decoder.prefill(tokens, self._cache)
-        assert logits is not None, "prefill needs at least one token"
-        return logits
+    def forward(self, batch: ForwardBatch) -> BatchResult:
+        """Compute a batch: rows are appended to their sequences' trees, chunks to the prefixes."""
+        return self._decoder.forward(batch, self._caches)
 
-    def forward(self, rows: Sequence[Row], *, fuzzy: bool = False) -> Tensor:
-        """Append rows to the tree; fp32 logits (rows, vocab), valid until the next call. `fuzzy`: layers in groups."""
-        tokens, positions, ancestors = zip(*rows, strict=True)
-        return self._decoder.forward(tokens, positions, ancestors, self._cache, fuzzy=fuzzy)
+    def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
+        """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
+        cache_of(sequence, self._caches).keep(slots, num_verified)
 
-    def exit(self, rows: Sequence[Row]) -> Tensor:
-        """The first half of a forward: its fp32 logits (rows, vocab)."""
-        tokens, positions, ancestors = zip(*rows, strict=True)
-        return self._decoder.exit(tokens, positions, ancestors, self._cache)
-
-    def finish(self) -> Tensor:
-        """The other half: the forward's fp32 logits (rows, vocab)."""
-        return self._decoder.finish(self._cache)
-
-    def candidates(self, logits: Tensor, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Most likely tokens after each row of the last forward, or half of one, and their natural log-probs."""
-        return self._decoder.candidates(logits, num_candidates, self._cache)
-
-    def keep(self, slots: Sequence[int], num_verified: int) -> None:
-        """Keep tree slots in this order; the first `num_verified` join the prefix."""
-        self._cache.keep(slots, num_verified)
+    def reset(self, sequence: int) -> None:
+        """Forget every cached token of a sequence."""
+        cache_of(sequence, self._caches).reset()

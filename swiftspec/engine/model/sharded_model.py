@@ -7,39 +7,41 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import IntEnum
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.policies.effects import Role, Row
 
 __all__ = ["ShardedModel", "follow"]
 
-_HEAD = struct.Struct("<5i")  # call, role, count of numbers, an extra number, bytes of a mask
+_HEAD = struct.Struct("<4i")  # call, role, count of numbers, bytes of a mask
 _ROLES = tuple(Role)
+_KINDS = tuple(ForwardKind)
 
 
 class _Call(IntEnum):
-    RESET = 0
-    PREFILL = 1
-    FORWARD = 2
-    FUZZY = 3
-    EXIT = 4
-    FINISH = 5
-    KEEP = 6
+    FORWARD = 0
+    KEEP = 1
+    RESET = 2
 
 
-class _Command(NamedTuple):
-    """A call and its arguments: tokens of a prefill, slots to keep, or rows."""
+class _Keep(NamedTuple):
+    sequence: int
+    slots: tuple[int, ...]
+    num_verified: int
 
-    call: _Call
-    role: Role
-    numbers: Sequence[int] = ()
-    num_verified: int = 0
-    rows: Sequence[Row] = ()
+
+class _Reset(NamedTuple):
+    sequence: int
+
+
+_Command = ForwardBatch | _Keep | _Reset
 
 
 class ShardedModel:
@@ -58,84 +60,99 @@ class ShardedModel:
         self._tp_group = tp_group
         self._role = role
 
-    def reset(self) -> None:
-        """Forget every cached token."""
-        self._send(_Call.RESET)
-        self._model.reset()
+    def forward(self, batch: ForwardBatch) -> BatchResult:
+        """Compute a batch on all ranks: rows are appended to their sequences' trees, chunks to the prefixes."""
+        self._send(batch)
+        return self._model.forward(batch)
 
-    def prefill(self, tokens: tuple[int, ...]) -> Any:
-        """Put tokens into the prefix; logits after the last one, (vocab,)."""
-        self._send(_Call.PREFILL, numbers=tokens)
-        return self._model.prefill(tokens)
+    def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
+        """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
+        self._send(_Keep(sequence, slots, num_verified))
+        self._model.keep(sequence, slots, num_verified)
 
-    def forward(self, rows: tuple[Row, ...], *, fuzzy: bool = False) -> Any:
-        """Append rows to the tree; logits (rows, vocab)."""
-        self._send(_Call.FUZZY if fuzzy else _Call.FORWARD, rows=rows)
-        return self._model.forward(rows, fuzzy=fuzzy)
+    def reset(self, sequence: int) -> None:
+        """Forget every cached token of a sequence."""
+        self._send(_Reset(sequence))
+        self._model.reset(sequence)
 
-    def exit(self, rows: tuple[Row, ...]) -> Any:
-        """The first half of a forward; its logits (rows, vocab)."""
-        self._send(_Call.EXIT, rows=rows)
-        return self._model.exit(rows)
-
-    def finish(self) -> Any:
-        """The other half; the forward's logits (rows, vocab)."""
-        self._send(_Call.FINISH)
-        return self._model.finish()
-
-    def candidates(self, logits: Any, num_candidates: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Most likely tokens after each row and their log-probs: only the leader has logits."""
-        return self._model.candidates(logits, num_candidates)
-
-    def keep(self, slots: tuple[int, ...], num_verified: int) -> None:
-        """Compact the cache."""
-        self._send(_Call.KEEP, numbers=slots, num_verified=num_verified)
-        self._model.keep(slots, num_verified)
-
-    def _send(self, call: _Call, **values: Any) -> None:
-        self._tp_group.broadcast(_encoded(_Command(call, self._role, **values)))
+    def _send(self, command: _Command) -> None:
+        self._tp_group.broadcast(_encoded(self._role, command))
 
 
 def follow(models: Mapping[Role, Model], tp_group: TPGroup) -> None:
     """Repeat the leader's calls on this rank's shards, until dismissed or a rank is gone."""
     try:
-        while command := tp_group.receive_command():
-            _obey(_decoded(command), models)
+        while told := tp_group.receive_command():
+            role, command = _decoded(told)
+            # For example no room: the leader's shard has refused the same call, and the leader reports it.
+            with suppress(ValueError):
+                _obey(models[role], command)
     except ConnectionError:
         return  # the leader notices too, unless it is the rank that is gone
 
 
-def _obey(command: _Command, models: Mapping[Role, Model]) -> None:
-    model, rows, numbers = models[command.role], tuple(command.rows), tuple(command.numbers)
-    calls: dict[_Call, Callable[[], Any]] = {
-        _Call.RESET: model.reset,
-        _Call.PREFILL: lambda: model.prefill(numbers),
-        _Call.FORWARD: lambda: model.forward(rows),
-        _Call.FUZZY: lambda: model.forward(rows, fuzzy=True),
-        _Call.EXIT: lambda: model.exit(rows),
-        _Call.FINISH: model.finish,
-        _Call.KEEP: lambda: model.keep(numbers, command.num_verified),
-    }
-    # For example no room: the leader's shard has refused the same call, and the leader reports it.
-    with suppress(ValueError):
-        calls[command.call]()
+def _obey(model: Model, command: _Command) -> None:
+    match command:
+        case ForwardBatch():
+            model.forward(command)
+        case _Keep():
+            model.keep(*command)
+        case _Reset():
+            model.reset(*command)
 
 
-def _encoded(command: _Command) -> bytes:
-    numbers = [*command.numbers, *(row.token for row in command.rows), *(row.position for row in command.rows)]
-    width = max(((row.ancestors.bit_length() + 7) // 8 for row in command.rows), default=0)
-    beside = len(command.rows) or command.num_verified
-    head = _HEAD.pack(command.call, _ROLES.index(command.role), len(numbers), beside, width)
-    return (
-        head + array("i", numbers).tobytes() + b"".join(row.ancestors.to_bytes(width, "little") for row in command.rows)
-    )
+def _encoded(role: Role, command: _Command) -> bytes:
+    width, masks = 1, b""
+    match command:
+        case ForwardBatch():
+            call, numbers = _Call.FORWARD, _numbers_of(command)
+            rows = [row for entry in command.entries if isinstance(entry, Rows) for row in entry.rows]
+            width = max([1, *((row.ancestors.bit_length() + 7) // 8 for row in rows)])
+            masks = b"".join(row.ancestors.to_bytes(width, "little") for row in rows)
+        case _Keep(sequence, slots, num_verified):
+            call, numbers = _Call.KEEP, [sequence, num_verified, *slots]
+        case _Reset(sequence):
+            call, numbers = _Call.RESET, [sequence]
+    return _HEAD.pack(call, _ROLES.index(role), len(numbers), width) + array("i", numbers).tobytes() + masks
 
 
-def _decoded(told: bytes) -> _Command:
-    call, role, num_numbers, beside, width = _HEAD.unpack_from(told)
-    numbers = array("i", told[_HEAD.size : _HEAD.size + 4 * num_numbers])
-    if call not in (_Call.FORWARD, _Call.FUZZY, _Call.EXIT):
-        return _Command(_Call(call), _ROLES[role], numbers=numbers, num_verified=beside)
-    masks = told[_HEAD.size + 4 * num_numbers :]
-    ancestors = [int.from_bytes(masks[row * width : (row + 1) * width], "little") for row in range(beside)]
-    return _Command(_Call(call), _ROLES[role], rows=tuple(map(Row, numbers[:beside], numbers[beside:], ancestors)))
+def _decoded(told: bytes) -> tuple[Role, _Command]:
+    call, role, num_numbers, width = _HEAD.unpack_from(told)
+    end = _HEAD.size + 4 * num_numbers
+    numbers, masks = array("i", told[_HEAD.size : end]), told[end:]
+    match call:
+        case _Call.FORWARD:
+            ancestors = (int.from_bytes(masks[at : at + width], "little") for at in range(0, len(masks), width))
+            return _ROLES[role], _batch_of(numbers, ancestors)
+        case _Call.KEEP:
+            sequence, num_verified, *slots = numbers
+            return _ROLES[role], _Keep(sequence, tuple(slots), num_verified)
+        case _:
+            return _ROLES[role], _Reset(*numbers)
+
+
+def _numbers_of(batch: ForwardBatch) -> list[int]:
+    """A batch but for its masks, and its `top_k`: only the leader has whole logits to find candidates in."""
+    numbers = [_KINDS.index(batch.kind)]
+    for entry in batch.entries:
+        numbers += entry.sequence, isinstance(entry, Chunk), entry.num_rows
+        if isinstance(entry, Chunk):
+            numbers += entry.tokens
+        else:
+            numbers += (row.token for row in entry.rows)
+            numbers += (row.position for row in entry.rows)
+    return numbers
+
+
+def _batch_of(numbers: Iterable[int], ancestors: Iterator[int]) -> ForwardBatch:
+    left = iter(numbers)
+    kind = _KINDS[next(left)]
+    entries: list[Entry] = []
+    for sequence in left:
+        is_chunk, num_rows = next(left), next(left)
+        tokens = tuple(islice(left, num_rows))
+        if is_chunk:
+            entries.append(Chunk(sequence, tokens))
+        else:
+            entries.append(Rows(sequence, tuple(map(Row, tokens, islice(left, num_rows), ancestors))))
+    return ForwardBatch(kind, tuple(entries))

@@ -1,4 +1,4 @@
-// Attention of a few rows over one sequence's cache.
+// Attention of a few rows of one sequence over its cache.
 //
 // The slots that a row sees come in the order of their positions, wherever they lie: the result is the same, to the
 // last bit, whether a token is verified in a tree or decoded alone.

@@ -1,57 +1,17 @@
 // The layers of a Llama-type decoder for a few rows at a time: weights as stored, arithmetic in fp32.
 //
-// R rows, H query heads, G key/value heads, J = H / G, D head dimension. Tensors are contiguous, row-major. The caller
-// (cpu_kernels.py and cpu_packing.py in swiftspec/engine/model) owns all memory and lays it out as the structs say.
+// R rows of one or several sequences, H query heads, G key/value heads, J = H / G, D head dimension. Products are
+// computed for all rows together, attention for each sequence.
 
 #include <vector>
 
 #include "attention.hpp"
 #include "candidates.hpp"
 #include "linear.hpp"
+#include "model.hpp"
 #include "workers.hpp"
 
 namespace {
-
-struct Layer {
-    const float* attention_norm;     // [hidden]
-    const float* feed_forward_norm;  // [hidden]
-    const float* query_norm;         // [D], or null without head norms
-    const float* key_norm;           // [D]
-    Matrix qkv;                      // [(H + 2 G) * D, hidden]; rotating pairs are adjacent
-    Matrix output;                   // [hidden, H * D]
-    Matrix gate_up;                  // panels of 32 gates and of their 32 ups take turns
-    Matrix down;                     // [hidden, intermediate]
-};
-
-struct Model {
-    int32_t hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim, vocab_size, num_positions;
-    float norm_eps;
-    const void* embedding;  // [vocabulary, hidden], or null: then it is the head
-    Format embedding_format;
-    const float* final_norm;  // [hidden]
-    const float* turns;       // [num_positions, D / 2, 2]: cosine and sine
-    const Layer* layers;
-    Matrix head;  // [vocabulary, hidden]
-
-    int group_size() const { return num_heads / num_kv_heads; }
-    int query_size() const { return num_heads * head_dim; }
-    int qkv_size() const { return query_size() + 2 * num_kv_heads * head_dim; }
-};
-
-// A forward of R rows. What follows `visible` is the forward's state and scratch.
-struct Step {
-    int32_t num_rows, prefix_length, tree_length;
-    int32_t num_slots;         // of a head in the cache
-    float* cache;              // [layers, 2 (keys, values), G, num_slots, D]
-    const int32_t* tokens;     // [R]
-    const int32_t* positions;  // [R]
-    const uint8_t* visible;    // [R, tree_length + R], 0 or 1: the tree's slots, then this forward's rows
-    float* residual;           // [R, hidden]
-    float* normed;             // [R, hidden]
-    float* qkv;                // [R, (H + 2 G) * D]
-    float* attended;           // [R, H * D]
-    float* gated;              // [R, intermediate]
-};
 
 void normalise(const float* x, const float* weight, int size, float eps, float* out) {
     const float scale = 1.0f / std::sqrt(dot(x, x, size) / size + eps);
@@ -128,7 +88,7 @@ int num_row_tasks(int num_rows) { return (num_rows + ROWS_PER_TASK - 1) / ROWS_P
 class Layers final : public Program {
    public:
     Layers(const Model& model, const Step& step, int begin, int end, float* target)
-        : model_(model), step_(step), begin_(begin), end_(end), target_(target) {}
+        : model_(model), step_(step), begin_(begin), end_(end), target_(target), blocks_(row_blocks(model, step)) {}
 
     int num_stages() const override { return end_ - begin_; }
 
@@ -136,7 +96,7 @@ class Layers final : public Program {
         const int stage = begin_ + number;
         switch (stage % STAGES_PER_LAYER) {
             case QKV: return num_product_tasks(layer(stage).qkv);
-            case ATTENTION: return model_.num_kv_heads * num_row_blocks();
+            case ATTENTION: return model_.num_kv_heads * int(blocks_.size());
             case OUTPUT: return num_product_tasks(layer(stage).output);
             case GATE_UP: return num_product_tasks(layer(stage).gate_up);
             case DOWN: return num_product_tasks(layer(stage).down);
@@ -169,22 +129,28 @@ class Layers final : public Program {
         });
     }
 
-    // Rotates queries and keys, scales the queries, and puts keys and values into the cache.
+    // Rotates queries and keys, scales the queries, and puts keys and values into the caches.
     void rotate_and_cache(int stage, int first, int last) {
+        for (int s = 0; s < step_.num_sequences; ++s) {
+            const SequenceRows& sequence = step_.sequences[s];
+            const int begin = std::max(first, sequence.first_row), end = std::min(last, sequence.end_row());
+            for (int row = begin; row < end; ++row) rotate_and_cache_row(stage, sequence, row);
+        }
+    }
+
+    void rotate_and_cache_row(int stage, const SequenceRows& sequence, int row) {
         const int size = model_.head_dim, num_heads = model_.num_heads, num_kv_heads = model_.num_kv_heads;
         const Layer& held = layer(stage);
         const float scale = 1.0f / std::sqrt(float(size));
-        for (int row = first; row < last; ++row) {
-            float* const queries = step_.qkv + int64_t(row) * model_.qkv_size();
-            float *const keys = queries + model_.query_size(), *const values = keys + num_kv_heads * size;
-            const float* const turns = model_.turns + int64_t(step_.positions[row]) * size;
-            for (int h = 0; h < num_heads; ++h) position(queries + h * size, held.query_norm, turns, scale);
-            for (int g = 0; g < num_kv_heads; ++g) {
-                position(keys + g * size, held.key_norm, turns, 1.0f);
-                const int64_t slot = int64_t(step_.prefix_length + step_.tree_length + row) * size;
-                std::copy_n(keys + g * size, size, cached(stage, 0, g) + slot);
-                std::copy_n(values + g * size, size, cached(stage, 1, g) + slot);
-            }
+        float* const queries = step_.qkv + int64_t(row) * model_.qkv_size();
+        float *const keys = queries + model_.query_size(), *const values = keys + num_kv_heads * size;
+        const float* const turns = model_.turns + int64_t(step_.positions[row]) * size;
+        const int64_t slot = int64_t(sequence.first_slot() + row - sequence.first_row) * size;
+        for (int h = 0; h < num_heads; ++h) position(queries + h * size, held.query_norm, turns, scale);
+        for (int g = 0; g < num_kv_heads; ++g) {
+            position(keys + g * size, held.key_norm, turns, 1.0f);
+            std::copy_n(keys + g * size, size, cached(stage, sequence, 0, g) + slot);
+            std::copy_n(values + g * size, size, cached(stage, sequence, 1, g) + slot);
         }
     }
 
@@ -198,27 +164,41 @@ class Layers final : public Program {
         }
     }
 
-    float* cached(int stage, int is_value, int group) const {
+    float* cached(int stage, const SequenceRows& sequence, int is_value, int group) const {
         const int64_t before = (int64_t(stage / STAGES_PER_LAYER) * 2 + is_value) * model_.num_kv_heads + group;
-        return step_.cache + before * step_.num_slots * model_.head_dim;
+        return sequence.cache + before * sequence.num_slots * model_.head_dim;
     }
 
-    // As many rows as a task has queries for, at least one.
-    int rows_per_task() const { return std::max(1, QUERIES_PER_TASK / model_.group_size()); }
-    int num_row_blocks() const { return (step_.num_rows + rows_per_task() - 1) / rows_per_task(); }
+    // Rows of one sequence: with a key/value head, a task of attention.
+    struct RowBlock {
+        const SequenceRows* sequence;
+        int first, last;
+    };
+
+    // In each as many rows as a task has queries for, at least one.
+    static std::vector<RowBlock> row_blocks(const Model& model, const Step& step) {
+        const int most_rows = std::max(1, QUERIES_PER_TASK / model.group_size());
+        std::vector<RowBlock> blocks;
+        for (int s = 0; s < step.num_sequences; ++s) {
+            const SequenceRows& sequence = step.sequences[s];
+            for (int row = sequence.first_row; row < sequence.end_row(); row += most_rows)
+                blocks.push_back({&sequence, row, std::min(sequence.end_row(), row + most_rows)});
+        }
+        return blocks;
+    }
 
     void attend(int stage, int task) {
         const int size = model_.head_dim, heads = model_.group_size(), group = task % model_.num_kv_heads;
-        const int first = task / model_.num_kv_heads * rows_per_task();
-        const int last = std::min(step_.num_rows, first + rows_per_task());
-        const int64_t room = step_.prefix_length + step_.tree_length + step_.num_rows + LANES;
-        float* scores = scratch((last - first) * (heads + 1) * room);
-        const Attention attention{cached(stage, 0, group), cached(stage, 1, group), size};
+        const RowBlock& block = blocks_[task / model_.num_kv_heads];
+        const SequenceRows& sequence = *block.sequence;
+        const int64_t room = sequence.first_slot() + sequence.num_rows + LANES;
+        float* scores = scratch((block.last - block.first) * (heads + 1) * room);
+        const Attention attention{cached(stage, sequence, 0, group), cached(stage, sequence, 1, group), size};
         Attention::Query queries[Attention::MOST_QUERIES];
         int count = 0;
-        for (int64_t row = first; row < last; ++row) {
+        for (int64_t row = block.first; row < block.last; ++row) {
             auto* const slots = reinterpret_cast<int32_t*>(scores);
-            const int num_slots = list_visible(row, slots);
+            const int num_slots = list_visible(sequence, row, slots);
             for (int64_t head = group * heads; head < (group + 1) * heads; ++head) {
                 queries[count++] = {step_.qkv + row * model_.qkv_size() + head * size, slots, num_slots,
                                     scores += room, step_.attended + row * model_.query_size() + head * size};
@@ -231,13 +211,17 @@ class Layers final : public Program {
         if (count) attention.run(queries, count);
     }
 
-    int list_visible(int row, int32_t* slots) const {
+    static int list_visible(const SequenceRows& sequence, int row, int32_t* slots) {
         int count = 0;
-        for (; count < step_.prefix_length; ++count) slots[count] = count;
-        const int width = step_.tree_length + step_.num_rows;
-        const uint8_t* const visible = step_.visible + int64_t(row) * width;
-        for (int s = 0; s < width; ++s)
-            if (visible[s]) slots[count++] = step_.prefix_length + s;
+        const int within = row - sequence.first_row;
+        const int num_before = sequence.prefix_length + (sequence.visible ? 0 : within + 1);
+        for (; count < num_before; ++count) slots[count] = count;
+        if (!sequence.visible) return count;
+        const int num_bytes = sequence.mask_bytes();
+        const uint8_t* const mask = sequence.visible + int64_t(within) * num_bytes;
+        for (int byte = 0; byte < num_bytes; ++byte)
+            for (unsigned left = mask[byte]; left; left &= left - 1)
+                slots[count++] = sequence.prefix_length + byte * 8 + __builtin_ctz(left);
         return count;
     }
 
@@ -270,35 +254,45 @@ class Layers final : public Program {
     const Step& step_;
     const int begin_, end_;
     float* const target_;
+    const std::vector<RowBlock> blocks_;
 };
 
-// The final norm and the output embedding of `num_rows` rows from `first_row`.
+// The final norm and the output embedding of the rows that are to have logits.
 class Head final : public Program {
    public:
-    Head(const Model& model, const Step& step, int first_row, int num_rows, float* logits)
-        : model_(model), step_(step), first_row_(first_row), num_rows_(num_rows), logits_(logits) {}
+    Head(const Model& model, const Step& step, float* logits) : model_(model), step_(step), logits_(logits) {
+        for (int s = 0; s < step.num_sequences; ++s) {
+            const SequenceRows& sequence = step.sequences[s];
+            for (int left = sequence.num_logits; left > 0; --left) rows_.push_back(sequence.end_row() - left);
+        }
+    }
 
     int num_stages() const override { return 2; }
     int num_tasks(int stage) const override {
-        return stage == 0 ? num_row_tasks(num_rows_) : num_product_tasks(model_.head);
+        return stage == 0 ? num_row_tasks(num_rows()) : num_product_tasks(model_.head);
     }
 
     void run_task(int stage, int task) override {
-        if (stage == 0) {
-            const int first = first_row_ + task * ROWS_PER_TASK, last = first_row_ + num_rows_;
-            return normalise_rows(model_, step_, model_.final_norm, first, std::min(last, first + ROWS_PER_TASK));
-        }
-        const float* const x = step_.normed + int64_t(first_row_) * model_.hidden_size;
-        multiply(model_.head, x, num_rows_, task, [&](int row, int output, float* sums, int width) {
+        if (stage == 0) return norm(task * ROWS_PER_TASK, std::min(num_rows(), (task + 1) * ROWS_PER_TASK));
+        multiply(model_.head, step_.normed, num_rows(), task, [&](int row, int output, float* sums, int width) {
             std::copy_n(sums, width, logits_ + int64_t(row) * model_.head.num_outputs + output);
         });
     }
 
    private:
+    int num_rows() const { return rows_.size(); }
+
+    void norm(int first, int last) {
+        const int64_t size = model_.hidden_size;
+        for (int64_t i = first; i < last; ++i)
+            normalise(step_.residual + rows_[i] * size, model_.final_norm, size, model_.norm_eps,
+                      step_.normed + i * size);
+    }
+
     const Model& model_;
     const Step& step_;
-    const int first_row_, num_rows_;
     float* const logits_;
+    std::vector<int32_t> rows_;
 };
 
 }  // namespace
@@ -336,10 +330,9 @@ void swiftspec_feed_forward(const Model* model, const Step* step, int32_t layer,
     Workers::shared().run(half, num_threads);
 }
 
-// logits [num_rows, vocabulary] of the rows from `first_row`, from the residual.
-void swiftspec_logits(const Model* model, const Step* step, int32_t first_row, int32_t num_rows, float* logits,
-                      int32_t num_threads) {
-    Head head(*model, *step, first_row, num_rows, logits);
+// logits [rows, vocabulary] of the rows that are to have them, from the residual.
+void swiftspec_logits(const Model* model, const Step* step, float* logits, int32_t num_threads) {
+    Head head(*model, *step, logits);
     Workers::shared().run(head, num_threads);
 }
 

@@ -22,6 +22,7 @@ from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.spec import ModelSpec
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
+from tests.engine.forwards import forward, prefill
 
 NUM_TOKENS = 40
 THREADS = (1, 2, 5)
@@ -58,7 +59,7 @@ def one_by_one(decoder: CpuDecoder, text: list[int]) -> tuple[Tensor, KVCache]:
     cache = decoder.new_cache(NUM_TOKENS + 16)
     logits = []
     for position, token in enumerate(text):
-        logits.append(decoder.forward([token], [position], [0], cache)[0])
+        logits.append(forward(decoder, [token], [position], [0], cache)[0])
         cache.keep((0,), 1)
     return torch.stack(logits), cache
 
@@ -67,27 +68,28 @@ def one_by_one(decoder: CpuDecoder, text: list[int]) -> tuple[Tensor, KVCache]:
 @pytest.mark.parametrize("num_threads", THREADS)
 def test_a_rows_logits_are_the_same_bits_however_it_is_computed(directory: Path, num_threads: int) -> None:
     """Alone, in a prompt, in a chain and as a branch of a tree, whose other nodes lie between it and its parents."""
-    decoder, text = CpuDecoder.load(directory), tokens(NUM_TOKENS)
+    text = tokens(NUM_TOKENS)
     torch.set_num_threads(1)
-    alone, reference = one_by_one(decoder, text)
+    alone, reference = one_by_one(CpuDecoder.load(directory), text)
     torch.set_num_threads(num_threads)
+    decoder = CpuDecoder.load(directory)  # which takes as many threads as there are now
     cache = decoder.new_cache(NUM_TOKENS + 16)
     for num_rows in range(1, 14):
         cache.reset()
         num_prompt = NUM_TOKENS - num_rows
-        assert torch.equal(decoder.prefill(text[:num_prompt], cache), alone[num_prompt - 1])  # type: ignore[arg-type]  # not empty
+        assert torch.equal(prefill(decoder, text[:num_prompt], cache), alone[num_prompt - 1])
         positions = range(num_prompt, NUM_TOKENS)
-        chain = decoder.forward(text[num_prompt:], positions, [(1 << row) - 1 for row in range(num_rows)], cache)
+        chain = forward(decoder, text[num_prompt:], positions, [(1 << row) - 1 for row in range(num_rows)], cache)
         assert torch.equal(chain, alone[num_prompt:])
     assert torch.equal(cache.data[:, :, :, :NUM_TOKENS], reference.data[:, :, :, :NUM_TOKENS])
 
     cache.reset()
-    decoder.prefill(text[:-3], cache)
+    prefill(decoder, text[:-3], cache)
     others = tokens(3, seed=1)
     rows = [text[-3], others[0], text[-2], others[1], others[2], text[-1]]
     bits = [0b0, 0b0, 0b001, 0b010, 0b001, 0b101]
     depths = [0, 0, 1, 1, 1, 2]
-    tree = decoder.forward(rows, [NUM_TOKENS - 3 + depth for depth in depths], bits, cache)
+    tree = forward(decoder, rows, [NUM_TOKENS - 3 + depth for depth in depths], bits, cache)
     assert torch.equal(tree[[0, 2, 5]], alone[-3:])
 
 
@@ -104,7 +106,7 @@ def test_weights_are_held_in_their_own_bytes_and_count_as_they_are(
     exact = stored if stored != torch.float16 or library.has_float16 else torch.float32
     assert held == {exact}
     text = tokens(NUM_TOKENS)
-    logits = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    logits = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=0, atol=1e-4)
 
 
@@ -134,9 +136,8 @@ def test_int8_is_near_the_exact_weights(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "model", "llama-tied")
     text = tokens(NUM_TOKENS)
     decoder = CpuDecoder.load(directory, dtype=torch.int8)
-    logits = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    logits = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     exact = reference_logits(directory, text)[-1]
-    assert logits is not None
     assert 0.0 < (logits - exact).norm() / exact.norm() < 0.05
     assert isinstance(decoder._layers, KernelLayers)
     assert {panels.dtype for panels in matrices(decoder._layers._packed)} == {torch.int8}
@@ -162,7 +163,7 @@ def test_a_token_or_position_that_does_not_exist_is_refused(token: int, position
     decoder = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama"))
     cache = decoder.new_cache(NUM_TOKENS)
     with pytest.raises(IndexError, match=f"row 1 has token {token} and position {position}, which do not exist"):
-        decoder.forward([5, token], [0, position], [0, 1], cache)
+        forward(decoder, [5, token], [0, position], [0, 1], cache)
 
 
 @pytest.mark.usefixtures("library")
@@ -176,20 +177,20 @@ def test_gates_of_any_size_are_those_of_torch(tmp_path: Path) -> None:
     save_file(weights, path, metadata={"format": "pt"})
     text = tokens(NUM_TOKENS)
     decoder = CpuDecoder.load(directory)
-    logits = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    logits = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=1e-4, atol=1e-3)
 
 
 def test_a_forked_child_computes_with_threads_of_its_own(tmp_path: Path, library: Library) -> None:
     torch.set_num_threads(2)
     decoder, text = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama")), tokens(NUM_TOKENS)
-    expected = decoder.prefill(text, decoder.new_cache(NUM_TOKENS))
+    expected = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     path = tmp_path / "logits.pt"
     if not (child := os.fork()):
-        torch.save(decoder.prefill(text, decoder.new_cache(NUM_TOKENS)), path)
+        torch.save(prefill(decoder, text, decoder.new_cache(NUM_TOKENS)), path)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert torch.equal(torch.load(path), expected)  # type: ignore[arg-type]  # not empty
+    assert torch.equal(torch.load(path), expected)
 
 
 def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
@@ -214,10 +215,12 @@ def test_older_instructions_give_the_same_tokens(capability: str, directory: Pat
     program = (
         "import sys, torch\n"
         "from swiftspec.engine.model.cpu_model import CpuDecoder\n"
+        "from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind\n"
         "from swiftspec.kernels.cpu_library import load_library\n"
         "decoder = CpuDecoder.load(sys.argv[1])\n"
-        "text = [int(each) for each in sys.argv[2:]]\n"
-        "logits = decoder.prefill(text, decoder.new_cache(len(text)))\n"
+        "text = tuple(int(each) for each in sys.argv[2:])\n"
+        "batch = ForwardBatch(ForwardKind.EXACT, (Chunk(0, text),))\n"
+        "logits = decoder.forward(batch, [decoder.new_cache(len(text))]).logits[0][0].clone()\n"
         "torch.save((load_library().lanes, logits), sys.stdout.buffer)\n"
     )
     text = tokens(NUM_TOKENS)

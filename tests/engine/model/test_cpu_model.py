@@ -9,14 +9,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_SIZES
-from swiftspec.engine.model import cpu_model
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.cpu_torch import TorchLayers
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import reference_ops
-from swiftspec.engine.model.gpu_weights import WeightFormat
+from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.runner import Cache, Decoder
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
+from tests.engine.decoders import load_kernels, load_static, load_torch
+from tests.engine.forwards import forward, prefill
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,23 +23,6 @@ TOLERANCE = 1e-4
 # Parent of each tree node, -1 = the prefix: two roots, branches, and a chain four deep.
 PARENTS = (-1, 0, 0, 1, 3, -1, 5, 2)
 Load = Callable[..., Decoder]
-
-
-def load_kernels(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
-    """By compiled kernels in fp32, where there is a compiler."""
-    return CpuDecoder.load(directory, dtype=dtype)
-
-
-def load_torch(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_model, "load_library", lambda: None)
-        return CpuDecoder.load(directory, dtype=dtype)
-
-
-def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
-    """On a GPU if there is one: then forwards are graphs, and these tests ask whether they are replayed rightly."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return GpuDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())
 
 
 @pytest.fixture(scope="module", params=[load_kernels, load_torch, load_static], ids=["kernels", "torch", "static"])
@@ -66,9 +48,7 @@ def random_tokens(count: int, seed: int = 0) -> list[int]:
 
 def causal_logits(decoder: Decoder, tokens: list[int]) -> Tensor:
     """Logits after the last of `tokens`, computed from nothing."""
-    logits = decoder.prefill(tokens, decoder.new_cache(len(tokens)))
-    assert logits is not None
-    return logits.cpu()
+    return prefill(decoder, tokens, decoder.new_cache(len(tokens))).cpu()
 
 
 def path_to(node: int) -> list[int]:
@@ -87,7 +67,7 @@ def forward_tree(decoder: Decoder, cache: Cache, tokens: list[int], nodes: range
     """One forward of the nodes `nodes` of the tree above; node n has token `tokens[n]` and takes slot n."""
     positions = [cache.prefix_length + len(path_to(node)) - 1 for node in nodes]
     bits = [ancestor_bits(node) for node in nodes]
-    return decoder.forward([tokens[node] for node in nodes], positions, bits, cache).cpu()
+    return forward(decoder, [tokens[node] for node in nodes], positions, bits, cache).cpu()
 
 
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
@@ -100,10 +80,8 @@ def test_logits_are_those_of_transformers(variant: str, load: Load, tmp_path: Pa
     expected = reference_logits(write_checkpoint(tmp_path, variant), tokens)
     decoder = load(tmp_path)
     cache = decoder.new_cache()
-    prefilled = decoder.prefill(tokens[:140], cache)
-    assert prefilled is not None
-    assert_close(prefilled, expected[139])
-    stepped = decoder.forward(tokens[140:], range(140, 150), [(1 << row) - 1 for row in range(10)], cache)
+    assert_close(prefill(decoder, tokens[:140], cache), expected[139])
+    stepped = forward(decoder, tokens[140:], range(140, 150), [(1 << row) - 1 for row in range(10)], cache)
     assert_close(stepped, expected[140:])
 
 
@@ -130,7 +108,7 @@ def test_rounded_logits_are_close_to_fp32(
 def test_tree_forward_equals_a_causal_forward_of_each_path(decoder: Decoder) -> None:
     prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
     cache = decoder.new_cache(64)
-    decoder.prefill(prefix, cache)
+    prefill(decoder, prefix, cache)
     logits = forward_tree(decoder, cache, nodes, range(len(PARENTS)))
     for node in range(len(PARENTS)):
         assert_close(logits[node], causal_logits(decoder, prefix + [nodes[step] for step in path_to(node)]))
@@ -139,8 +117,8 @@ def test_tree_forward_equals_a_causal_forward_of_each_path(decoder: Decoder) -> 
 def test_tree_grown_over_several_forwards_equals_one_forward(decoder: Decoder) -> None:
     prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
     whole, grown = decoder.new_cache(64), decoder.new_cache(64)
-    decoder.prefill(prefix, whole)
-    decoder.prefill(prefix, grown)
+    prefill(decoder, prefix, whole)
+    prefill(decoder, prefix, grown)
     expected = forward_tree(decoder, whole, nodes, range(len(PARENTS)))
     parts = [forward_tree(decoder, grown, nodes, part) for part in (range(1), range(1, 4), range(4, 8))]
     assert_close(torch.cat(parts), expected)
@@ -149,12 +127,12 @@ def test_tree_grown_over_several_forwards_equals_one_forward(decoder: Decoder) -
 def test_decoding_after_keep_equals_a_fresh_prefill(decoder: Decoder) -> None:
     prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
     cache = decoder.new_cache(64)
-    decoder.prefill(prefix, cache)
+    prefill(decoder, prefix, cache)
     forward_tree(decoder, cache, nodes, range(len(PARENTS)))
     # Nodes 0 and 2 are verified, 7 hangs below 2.
     cache.keep((0, 2, 7), 2)
     assert (cache.prefix_length, cache.tree_length) == (25, 1)
-    logits = decoder.forward([11], [26], [0b1], cache)
+    logits = forward(decoder, [11], [26], [0b1], cache)
     assert_close(logits[0], causal_logits(decoder, [*prefix, nodes[0], nodes[2], nodes[7], 11]))
 
 
@@ -164,14 +142,14 @@ def test_whole_greedy_decoding_over_trees_is_the_autoregressive_one(decoder: Dec
     for _ in range(40):
         alone.append(int(causal_logits(decoder, prompt + alone).argmax()))
     cache = decoder.new_cache(96)
-    decoder.prefill(prompt[:-1], cache)
+    prefill(decoder, prompt[:-1], cache)
     last, text = prompt[-1], list[int]()
     while len(text) < 40:
         # A root, one right and two wrong guesses below it.
         right = alone[len(text)]
         guesses = [last, (right + 1) % VOCAB_SIZE, right, (right + 2) % VOCAB_SIZE]
         depth = cache.prefix_length
-        choices = decoder.forward(guesses, [depth, *[depth + 1] * 3], [0, 1, 1, 1], cache).argmax(-1).tolist()
+        choices = forward(decoder, guesses, [depth, *[depth + 1] * 3], [0, 1, 1, 1], cache).argmax(-1).tolist()
         cache.keep((0, 2), 2)
         text += [choices[0], choices[2]]
         last = text[-1]
@@ -183,7 +161,7 @@ def test_chunked_prefill_equals_one_row_at_a_time(decoder: Decoder) -> None:
     cache = decoder.new_cache(300)
     logits = torch.empty(0)
     for position, token in enumerate(tokens):
-        logits = decoder.forward([token], [position], [0], cache)
+        logits = forward(decoder, [token], [position], [0], cache)
         cache.keep((0,), 1)
     assert_close(causal_logits(decoder, tokens), logits[0])
 
@@ -196,9 +174,7 @@ def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache
     reference = reference_logits(directory, tokens)[-1]
     full, roomy = decoder.new_cache(num_tokens), decoder.new_cache(num_tokens + 130)
     for cache in (full, roomy):
-        logits = decoder.prefill(tokens, cache)
-        assert logits is not None
-        assert_close(logits, reference)
+        assert_close(prefill(decoder, tokens, cache), reference)
         assert cache.length == num_tokens
     assert full.data.count_nonzero() == full.data.numel()
     assert not roomy.data[:, :, :, num_tokens:].any()
@@ -210,13 +186,13 @@ def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(director
     assert isinstance(decoder._layers, TorchLayers)
     workspaces = decoder._layers._workspaces
     cache = decoder.new_cache(256)
-    decoder.warm_up(range(1, 33), cache)
+    decoder.warm_up(range(1, 33), (cache,))
     assert cache.length == 0
     warm = set(workspaces)
     assert warm == set(PREFILL_SIZES)
     for num_tokens in range(1, 150):
         cache.reset()
-        decoder.prefill([1] * num_tokens, cache)
+        prefill(decoder, [1] * num_tokens, cache)
     assert set(workspaces) == warm
 
 
@@ -231,15 +207,15 @@ def test_halves_of_a_forward_are_the_forward(decoder: Decoder) -> None:
     prefix, nodes = random_tokens(23), random_tokens(len(PARENTS), seed=1)
     bits = [ancestor_bits(node) for node in range(len(PARENTS))]
     cache = decoder.new_cache(64)
-    decoder.prefill(prefix, cache)
+    prefill(decoder, prefix, cache)
     positions = [len(prefix) + len(path_to(node)) - 1 for node in range(len(PARENTS))]
-    whole = decoder.forward(nodes, positions, bits, cache).cpu()
+    whole = forward(decoder, nodes, positions, bits, cache).cpu()
     for _ in range(2):  # the second time, a GPU has both recorded
         cache.keep((), 0)
-        half = decoder.exit(nodes, positions, bits, cache).cpu()
+        half = forward(decoder, nodes, positions, bits, cache, kind=ForwardKind.FIRST_HALF).cpu()
         assert cache.tree_length == 0
         assert (half - whole).abs().max() > 0.1
-        assert_close(decoder.finish(cache), whole)
+        assert_close(forward(decoder, nodes, positions, bits, cache, kind=ForwardKind.SECOND_HALF), whole)
         assert cache.tree_length == len(PARENTS)
 
 
@@ -252,47 +228,35 @@ def test_one_layer_has_an_empty_first_half(load: Load, tmp_path: Path) -> None:
     save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
     decoder = load(directory)
     cache = decoder.new_cache(8)
-    whole = decoder.forward([3], [0], [0], cache).cpu()
+    whole = forward(decoder, [3], [0], [0], cache).cpu()
     cache.keep((), 0)
-    decoder.exit([3], [0], [0], cache)
-    assert_close(decoder.finish(cache), whole)
-
-
-def test_prefill_of_no_tokens_answers_nothing(decoder: Decoder) -> None:
-    cache = decoder.new_cache(8)
-    assert decoder.prefill([], cache) is None
-    assert cache.length == 0
+    forward(decoder, [3], [0], [0], cache, kind=ForwardKind.FIRST_HALF)
+    assert_close(forward(decoder, [3], [0], [0], cache, kind=ForwardKind.SECOND_HALF), whole)
 
 
 def test_warm_up_leaves_the_cache_empty(decoder: Decoder) -> None:
     cache = decoder.new_cache(8)
-    decoder.warm_up((1, 8), cache)
+    decoder.warm_up((1, 8), (cache,))
     assert cache.length == 0
 
 
 def test_overflow_is_refused_before_anything_is_written(decoder: Decoder) -> None:
     cache = decoder.new_cache(4)
-    decoder.prefill([1, 2, 3], cache)
+    prefill(decoder, [1, 2, 3], cache)
     with pytest.raises(ValueError, match="capacity is 4 slots; 3 in use and 2 more do not fit"):
-        decoder.forward([1, 2], [3, 3], [0, 0], cache)
+        forward(decoder, [1, 2], [3, 3], [0, 0], cache)
     assert cache.length == 3
     with pytest.raises(ValueError, match="2 more do not fit"):
-        decoder.prefill([1, 2], cache)
+        prefill(decoder, [1, 2], cache)
 
 
 def test_prefill_onto_a_tree_is_refused(decoder: Decoder) -> None:
     cache = decoder.new_cache(4)
-    decoder.forward([1], [0], [0], cache)
+    forward(decoder, [1], [0], [0], cache)
     with pytest.raises(ValueError, match="holds a tree of 1 slots"):
-        decoder.prefill([1], cache)
-
-
-@pytest.mark.parametrize(("positions", "ancestors"), [([0], [0, 0]), ([0, 1], [0])])
-def test_rows_of_unequal_length_are_refused(decoder: Decoder, positions: list[int], ancestors: list[int]) -> None:
-    with pytest.raises(ValueError, match="expected one of each per row"):
-        decoder.forward([1, 2], positions, ancestors, decoder.new_cache(8))
+        prefill(decoder, [1], cache)
 
 
 def test_ancestors_beyond_the_tree_are_refused(decoder: Decoder) -> None:
     with pytest.raises(ValueError, match=r"ancestors\[0\] is 0x2"):
-        decoder.forward([1], [0], [0b10], decoder.new_cache(8))
+        forward(decoder, [1], [0], [0b10], decoder.new_cache(8))

@@ -12,6 +12,7 @@ from torch import Tensor
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver import Driver
 from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import WeightFormat
@@ -20,6 +21,7 @@ from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, write_checkpoint
+from tests.engine.forwards import candidates, forward, prefill
 from tests.engine.pairs import write_pair
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -58,18 +60,18 @@ def chain(num_rows: int, *, tree_length: int = 0) -> tuple[list[int], list[int],
     return tokens, [len(PREFIX) + slot for slot in slots], [(1 << slot) - 1 for slot in slots]
 
 
-@pytest.mark.parametrize("fuzzy", [False, True], ids=["exact", "fuzzy"])
+@pytest.mark.parametrize("kind", [ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL])
 @pytest.mark.parametrize("parts", [(1, 2, 3, 5, 9), (31, 33), (63, 1), (50, 9, 5)], ids=str)
-def test_logits_do_not_depend_on_padding(pair: Pair, parts: Sequence[int], fuzzy: bool) -> None:
+def test_logits_do_not_depend_on_padding(pair: Pair, parts: Sequence[int], kind: ForwardKind) -> None:
     """Chains that fill the masks' words up to the last bit, in forwards that do and do not fill their capture size."""
     caches = [decoder.new_cache(len(PREFIX) + 64) for decoder in pair]
     for decoder, cache in zip(pair, caches, strict=True):
-        decoder.prefill(PREFIX, cache)
+        prefill(decoder, PREFIX, cache)
     done = 0
     for num_rows in parts:
         rows = chain(num_rows, tree_length=done)
         expected, actual = (
-            decoder.forward(*rows, cache, fuzzy=fuzzy) for decoder, cache in zip(pair, caches, strict=True)
+            forward(decoder, *rows, cache, kind=kind) for decoder, cache in zip(pair, caches, strict=True)
         )
         assert_close(actual, expected)
         done += num_rows
@@ -78,8 +80,8 @@ def test_logits_do_not_depend_on_padding(pair: Pair, parts: Sequence[int], fuzzy
 def test_every_forward_fills_its_capture_size_whatever_the_tree_holds(static: GpuDecoder) -> None:
     cache = static.new_cache(100)
     for num_rows in (9, 48, 5, 2):
-        static.forward(*chain(num_rows, tree_length=cache.tree_length), cache)
-    assert set(cache.replays) == {("forward", size) for size in (16, 64, 8, 2)}
+        forward(static, *chain(num_rows, tree_length=cache.tree_length), cache)
+    assert set(cache.replays) == {(ForwardKind.EXACT, size) for size in (16, 64, 8, 2)}
 
 
 def test_each_row_sees_its_own_words_only(pair: Pair) -> None:
@@ -90,7 +92,7 @@ def test_each_row_sees_its_own_words_only(pair: Pair) -> None:
         visible = torch.randint(2, (num_rows, tree), generator=generator).tolist()
         bits = [sum(bit << slot for slot, bit in enumerate(row)) for row in visible]
         rows = ([slot % VOCAB_SIZE for slot in range(num_rows)], [70] * num_rows, bits)
-        expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
+        expected, actual = (forward(decoder, *rows, cache) for decoder, cache in zip(pair, caches, strict=True))
         assert_close(actual, expected)
         tree += num_rows
 
@@ -102,12 +104,12 @@ def test_kept_slots_are_those_of_the_other_cache(pair: Pair, slots: tuple[int, .
     caches = [decoder.new_cache(64) for decoder in pair]
     logits = []
     for decoder, cache in zip(pair, caches, strict=True):
-        decoder.prefill(PREFIX, cache)
-        decoder.forward(*chain(8), cache)
+        prefill(decoder, PREFIX, cache)
+        forward(decoder, *chain(8), cache)
         cache.keep(slots, num_verified)
         position = cache.prefix_length + cache.tree_length
         everything = (1 << cache.tree_length) - 1
-        logits.append(decoder.forward([5], [position], [everything], cache))
+        logits.append(forward(decoder, [5], [position], [everything], cache))
     assert_close(logits[1], logits[0])
     assert [cache.length for cache in caches] == [len(PREFIX) + len(slots) + 1] * 2
 
@@ -117,59 +119,51 @@ def test_candidates_are_those_of_the_other_decoder(pair: Pair, k: int) -> None:
     answers = []
     for decoder in pair:
         cache, found = decoder.new_cache(64), []
-        decoder.prefill(PREFIX, cache)
+        prefill(decoder, PREFIX, cache)
         for num_rows in (3, 5, 3):
             rows = chain(num_rows, tree_length=cache.tree_length)
-            found.append(decoder.candidates(decoder.forward(*rows, cache), k, cache))
+            found.append(candidates(decoder, rows, cache, k))
         rows = chain(2, tree_length=cache.tree_length)
-        found.append(decoder.candidates(decoder.exit(*rows, cache), k, cache))
+        found.append(candidates(decoder, rows, cache, k, kind=ForwardKind.FIRST_HALF))
         answers.append(found)
-    for (tokens, logprobs), (expected_tokens, expected_logprobs) in zip(*answers[::-1], strict=True):
-        assert tokens == expected_tokens
-        torch.testing.assert_close(torch.tensor(logprobs), torch.tensor(expected_logprobs), rtol=0, atol=TOLERANCE)
-
-
-def test_candidates_of_other_logits_are_a_mistake_of_ours(static: GpuDecoder) -> None:
-    cache = static.new_cache(64)
-    logits = static.forward(*chain(3), cache)
-    with pytest.raises(AssertionError, match="the last forward's logits"):
-        static.candidates(logits + 1.0, 3, cache)
+    for expected, actual in zip(*answers, strict=True):
+        assert [row.tokens for row in actual] == [row.tokens for row in expected]
+        logprobs = [torch.tensor([row.logprobs for row in rows]) for rows in (actual, expected)]
+        torch.testing.assert_close(*logprobs, rtol=0, atol=TOLERANCE)
 
 
 def test_caches_of_one_decoder_do_not_meet(static: GpuDecoder) -> None:
     caches = [static.new_cache(64) for _ in range(2)]
     alone = static.new_cache(64)
-    static.prefill(PREFIX, alone)
-    expected = static.forward(*chain(3), alone).cpu()
+    prefill(static, PREFIX, alone)
+    expected = forward(static, *chain(3), alone).cpu()
     for cache, prefix in zip(caches, (PREFIX, PREFIX[::-1]), strict=True):
-        static.prefill(prefix, cache)
+        prefill(static, prefix, cache)
     for cache, same in ((caches[1], False), (caches[0], True)):
-        assert torch.allclose(static.forward(*chain(3), cache).cpu(), expected, atol=TOLERANCE) is same
+        assert torch.allclose(forward(static, *chain(3), cache).cpu(), expected, atol=TOLERANCE) is same
 
 
 def test_a_reset_cache_is_as_good_as_new(static: GpuDecoder) -> None:
     cache = static.new_cache(64)
-    static.prefill(PREFIX, cache)
-    expected = static.forward(*chain(3), cache).cpu()
-    static.forward(*chain(7, tree_length=3), cache)
+    prefill(static, PREFIX, cache)
+    expected = forward(static, *chain(3), cache).cpu()
+    forward(static, *chain(7, tree_length=3), cache)
     cache.reset()
-    static.prefill(PREFIX, cache)
-    assert_close(static.forward(*chain(3), cache), expected)
+    prefill(static, PREFIX, cache)
+    assert_close(forward(static, *chain(3), cache), expected)
 
 
 def test_prompts_of_several_chunks_are_one(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swiftspec.engine.model.gpu_model._PREFILL_ROWS", 10)
-    expected, actual = (decoder.prefill(PREFIX, decoder.new_cache(32)) for decoder in pair)
-    assert expected is not None
-    assert actual is not None
+    expected, actual = (prefill(decoder, PREFIX, decoder.new_cache(32)) for decoder in pair)
     assert_close(actual, expected)
 
 
 def test_warm_up_records_every_kind_in_every_capture_size_and_leaves_the_cache_empty(static: GpuDecoder) -> None:
     cache = static.new_cache(40)
-    static.warm_up(range(1, 65), cache)
+    static.warm_up(range(1, 65), (cache,))
     assert cache.length == 0
-    kinds = ("forward", "fuzzy", "exit", "finish")
+    kinds = tuple(ForwardKind)
     assert set(cache.replays) == {(kind, capture_size) for kind in kinds for capture_size in (1, 2, 4, 8, 16, 32)}
     assert set(cache.candidates) == {
         (kind, capture_size, 8) for kind in kinds[:3] for capture_size in (1, 2, 4, 8, 16, 32)
@@ -189,18 +183,18 @@ def test_what_a_kernel_would_not_notice_is_refused(
     static: GpuDecoder, rows: tuple[list[int], list[int], list[int]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        static.forward(*rows, static.new_cache(100, tree_slots=64))
+        forward(static, *rows, static.new_cache(100, tree_slots=64))
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB_SIZE])
 def test_a_prompt_of_other_tokens_is_refused(static: GpuDecoder, token: int) -> None:
     with pytest.raises(ValueError, match=f"tokens contain {token}"):
-        static.prefill([1, token], static.new_cache(8))
+        prefill(static, [1, token], static.new_cache(8))
 
 
 def test_more_rows_than_the_largest_capture_size_are_refused(static: GpuDecoder) -> None:
     with pytest.raises(ValueError, match="forward has 65 rows; expected at most 64"):
-        static.forward(*chain(65), static.new_cache(100, tree_slots=128))
+        forward(static, *chain(65), static.new_cache(100, tree_slots=128))
 
 
 @pytest.mark.parametrize("tree_slots", [0, 65])
@@ -218,7 +212,7 @@ def test_masks_are_as_wide_as_the_tree(pair: Pair) -> None:
     caches = packed.new_cache(256), static.new_cache(256, tree_slots=150)
     for done in range(0, 150, 50):
         rows = chain(50, tree_length=done)
-        assert_close(static.forward(*rows, caches[1]), packed.forward(*rows, caches[0]))
+        assert_close(forward(static, *rows, caches[1]), forward(packed, *rows, caches[0]))
 
 
 def test_prefill_takes_the_layout_that_attention_answers_in_on_a_gpu(
@@ -232,9 +226,7 @@ def test_prefill_takes_the_layout_that_attention_answers_in_on_a_gpu(
 
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", transposed)
     packed, static = pair
-    logits, expected = (decoder.prefill(PREFIX, decoder.new_cache(64)) for decoder in (static, packed))
-    assert logits is not None
-    assert expected is not None
+    logits, expected = (prefill(decoder, PREFIX, decoder.new_cache(64)) for decoder in (static, packed))
     assert_close(logits, expected)
 
 
@@ -250,7 +242,7 @@ class _Models:
         tokens: list[int] = []
         driver = Driver(
             role=Role.TARGET,
-            models={role: ModelRunner(decoder, decoder.new_cache(200)) for role, decoder in decoders.items()},
+            models={role: ModelRunner(decoder, (decoder.new_cache(200),)) for role, decoder in decoders.items()},
             channels=(),
             commit=tokens.extend,
             interrupted=lambda: False,
@@ -291,6 +283,6 @@ def test_every_variant_has_the_other_decoders_logits(variant: str, tmp_path: Pat
     directory = write_checkpoint(tmp_path, variant)
     packed, static = CpuDecoder.load(directory), load_static(directory)
     caches = packed.new_cache(64), static.new_cache(64)
-    for fuzzy in (False, True):
+    for kind in (ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL):
         rows = chain(6, tree_length=caches[0].tree_length)
-        assert_close(static.forward(*rows, caches[1], fuzzy=fuzzy), packed.forward(*rows, caches[0], fuzzy=fuzzy))
+        assert_close(forward(static, *rows, caches[1], kind=kind), forward(packed, *rows, caches[0], kind=kind))

@@ -7,9 +7,11 @@ import torch
 
 from swiftspec.engine.model.checkpoint import load_weights
 from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.inflate import inflate_weights, write_inflated
 from swiftspec.models.spec import Inflation, ModelSpec
 from tests.engine.checkpoints import VARIANTS, reference_logits, write_checkpoint
+from tests.engine.forwards import forward, prefill
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,9 +26,7 @@ INFLATIONS = {
 
 
 def last_logits(decoder: CpuDecoder) -> torch.Tensor:
-    logits = decoder.prefill(TOKENS, decoder.new_cache(32))
-    assert logits is not None
-    return logits
+    return prefill(decoder, TOKENS, decoder.new_cache(32))
 
 
 @pytest.mark.parametrize("inflation", INFLATIONS.values(), ids=INFLATIONS)
@@ -57,8 +57,8 @@ def test_half_of_the_layers_say_what_half_of_the_small_models_do(tmp_path: Path)
 
     def halfway(decoder: CpuDecoder) -> torch.Tensor:
         cache = decoder.new_cache(32)
-        decoder.prefill(TOKENS[:-1], cache)
-        return decoder.exit(TOKENS[-1:], [len(TOKENS) - 1], [0], cache)
+        prefill(decoder, TOKENS[:-1], cache)
+        return forward(decoder, TOKENS[-1:], [len(TOKENS) - 1], [0], cache, kind=ForwardKind.FIRST_HALF)
 
     inflated = CpuDecoder.load(tmp_path, inflation=Inflation(layers=6, hidden=96))
     torch.testing.assert_close(halfway(inflated), halfway(CpuDecoder.load(tmp_path)), rtol=0, atol=1e-4)

@@ -25,12 +25,6 @@ def test_words_are_little_endian_and_hold_the_rows_own_slot() -> None:
     assert words.tolist() == [[1, 2], [-(2**31), 4], [0, 8 | 1]]
 
 
-@pytest.mark.parametrize("bits", [-1, 1 << 5])
-def test_bits_outside_the_tree_are_refused(bits: int) -> None:
-    with pytest.raises(ValueError, match=r"ancestors\[1\] is .*; expected bits below tree slot 5"):
-        ancestor_words([0, bits], 3, 2)
-
-
 def test_rows_are_filled_up_with_copies_of_the_last() -> None:
     rows = InputBatch(num_words=2, device=CPU)
     addresses = [rows.tokens(1).data_ptr(), rows.positions(1).data_ptr(), rows.ancestors(1).data_ptr()]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.policies.effects import Row
@@ -13,7 +14,9 @@ from tests.engine.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ROWS = (Row(1, 3, 0), Row(2, 4, 1), Row(3, 4, 1))
+PROMPT = Chunk(0, (4, 5, 6))
+TREE = Rows(0, (Row(1, 3, 0), Row(2, 4, 1), Row(3, 4, 1)))
+BRANCH = Rows(0, (Row(7, 5, 1),))
 
 
 @pytest.fixture
@@ -40,15 +43,16 @@ def test_a_gpu_gets_static_buffers_and_the_same_answers(
 
     pretended_gpu(load)
     reference = ModelRef(model=str(write_checkpoint(tmp_path, "llama")), dtype="float32", inflate=inflate)
-    logits = []
+    logits: list[torch.Tensor] = []
     for device in ("cpu", "cuda:1"):
         model = ModelRunner.load(reference, max_context=40, tree_slots=33, device=device)
         model.warm_up(4)
-        model.prefill((4, 5, 6))
-        model.forward(ROWS)
-        model.keep((0, 2), 1)
-        assert model.exit((Row(7, 5, 1),)).shape == (1, 83)
-        logits.append(model.finish())
+        model.forward(ForwardBatch(ForwardKind.EXACT, (PROMPT,)))
+        model.forward(ForwardBatch(ForwardKind.EXACT, (TREE,)))
+        model.keep(0, (0, 2), 1)
+        (half,) = model.forward(ForwardBatch(ForwardKind.FIRST_HALF, (BRANCH,))).logits
+        assert half.shape == (1, 83)
+        logits += model.forward(ForwardBatch(ForwardKind.SECOND_HALF, (BRANCH,))).logits
     assert [call["device"] for call in asked] == [torch.device("cuda:1")]
     assert asked[0]["weight_format"].dtype == torch.float32
     torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-4)
@@ -71,3 +75,40 @@ def test_a_dtype_that_a_device_does_not_have_is_named(
     pretended_gpu(GpuDecoder.load)
     with pytest.raises(ValueError, match=rf"dtype is 'int3'; expected one of .*{expected}"):
         ModelRunner.load(ModelRef(model="nowhere", dtype="int3"), max_context=8, tree_slots=8, device=device)
+
+
+def test_sequences_have_caches_of_their_own(tmp_path: Path) -> None:
+    reference = ModelRef(model=str(write_checkpoint(tmp_path, "llama")), dtype="float32")
+    model = ModelRunner.load(reference, max_context=40, tree_slots=8, num_sequences=3)
+    alone = ModelRunner.load(reference, max_context=40, tree_slots=8)
+    prompts = tuple(Chunk(sequence, (4 + sequence, 5, 6)) for sequence in range(3))
+    model.forward(ForwardBatch(ForwardKind.EXACT, prompts))
+    model.forward(ForwardBatch(ForwardKind.EXACT, tuple(Rows(sequence, TREE.rows) for sequence in range(3))))
+    model.keep(0, (0, 2), 1)
+    model.reset(1)
+    for batch in (prompts[:1], (TREE,)):
+        alone.forward(ForwardBatch(ForwardKind.EXACT, batch))
+    alone.keep(0, (0, 2), 1)
+    expected = alone.forward(ForwardBatch(ForwardKind.EXACT, (BRANCH,))).logits[0]
+    entries = (BRANCH, Chunk(1, (9, 8)), Rows(2, (Row(3, 5, 0b11),)))
+    answers = model.forward(ForwardBatch(ForwardKind.EXACT, entries)).logits
+    assert [answer.shape for answer in answers] == [(1, 83)] * 3
+    torch.testing.assert_close(answers[0], expected, rtol=0, atol=1e-4)
+    assert not torch.allclose(answers[1], expected, atol=1e-2)
+    assert not torch.allclose(answers[2], expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("sequence", [-1, 2])
+def test_a_sequence_that_there_is_not_is_named(tmp_path: Path, sequence: int) -> None:
+    reference = ModelRef(model=str(write_checkpoint(tmp_path, "llama")), dtype="float32")
+    model = ModelRunner.load(reference, max_context=40, tree_slots=8, num_sequences=2)
+    batch = ForwardBatch(ForwardKind.EXACT, (Chunk(0, (1,)), Chunk(sequence, (1,))))
+    for call in (lambda: model.forward(batch), lambda: model.keep(sequence, (), 0), lambda: model.reset(sequence)):
+        with pytest.raises(ValueError, match=rf"sequence is {sequence}; expected 0 to 1"):
+            call()
+
+
+def test_no_sequences_are_refused(tmp_path: Path) -> None:
+    reference = ModelRef(model=str(write_checkpoint(tmp_path, "llama")), dtype="float32")
+    with pytest.raises(ValueError, match="num_sequences is 0; expected at least one"):
+        ModelRunner.load(reference, max_context=40, tree_slots=8, num_sequences=0)

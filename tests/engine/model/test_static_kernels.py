@@ -10,10 +10,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
 
+from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
+from tests.engine.forwards import forward, prefill
 from tests.kernels.gate import compiler
 from tools.compiling import MAX_SHARED_BYTES
 
@@ -62,7 +64,7 @@ def load_pair(directory: Path, weight_format: str) -> Pair:
 def prefilled(pair: Pair) -> tuple[GpuKVCache, GpuKVCache]:
     first, second = (decoder.new_cache(200) for decoder in pair)
     for decoder, cache in zip(pair, (first, second), strict=True):
-        decoder.prefill(PREFIX, cache)
+        prefill(decoder, PREFIX, cache)
     return first, second
 
 
@@ -89,12 +91,12 @@ def test_a_round_is_that_of_plain_torch(architecture: str, weight_format: str, d
     pair = load_pair(directories[architecture], weight_format)
     caches = prefilled(pair)
     for rows in (([3, 4, 5], [7, 8, 8], [0, 1, 1]), ([6, 7], [9, 9], [0b11, 0b101])):
-        expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
+        expected, actual = (forward(decoder, *rows, cache) for decoder, cache in zip(pair, caches, strict=True))
         assert_close(actual, expected)
     for cache in caches:
         cache.keep((0, 2, 4), 2)
     rows = ([8], [10], [0b1])
-    expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
+    expected, actual = (forward(decoder, *rows, cache) for decoder, cache in zip(pair, caches, strict=True))
     assert_close(actual, expected)
 
 
@@ -103,7 +105,7 @@ def test_trees_up_to_the_last_slot_are_those_of_plain_torch(directories: dict[st
     caches = prefilled(pair)
     for num_rows in (50, 9, 5):
         rows = chain(num_rows, caches[0])
-        expected, actual = (decoder.forward(*rows, cache) for decoder, cache in zip(pair, caches, strict=True))
+        expected, actual = (forward(decoder, *rows, cache) for decoder, cache in zip(pair, caches, strict=True))
         assert_close(actual, expected)
 
 
@@ -111,14 +113,12 @@ def test_fuzzy_forwards_and_halves_are_those_of_plain_torch(directories: dict[st
     pair = load_pair(directories["llama"], "float32")
     caches = prefilled(pair)
     rows = chain(3, caches[0])
-    for kind in ("fuzzy", "exit", "finish"):
+    for kind in (ForwardKind.LAYER_PARALLEL, ForwardKind.FIRST_HALF, ForwardKind.SECOND_HALF):
         answers = []
         for decoder, cache in zip(pair, caches, strict=True):
-            if kind == "fuzzy":
-                answers.append(decoder.forward(*rows, cache, fuzzy=True).clone())
+            answers.append(forward(decoder, *rows, cache, kind=kind).clone())
+            if kind is ForwardKind.LAYER_PARALLEL:
                 cache.keep((), 0)
-            else:
-                answers.append((decoder.exit(*rows, cache) if kind == "exit" else decoder.finish(cache)).clone())
         assert_close(answers[1], answers[0])
 
 

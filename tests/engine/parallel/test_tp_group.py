@@ -4,12 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.sharded_model import _Call, _Command, _decoded, _encoded
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.sharded_model import _Command, _decoded, _encoded, _Keep, _Reset
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.policies.effects import Role, Row
 from tests.engine.ranks import Ranks, joined_ranks
@@ -127,15 +129,22 @@ ROWS = (Row(7, 300, 1 << 511), Row(2**31 - 1, 0, 0), Row(0, 5, 0b1011))
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("role", "command"),
     [
-        _Command(_Call.RESET, Role.DRAFT),
-        _Command(_Call.PREFILL, Role.TARGET, numbers=(1, 2, 3)),
-        _Command(_Call.KEEP, Role.DRAFT, numbers=(4, 0), num_verified=1),
-        _Command(_Call.FORWARD, Role.TARGET, rows=ROWS),
-        _Command(_Call.FUZZY, Role.DRAFT, rows=ROWS[1:2]),
+        (Role.DRAFT, _Reset(3)),
+        (Role.DRAFT, _Keep(2, (4, 0), 1)),
+        (Role.TARGET, _Keep(0, (), 0)),
+        (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Chunk(0, (1, 2, 3)),))),
+        (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Rows(5, ROWS), Chunk(1, (1, 2, 3)), Rows(2, ROWS[1:])))),
+        (Role.DRAFT, ForwardBatch(ForwardKind.LAYER_PARALLEL, (Rows(0, ROWS[1:2]),))),
+        (Role.TARGET, ForwardBatch(ForwardKind.FIRST_HALF, (Rows(1, ROWS[:1]), Rows(0, ROWS[2:])))),
     ],
 )
-def test_a_note_says_what_was_called(command: _Command) -> None:
-    said = _decoded(_encoded(command))
-    assert said._replace(numbers=tuple(said.numbers)) == command
+def test_a_command_says_what_was_called(role: Role, command: _Command) -> None:
+    assert _decoded(_encoded(role, command)) == (role, command)
+
+
+def test_followers_are_not_asked_for_candidates() -> None:
+    """They have a part of the logits."""
+    batch = ForwardBatch(ForwardKind.EXACT, (Rows(0, ROWS),), top_k=8)
+    assert _decoded(_encoded(Role.DRAFT, batch)) == (Role.DRAFT, replace(batch, top_k=0))

@@ -1,12 +1,15 @@
 import torch
 
 from swiftspec.engine.model.checkpoint import weight_shapes
+from swiftspec.engine.model.forward_batch import ForwardBatch, ForwardKind, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.policies.effects import Row
 from tests.engine.shapes import small_spec
 
 spec = small_spec(hidden_size=1024, intermediate_size=2048, num_layers=1, num_heads=8, num_kv_heads=2, head_dim=128)
 weights = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in weight_shapes(spec).items()}
 decoder = GpuDecoder(spec, weights, weight_format=FORMATS["int4"], device="cpu", ops=triton_ops(pdl=True))
-decoder.forward([1] * 8, range(8), [0] * 8, decoder.new_cache(1024))
+rows = Rows(0, tuple(Row(1, position, 0) for position in range(8)))
+decoder.forward(ForwardBatch(ForwardKind.EXACT, (rows,)), (decoder.new_cache(1024),))

@@ -1,0 +1,126 @@
+"""A forward of a model as a value: the rows and prompt chunks of one or several sequences. No torch.
+
+R rows of an entry, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from swiftspec.policies.effects import Candidates, Row
+
+if TYPE_CHECKING:  # what only describes a forward does not wait seconds for torch
+    from torch import Tensor
+
+__all__ = ["BatchResult", "Chunk", "Entry", "ForwardBatch", "ForwardKind", "Rows", "as_candidates"]
+
+
+class ForwardKind(StrEnum):
+    """Layers that a forward runs, and the input that they read."""
+
+    EXACT = "exact"
+    LAYER_PARALLEL = "layer-parallel"  # layers in groups that share an input (EasySpec): logits and KV are approximate
+    FIRST_HALF = "first-half"  # an early exit, whose rows are no tree nodes yet; only its second half may follow
+    SECOND_HALF = "second-half"  # the rest of that forward; its entries are the first half's
+
+
+class Rows(NamedTuple):
+    """Rows that become the newest tree nodes of a sequence. Each has logits."""
+
+    sequence: int
+    rows: tuple[Row, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows to compute."""
+        return len(self.rows)
+
+    @property
+    def num_logits(self) -> int:
+        """Rows of logits in the answer."""
+        return len(self.rows)
+
+
+class Chunk(NamedTuple):
+    """Prompt tokens that join the prefix of a sequence without a tree. Only the last one has logits."""
+
+    sequence: int
+    tokens: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows to compute."""
+        return len(self.tokens)
+
+    @property
+    def num_logits(self) -> int:
+        """Rows of logits in the answer."""
+        return 1
+
+
+Entry = Rows | Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """One forward over rows of one or several sequences, each of which has a KV cache of its own.
+
+    The logits of a row do not depend on what else is in the batch, but for rounding where torch multiplies.
+
+    Attributes
+    ----------
+    kind : ForwardKind
+        Chunks are part of exact forwards only.
+    entries : tuple of Rows or Chunk
+        At least one, and at most one of a sequence; none of them empty.
+    top_k : int
+        Number of candidates to find for each row of the logits; 0 for none.
+
+    Raises
+    ------
+    ValueError
+        For any other batch; the message names the sequence.
+    """
+
+    kind: ForwardKind
+    entries: tuple[Entry, ...]
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.entries:
+            raise ValueError("entries are empty; expected rows or a chunk of at least one sequence")
+        if self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}; expected 0 (no candidates) or a positive integer")
+        for entry in self.entries:
+            if not entry.num_rows:
+                raise ValueError(f"sequence {entry.sequence} has an empty entry; expected at least one row or token")
+            if isinstance(entry, Chunk) and self.kind is not ForwardKind.EXACT:
+                raise ValueError(f"sequence {entry.sequence} has a chunk in a {self.kind} forward; expected rows")
+        if len(self.entries) > 1:
+            self._require_distinct_sequences()
+
+    def _require_distinct_sequences(self) -> None:
+        seen: set[int] = set()
+        for entry in self.entries:
+            if entry.sequence in seen:
+                raise ValueError(f"sequence {entry.sequence} has several entries in a batch; expected at most one")
+            seen.add(entry.sequence)
+
+
+class BatchResult(NamedTuple):
+    """Answer of a forward, one item for each entry. Logits are valid until the model's next forward.
+
+    logits: fp32, [R, V] of rows and [1, V] of a chunk. candidates: for each row of these logits, the most likely next
+    tokens and their natural log-probs; nothing unless the batch has a `top_k`.
+    """
+
+    logits: tuple[Tensor, ...]
+    candidates: tuple[tuple[Candidates, ...], ...] = ()
+
+
+def as_candidates(tokens: Iterable[Iterable[int]], logprobs: Iterable[Iterable[float]]) -> tuple[Candidates, ...]:
+    """Candidates of each row, from its tokens and their log-probs."""
+    return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))

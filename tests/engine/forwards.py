@@ -1,0 +1,49 @@
+"""Forwards of one sequence by a decoder, for tests that are not about batches."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.runner import Decoder
+from swiftspec.policies.effects import Candidates, Row
+
+EXACT = ForwardKind.EXACT
+
+
+def prefill(decoder: Decoder, tokens: Iterable[int], cache: Any) -> Tensor:
+    """Append to the prefix; logits [V] after the last token."""
+    return decoder.forward(ForwardBatch(EXACT, (Chunk(0, tuple(tokens)),)), (cache,)).logits[0][0]
+
+
+def forward(
+    decoder: Decoder,
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    ancestors: Sequence[int],
+    cache: Any,
+    *,
+    kind: ForwardKind = EXACT,
+) -> Tensor:
+    """Append to the tree; logits [R, V]."""
+    return _forward(decoder, (tokens, positions, ancestors), cache, kind).logits[0]
+
+
+def candidates(
+    decoder: Decoder,
+    rows: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    cache: Any,
+    top_k: int,
+    *,
+    kind: ForwardKind = EXACT,
+) -> tuple[Candidates, ...]:
+    """The same rows' candidates."""
+    return _forward(decoder, rows, cache, kind, top_k).candidates[0]
+
+
+def _forward(
+    decoder: Decoder, rows: tuple[Sequence[int], ...], cache: Any, kind: ForwardKind, top_k: int = 0
+) -> BatchResult:
+    entry = Rows(0, tuple(Row(*row) for row in zip(*rows, strict=True)))
+    return decoder.forward(ForwardBatch(kind, (entry,), top_k), (cache,))
