@@ -11,7 +11,7 @@ import torch
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver import Driver
 from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import Ops
 from swiftspec.engine.model.gpu_weights import FORMATS
@@ -19,7 +19,7 @@ from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
-from swiftspec.policies.effects import Role, Row
+from swiftspec.policies.effects import ForwardKind, Role, Row
 
 __all__ = ["decoder_records", "greedy_records"]
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.checkpoint import weight_shapes
-from swiftspec.engine.model.forward_batch import ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import ForwardBatch, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
@@ -34,7 +34,7 @@ from swiftspec.kernels.quantised import BLOCK
 from swiftspec.kernels.tables import Product
 from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec
-from swiftspec.policies.effects import Row
+from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.profiler.helper_processes import forkserver
 from swiftspec.profiler.steps import computed_spec
 from tools.compiling import compiling

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from swiftspec.engine.model.checkpoint import weight_shapes
-from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, ops_for, triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
 from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.policies.effects import Row
+from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.profiler.op_timer import OpTimer
 from tools.baselines import Record, bandwidth_record, copy_record
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.artifacts.timeline import Phase, Span
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampler import Sampler
@@ -14,6 +14,7 @@ from swiftspec.policies.effects import (
     Commit,
     DraftForward,
     Effect,
+    ForwardKind,
     KeepKV,
     Message,
     Poll,

@@ -19,6 +19,7 @@ __all__ = [
     "DraftForward",
     "Effect",
     "Forward",
+    "ForwardKind",
     "KeepKV",
     "Message",
     "PeerError",
@@ -182,6 +183,15 @@ class Commit:
     """Give tokens to the user. No answer."""
 
     tokens: tuple[int, ...]
+
+
+class ForwardKind(StrEnum):
+    """Layers that a forward runs, and the input that they read. Rows of one kind and model can be computed together."""
+
+    EXACT = "exact"  # all layers, one after another; a prompt's tokens, too
+    LAYER_PARALLEL = "layer-parallel"  # layers in groups that share an input (EasySpec): logits and KV are approximate
+    FIRST_HALF = "first-half"  # an early exit, whose rows are no tree nodes yet; only its second half may follow
+    SECOND_HALF = "second-half"  # the rest of that forward, for the same rows
 
 
 Forward = Prefill | DraftForward | TargetForward | TargetExit | TargetFinish

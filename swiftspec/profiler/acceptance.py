@@ -8,11 +8,11 @@ import torch
 
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
-from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.policies.effects import Role, Row
+from swiftspec.policies.effects import ForwardKind, Role, Row
 from swiftspec.progress import Progress
 
 __all__ = ["record_trace"]

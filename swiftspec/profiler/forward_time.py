@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
-from swiftspec.policies.effects import Row
+from swiftspec.policies.effects import ForwardKind, Row
 
 __all__ = ["forward_seconds"]
 

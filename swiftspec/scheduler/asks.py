@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 from swiftspec.policies.effects import (
     DraftForward,
     Forward,
+    ForwardKind,
     Prefill,
     Role,
     TargetExit,
@@ -15,16 +15,7 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 
-__all__ = ["Ask", "ForwardKind", "Grant", "Step", "ask_of"]
-
-
-class ForwardKind(StrEnum):
-    """How a forward is computed. Rows of one kind and model can be computed together."""
-
-    EXACT = "exact"  # all layers, one after another; a prompt's tokens, too
-    LAYER_PARALLEL = "layer-parallel"  # layers in groups that share an input (see `easyspec`)
-    FIRST_HALF = "first half"
-    SECOND_HALF = "second half"
+__all__ = ["Ask", "Grant", "Step", "ask_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ computed together is computed almost for free. The rules, in this order:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swiftspec.policies.effects import Role
-from swiftspec.scheduler.asks import Ask, ForwardKind, Grant, Step
+from swiftspec.policies.effects import ForwardKind, Role
+from swiftspec.scheduler.asks import Ask, Grant, Step
 
 __all__ = ["BatchLimits", "WaitUntil", "choose"]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import Decoder
-from swiftspec.policies.effects import Candidates, Row
+from swiftspec.policies.effects import Candidates, ForwardKind, Row
 
 EXACT = ForwardKind.EXACT
 

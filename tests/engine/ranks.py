@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
@@ -23,7 +23,7 @@ from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import Inflation
-from swiftspec.policies.effects import Role, Row
+from swiftspec.policies.effects import ForwardKind, Role, Row
 from swiftspec.profiler.helper_processes import forkserver
 from tests.engine.forwards import prefill
 

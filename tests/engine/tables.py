@@ -7,10 +7,10 @@ from torch import Tensor
 
 from swiftspec.artifacts.timeline import Span
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, ForwardKind, as_candidates
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, as_candidates
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.effects import Role
+from swiftspec.policies.effects import ForwardKind, Role
 
 
 class TableModel:

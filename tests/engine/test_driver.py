@@ -6,20 +6,14 @@ from torch import Tensor
 
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.driver import Driver
-from swiftspec.engine.model.forward_batch import (
-    BatchResult,
-    Chunk,
-    ForwardBatch,
-    ForwardKind,
-    Rows,
-    as_candidates,
-)
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
     DraftForward,
     Effect,
+    ForwardKind,
     KeepKV,
     Prefill,
     Program,

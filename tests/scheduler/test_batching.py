@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swiftspec.policies.effects import Role
-from swiftspec.scheduler.asks import Ask, ForwardKind, Step
+from swiftspec.policies.effects import ForwardKind, Role
+from swiftspec.scheduler.asks import Ask, Step
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil, choose
 
 LIMITS = BatchLimits(max_rows=16, prefill_rows=32, max_overtaken=3, gather_s=0.01)

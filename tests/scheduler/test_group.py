@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from swiftspec.policies import POLICIES, Request, make_policy
 from swiftspec.policies.effects import (
     Commit,
+    ForwardKind,
     KeepKV,
     Prefill,
     Program,
@@ -20,7 +21,7 @@ from swiftspec.policies.effects import (
     prefill,
     target_forward,
 )
-from swiftspec.scheduler.asks import ForwardKind, Grant, Step
+from swiftspec.scheduler.asks import Grant, Step
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.group import Group
 from tests.policies.fakes import FakeDraft, drafts, requests

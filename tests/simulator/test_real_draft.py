@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.planner.fit import Fit
 from swiftspec.policies import make_policy
-from swiftspec.policies.effects import Candidates, Role, Row
+from swiftspec.policies.effects import Candidates, ForwardKind, Role, Row
 from swiftspec.profiler.acceptance import record_trace
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import TraceOracle

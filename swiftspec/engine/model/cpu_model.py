@@ -18,15 +18,7 @@ from swiftspec.artifacts.steps import PREFILL_CHUNK, PREFILL_SIZES
 from swiftspec.engine.model.batch_caches import PendingHalf, checked_caches
 from swiftspec.engine.model.cpu_kernels import KernelLayers
 from swiftspec.engine.model.cpu_torch import TorchLayers
-from swiftspec.engine.model.forward_batch import (
-    BatchResult,
-    Chunk,
-    Entry,
-    ForwardBatch,
-    ForwardKind,
-    Rows,
-    as_candidates,
-)
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.model.sequence_input import SequenceInput, sequence_input, split_chunk
@@ -34,7 +26,7 @@ from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import Inflation, ModelSpec
-from swiftspec.policies.effects import Row
+from swiftspec.policies.effects import ForwardKind, Row
 
 __all__ = ["CpuDecoder", "pads_prompts"]
 

@@ -7,24 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from swiftspec.policies.effects import Candidates, Row
+from swiftspec.policies.effects import Candidates, ForwardKind, Row
 
 if TYPE_CHECKING:  # what only describes a forward does not wait seconds for torch
     from torch import Tensor
 
-__all__ = ["BatchResult", "Chunk", "Entry", "ForwardBatch", "ForwardKind", "Rows", "as_candidates"]
-
-
-class ForwardKind(StrEnum):
-    """Layers that a forward runs, and the input that they read."""
-
-    EXACT = "exact"
-    LAYER_PARALLEL = "layer-parallel"  # layers in groups that share an input (EasySpec): logits and KV are approximate
-    FIRST_HALF = "first-half"  # an early exit, whose rows are no tree nodes yet; only its second half may follow
-    SECOND_HALF = "second-half"  # the rest of that forward; its entries are the first half's
+__all__ = ["BatchResult", "Chunk", "Entry", "ForwardBatch", "Rows", "as_candidates"]
 
 
 class Rows(NamedTuple):

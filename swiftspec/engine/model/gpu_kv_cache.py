@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
-from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.gpu_layers import Step
 from swiftspec.engine.model.gpu_ops import Ops
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES, InputBatch, SlotMoves
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
+from swiftspec.policies.effects import ForwardKind
 
 __all__ = ["GpuKVCache"]
 

@@ -21,15 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.batch_caches import PendingHalf, checked_caches
 from swiftspec.engine.model.cuda_graph import GraphPool, Replay
-from swiftspec.engine.model.forward_batch import (
-    BatchResult,
-    Chunk,
-    Entry,
-    ForwardBatch,
-    ForwardKind,
-    Rows,
-    as_candidates,
-)
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu_layers import Groups, Layers, Step
 from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, joined_ops, ops_for
@@ -39,7 +31,7 @@ from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.spec import Inflation, ModelSpec
-from swiftspec.policies.effects import Candidates, Row
+from swiftspec.policies.effects import Candidates, ForwardKind, Row
 
 __all__ = ["GpuDecoder"]
 

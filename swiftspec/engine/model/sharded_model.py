@@ -13,10 +13,10 @@ from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.policies.effects import Role, Row
+from swiftspec.policies.effects import ForwardKind, Role, Row
 
 __all__ = ["ShardedModel", "follow"]
 

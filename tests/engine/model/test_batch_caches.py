@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from swiftspec.engine.model.batch_caches import PendingHalf, cache_of, checked_caches
-from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.kv_cache import KVCache
-from swiftspec.policies.effects import Row
+from swiftspec.policies.effects import ForwardKind, Row
 from tests.engine.shapes import small_spec
 
 ROWS = (Row(3, 5, 0), Row(4, 6, 0b1))

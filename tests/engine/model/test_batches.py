@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.kernels.cpu_library import load_library
-from swiftspec.policies.effects import Row
+from swiftspec.policies.effects import ForwardKind, Row
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, write_checkpoint
 from tests.engine.decoders import load_kernels, load_static, load_torch
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from swiftspec.artifacts.steps import PREFILL_SIZES
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.cpu_torch import TorchLayers
-from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.runner import Cache, Decoder
+from swiftspec.policies.effects import ForwardKind
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 from tests.engine.decoders import load_kernels, load_static, load_torch
 from tests.engine.forwards import forward, prefill

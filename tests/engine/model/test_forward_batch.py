@@ -1,7 +1,7 @@
 import pytest
 
-from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, ForwardKind, Rows, as_candidates
-from swiftspec.policies.effects import Candidates, Row
+from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows, as_candidates
+from swiftspec.policies.effects import Candidates, ForwardKind, Row
 
 ROWS = (Row(3, 5, 0), Row(4, 6, 0b1))
 

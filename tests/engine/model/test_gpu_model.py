@@ -12,14 +12,13 @@ from torch import Tensor
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver import Driver
 from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import WeightFormat
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
-from swiftspec.policies.effects import Role
+from swiftspec.policies.effects import ForwardKind, Role
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, write_checkpoint
 from tests.engine.forwards import candidates, forward, prefill
 from tests.engine.pairs import write_pair

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.runner import ModelRunner
-from swiftspec.policies.effects import Row
+from swiftspec.policies.effects import ForwardKind, Row
 from tests.engine.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,11 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
 
-from swiftspec.engine.model.forward_batch import ForwardKind
 from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.policies.effects import ForwardKind
 from tests.engine.forwards import forward, prefill
 from tests.kernels.gate import compiler
 from tools.compiling import MAX_SHARED_BYTES

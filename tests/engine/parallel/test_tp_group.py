@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.sharded_model import _Command, _decoded, _encoded, _Keep, _Reset
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
-from swiftspec.policies.effects import Role, Row
+from swiftspec.policies.effects import ForwardKind, Role, Row
 from tests.engine.ranks import Ranks, joined_ranks
 
 

@@ -1,11 +1,11 @@
 import torch
 
 from swiftspec.engine.model.checkpoint import weight_shapes
-from swiftspec.engine.model.forward_batch import ForwardBatch, ForwardKind, Rows
+from swiftspec.engine.model.forward_batch import ForwardBatch, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import triton_ops
 from swiftspec.engine.model.gpu_weights import FORMATS
-from swiftspec.policies.effects import Row
+from swiftspec.policies.effects import ForwardKind, Row
 from tests.engine.shapes import small_spec
 
 spec = small_spec(hidden_size=1024, intermediate_size=2048, num_layers=1, num_heads=8, num_kv_heads=2, head_dim=128)
