@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MOST_REQUESTS = 50_000  # a file of so many has 10 MB; more than 24 MiB of JSON are never read
-MOST_ID_CHARACTERS = 64  # of a prompt or a session
+MOST_ID_CHARACTERS = 64  # of a prompt or a conversation
 _Seconds = Annotated[float, Field(gt=0, le=1e10)]
 
 
@@ -81,14 +81,14 @@ class PromptSource(Facts):
 class WorkloadRequest(Facts):
     """One request: arrival, lengths in tokens, class.
 
-    session: of several requests of one conversation. prompt_id: prompt of the workload's prompts file.
+    conversation: name that several requests share. prompt_id: prompt of the workload's prompts file.
     """
 
     arrival_s: float = Field(ge=0, le=1e10)
     prompt_tokens: TokenCount
     output_tokens: TokenCount
     class_name: str
-    session: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
+    conversation: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
     prompt_id: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
 
 

@@ -174,5 +174,5 @@ def _request(row: TraceRow, class_name: str) -> dict[str, object]:
         "prompt_tokens": row.prompt_tokens,
         "output_tokens": row.output_tokens,
         "class_name": class_name,
-        "session": row.session,
+        "conversation": row.conversation,
     }

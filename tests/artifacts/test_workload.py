@@ -98,7 +98,7 @@ def test_the_largest_file_can_be_read_again(tmp_path: Path) -> None:
                     "prompt_tokens": 9_999_999,
                     "output_tokens": 9_999_999,
                     "class_name": name,
-                    "session": "s" * 64,
+                    "conversation": "s" * 64,
                 }
             )
             for index in range(MOST_REQUESTS)

@@ -47,15 +47,15 @@ def test_burstgpt_has_sessions_and_failures(rows: Rows) -> None:
     found = rows("burstgpt", samples.BURSTGPT)
     assert times(found) == [19440110.0, 19440161.0, 19440192.0, 19440254.0]
     assert tokens(found) == [(906, 446), (36, 0), (1779, 123), (935, 178)]
-    assert found[0].session == found[2].session == "1722ac82-0a46-4bf0-aa08-89794e7a2b3f"
-    assert found[3].session is None
+    assert found[0].conversation == found[2].conversation == "1722ac82-0a46-4bf0-aa08-89794e7a2b3f"
+    assert found[3].conversation is None
     assert [row.fault for row in found] == [None, "without output tokens", None, None]
 
 
 def test_burstgpt_of_the_first_release_has_no_sessions(rows: Rows) -> None:
     found = rows("burstgpt", samples.BURSTGPT_1)
     assert (times(found), tokens(found)) == ([5.0, 45.0], [(472, 18), (1087, 230)])
-    assert {row.session for row in found} == {None}
+    assert {row.conversation for row in found} == {None}
 
 
 def test_mooncakes_stamps_are_spread_over_three_seconds_at_most(rows: Rows) -> None:

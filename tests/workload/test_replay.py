@@ -51,7 +51,7 @@ def test_a_replay_survives_its_file(tmp_path: Path) -> None:
 def test_sessions_are_kept_and_failures_counted(tmp_path: Path) -> None:
     made = replay("burstgpt", written(tmp_path, "b.csv", samples.BURSTGPT))
     assert arrivals(made) == [0.0, 82.0, 144.0]
-    assert [request.session is not None for request in made.requests] == [True, True, False]
+    assert [request.conversation is not None for request in made.requests] == [True, True, False]
     assert made.trace is not None
     assert made.trace.left_out == {"without output tokens": 1}
 

@@ -11,23 +11,23 @@ from swiftspec.workload.load_traces.rows import LoadTraceFormat, TraceRow, secon
 __all__ = ["BURSTGPT", "read_burstgpt"]
 
 _TIME, _PROMPT, _OUTPUT = _COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
-_SESSION = "Session ID"  # since release 2, and of conversations only
+_CONVERSATION = "Session ID"  # since release 2, and of conversations only
 
 
 def read_burstgpt(path: Path) -> Iterator[TraceRow]:
     """Rows of a trace. Failed requests have 0 response tokens; timestamps are seconds since the first day."""
-    for where, cells in read_cells(path, _COLUMNS, optional=(_SESSION,)):
-        session = cells[_SESSION]
-        if len(session) > MOST_ID_CHARACTERS:
+    for where, cells in read_cells(path, _COLUMNS, optional=(_CONVERSATION,)):
+        conversation = cells[_CONVERSATION]
+        if len(conversation) > MOST_ID_CHARACTERS:
             raise ValueError(
-                f"{where}: {_SESSION} is {shown(session)}; expected at most {MOST_ID_CHARACTERS} characters"
+                f"{where}: {_CONVERSATION} is {shown(conversation)}; expected at most {MOST_ID_CHARACTERS} characters"
             )
         yield TraceRow(
             where=where,
             time_s=seconds(cells[_TIME], _TIME, where),
             prompt_tokens=token_count(cells[_PROMPT], _PROMPT, where),
             output_tokens=token_count(cells[_OUTPUT], _OUTPUT, where),
-            session=session or None,
+            conversation=conversation or None,
         )
 
 

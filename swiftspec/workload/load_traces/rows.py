@@ -25,7 +25,7 @@ class TraceRow(NamedTuple):
     time_s: float
     prompt_tokens: int
     output_tokens: int
-    session: str | None = None
+    conversation: str | None = None
     request_class: RequestClass | None = None
 
     @property
