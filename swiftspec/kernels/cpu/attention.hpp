@@ -123,6 +123,13 @@ struct Attention {
 
    private:
     static constexpr int TOGETHER = 4;
+    static constexpr int SLOTS_AHEAD = 2 * LANES;
+
+    // Into the second-level cache: a decode step reads the KV cache once and waits for memory otherwise.
+    void prefetch(const float* rows, int slot) const {
+        const char* const row = reinterpret_cast<const char*>(rows + int64_t(slot) * size);
+        for (int byte = 0; byte < size * int(sizeof(float)); byte += 64) __builtin_prefetch(row + byte, 0, 2);
+    }
 
     static int common_start(const Query* queries, int num_queries) {
         int length = queries->count;
@@ -135,6 +142,10 @@ struct Attention {
     }
 
     void score_slots(const Query* queries, int num_queries, int first, int count) const {
+        for (int s = first; s < first + count; ++s) {
+            prefetch(values, queries->slots[s]);
+            if (s + SLOTS_AHEAD < queries->count) prefetch(keys, queries->slots[s + SLOTS_AHEAD]);
+        }
         const float* key[LANES];
         for (int i = 0; i < LANES; ++i)
             key[i] = keys + int64_t(queries->slots[first + std::min(i, count - 1)]) * size;
