@@ -1,6 +1,6 @@
 """Errors that are not the user's: the command line prints them and exits with 3."""
 
-__all__ = ["EngineError"]
+__all__ = ["EngineBusyError", "EngineError"]
 
 
 class EngineError(RuntimeError):
@@ -13,3 +13,7 @@ class EngineError(RuntimeError):
     """
 
     tokens: tuple[int, ...] = ()
+
+
+class EngineBusyError(EngineError):
+    """As many requests are waiting as may wait."""

@@ -31,10 +31,10 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "engine.model": frozenset(
         {"engine.parallel", "artifacts", "devices", "files", "kernels", "models", "policies", *TORCH}
     ),
-    "engine.driver": frozenset({"engine.model", "artifacts", "policies"}),
+    "engine.driver": frozenset({"engine.model", "artifacts", "policies", "scheduler"}),
     "engine.process": frozenset(
         {"engine.channel", "engine.driver", "engine.model", "engine.parallel"}
-        | {"artifacts", "devices", "errors", "policies", "torch"}
+        | {"artifacts", "devices", "errors", "policies", "scheduler", "torch", "zmq"}
     ),
     "engine.cluster": frozenset(
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "models", "policies"}
@@ -43,6 +43,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(
         {"engine.model", "engine.process", "artifacts", "devices", "errors", "kernels", "models", "policies"}
+        | {"scheduler"}
     ),
     "profiler": frozenset(
         {"engine", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from swiftspec.devices.local import TREE_SLOTS
-from swiftspec.engine.driver import Driver
+from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
@@ -119,13 +119,5 @@ def _cached(decoder: Decoder) -> ModelRunner:
 
 def _output(policy: Policy, request: Request, models: Mapping[Role, ModelRunner]) -> list[int]:
     tokens: list[int] = []
-    driver = Driver(
-        role=Role.TARGET,
-        models=models,
-        channels=(),
-        commit=tokens.extend,
-        interrupted=lambda: False,
-        sampler=Sampler(),
-    )
-    driver.run(policy.programs(request)[Role.TARGET])
+    run_alone(policy.programs(request)[Role.TARGET], models=models, sampler=Sampler(), commit=tokens.extend)
     return tokens

@@ -1,12 +1,14 @@
-"""The engine for synchronous programs: a plan's warm processes, and prompts that run on them one after another."""
+"""The engine for synchronous programs: a plan's warm processes, and prompts that run on them, several at once."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
     from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
     from swiftspec.engine.process.placement import Executor
+    from swiftspec.engine.running import Event as EngineEvent
 
 __all__ = ["Chunk", "Engine", "Stats"]
 
@@ -92,7 +95,7 @@ class _Past:
 class Engine:
     """The processes of a plan, with both models loaded; a context manager that ends them on exit.
 
-    Prompts run one after another: each `generate` ends before the next begins.
+    Thread-safe: prompts of several threads run together, and share forwards. Output does not depend on that.
 
     Parameters
     ----------
@@ -103,6 +106,13 @@ class Engine:
     max_context : int, optional
         Tokens of the longest request, prompt and output together; key-value caches are allocated for as many. If not
         given, the target's number of positions, but 4096 at most.
+    max_running : int
+        Requests that run at once; later ones wait. Each has caches of its own.
+    max_waiting : int, optional
+        Requests that wait at most; more are refused with an EngineBusyError. Unlimited if not given.
+    kv_blocks : int, optional
+        Blocks of 16 tokens that the caches of all requests hold together; a request that finds none left gives its own
+        back and is continued later. As many as `max_running` of the longest need, if not given.
     max_restarts : int
         How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
         `swiftspec` warns of it.
@@ -138,6 +148,9 @@ class Engine:
         *,
         policy: str | None = None,
         max_context: int | None = None,
+        max_running: int = 8,
+        max_waiting: int | None = None,
+        kv_blocks: int | None = None,
         max_restarts: int = 3,
         executor: Executor | None = None,
         cancelled: Event | None = None,
@@ -159,8 +172,16 @@ class Engine:
             raise ValueError(f"max_context is {max_context}; expected 1 to {most}, which {made.target.model} allows")
         self.max_context = max_context or min(most, _MAX_CONTEXT)
         self._past = _Past()
-        self._num_begun = 0
-        self._is_busy = False
+        self._noting = Lock()
+        self._numbers = count()
+        from swiftspec.scheduler.admission import AdmissionLimits
+
+        admission = AdmissionLimits(
+            max_running=max_running,
+            max_waiting=max_waiting,
+            num_blocks=kv_blocks,
+            tree_rows=self._policy.target_rows,
+        )
         from swiftspec.engine.launcher import Launcher
 
         self._launcher = Launcher.for_candidate(
@@ -168,6 +189,7 @@ class Engine:
             candidate,
             max_context=self.max_context,
             max_restarts=max_restarts,
+            admission=admission,
             executor=executor,
             cancelled=cancelled,
         )
@@ -233,17 +255,65 @@ class Engine:
         Raises
         ------
         ValueError
-            If a parameter is out of range; if the prompt is empty, too long or has unknown tokens; or if another
-            request is running.
+            If a parameter is out of range; or if the prompt is empty, too long or has unknown tokens.
         swiftspec.errors.EngineError
-            If the target died; the chunks before it are what it had committed.
+            If the target died; the chunks before it are what it had committed. EngineBusyError, at the first chunk, if
+            `max_waiting` requests are waiting.
         """
         from swiftspec.engine.model.sampler import Sampler
 
         sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
-        task = Task(prompt_id=request_id or str(self._num_begun), request=self._request(prompt, max_new_tokens))
-        self._num_begun += 1
-        return self._chunks(task, sampler, cancelled or Event())
+        return self._chunks(self._task(prompt, max_new_tokens, request_id), sampler, cancelled or Event())
+
+    def submit(
+        self,
+        prompt: str | Sequence[int],
+        deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],
+        *,
+        max_new_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        acceptance_method: AcceptanceMethod = "follow",
+        request_id: str | None = None,
+    ) -> Callable[[], None]:
+        """Continue a prompt without waiting: as `generate`, for callers with an event loop.
+
+        Parameters
+        ----------
+        deliver : callable
+            Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
+
+        Returns
+        -------
+        callable
+            Ends the request early; its `Generation` is delivered soon after.
+
+        Raises
+        ------
+        ValueError
+            As `generate`.
+        """
+        from swiftspec.engine.model.sampler import Sampler
+
+        sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
+        task = self._task(prompt, max_new_tokens, request_id)
+        text = self._tokenizer.stream()
+
+        def take(event: EngineEvent) -> None:
+            if isinstance(event, tuple):
+                deliver((Chunk(event, text.push(event)),), None)
+                return
+            if not isinstance(event, Exception):
+                self._note(task, event)
+            rest = text.flush()
+            deliver((Chunk((), rest),) if rest else (), event)
+
+        running = self._launcher.submit(
+            self._policy, task.request, request_id=task.prompt_id, sampler=sampler, deliver=take
+        )
+        return partial(self._launcher.cancel, running)
 
     def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
         """Run a short request: the first one is slower, because buffers are allocated and caches filled.
@@ -265,6 +335,9 @@ class Engine:
         task = Task(prompt_id="warm-up", request=self._request(prompt, max_new_tokens))
         warm_up(self._launcher, self._candidate, task)
 
+    def _task(self, prompt: str | Sequence[int], max_new_tokens: int | None, request_id: str | None) -> Task:
+        return Task(prompt_id=request_id or str(next(self._numbers)), request=self._request(prompt, max_new_tokens))
+
     def _request(self, prompt: str | Sequence[int], max_new_tokens: int | None) -> Request:
         tokens = self._tokenizer.encode(prompt, most=self.max_context) if isinstance(prompt, str) else tuple(prompt)
         if wrong := [token for token in tokens if not 0 <= token < self._vocab_size]:
@@ -276,20 +349,19 @@ class Engine:
         )
 
     def _chunks(self, task: Task, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, Generation]:
-        if self._is_busy:
-            raise ValueError("generate was called while another request is running; finish it, or close its generator")
-        self._is_busy = True
-        try:
-            commits = self._launcher.stream(
-                self._policy, task.request, request_id=task.prompt_id, sampler=sampler, interrupted=cancelled
-            )
-            with closing(commits):
-                generation = yield from _as_text(commits, self._tokenizer.stream())
-            if not generation.interrupted:
+        commits = self._launcher.stream(
+            self._policy, task.request, request_id=task.prompt_id, sampler=sampler, interrupted=cancelled
+        )
+        with closing(commits):
+            generation = yield from _as_text(commits, self._tokenizer.stream())
+        self._note(task, generation)
+        return generation
+
+    def _note(self, task: Task, generation: Generation) -> None:
+        """Count a request, unless it was interrupted."""
+        if not generation.interrupted:
+            with self._noting:
                 self._past = self._past.plus(generation, prompt_tokens=len(task.request.prompt))
-            return generation
-        finally:
-            self._is_busy = False
 
     @property
     def processes(self) -> tuple[ProcessInfo, ...]:

@@ -21,7 +21,7 @@ __all__ = ["AsyncEngine"]
 class AsyncEngine:
     """`Engine` for asyncio; an asynchronous context manager, whose processes start on entering.
 
-    One request runs at a time; later ones wait their turn. Nothing blocks the event loop.
+    Requests of several tasks run together, as in `Engine`. Nothing blocks the event loop.
 
     Parameters
     ----------
@@ -47,10 +47,8 @@ class AsyncEngine:
 
     def __init__(self, plan: Plan | str | Path, **options: Any) -> None:
         self._start = partial(Engine, plan, **options)
-        # One thread for everything that blocks: closing a request waits until its last poll for tokens is over.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swiftspec")
-        self._turn = asyncio.Lock()
-        self._cancelled = Event()  # of the running request, for which the thread may be waiting
+        # For what blocks: starting, closing, and tokenising a long prompt, which takes seconds.
+        self._thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="swiftspec")
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
@@ -75,7 +73,6 @@ class AsyncEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         engine, self._engine = self._engine, None
-        self._cancelled.set()
         if engine is not None:
             await asyncio.shield(self._call(engine.close))
         self._thread.shutdown(wait=False)
@@ -99,16 +96,25 @@ class AsyncEngine:
         ValueError, swiftspec.errors.EngineError
             As `Engine.generate`, on the first chunk.
         """
-        async with self._turn:
-            self._cancelled = cancelled = Event()
-            # In the thread, too: tokenising a long prompt takes seconds.
-            stream = await self._call(partial(self._running.generate, prompt, cancelled=cancelled, **options))
-            try:
-                while (chunk := await self._call(partial(next, stream, None))) is not None:
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[tuple[Chunk, ...], Any]]()
+
+        def deliver(chunks: tuple[Chunk, ...], end: Any) -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(events.put_nowait, (chunks, end))
+
+        cancel = await self._call(partial(self._running.submit, prompt, deliver, **options))
+        end = None
+        try:
+            while end is None:
+                chunks, end = await events.get()
+                for chunk in chunks:
                     yield chunk
-            finally:
-                cancelled.set()
-                await asyncio.shield(self._call(stream.close))
+        finally:
+            if end is None:
+                cancel()
+                await asyncio.shield(_ended(events))
+        if isinstance(end, Exception):
+            raise end
 
     def stats(self) -> Stats:
         """Figures of the finished requests; ValueError outside `async with`."""
@@ -122,3 +128,9 @@ class AsyncEngine:
 
     async def _call(self, function: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+
+async def _ended(events: asyncio.Queue[tuple[tuple[Chunk, ...], Any]]) -> None:
+    """Wait for the end of a request whose chunks nobody wants any more."""
+    while (await events.get())[1] is None:
+        pass

@@ -1,58 +1,44 @@
 """Launcher of the engine: starts its processes, hands out requests, gathers tokens and timelines, cleans up."""
 
 import logging
-import time
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from threading import Event
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
 from swiftspec.engine.checks import ContextLimit, check_acceptance
+from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.process.placement import Executor, LocalExecutor, WorkerSpec, check_groups, worker_specs
-from swiftspec.engine.process.protocol import Generate, Setup
+from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.timeouts import Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
-from swiftspec.engine.running import RunningRequest
-from swiftspec.errors import EngineError
+from swiftspec.engine.running import Deliver, Event, Generation, RunningRequest
 from swiftspec.kernels.cpu_library import prepare_library
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.batching import BatchLimits
 
 __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 
 PATIENCE_S = 0.5  # default for plans without one
 MAX_RESTARTS = 3
 _LOOK_EVERY_S = 0.01
+_INTERRUPTED_WITHIN_S = 0.05
+_ONE_AT_A_TIME = AdmissionLimits(max_running=1)
 _SAY_AFTER_S = 10.0  # of waiting for models, before a warning names the processes
 _log = logging.getLogger("swiftspec")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """A request's output.
-
-    Parameters
-    ----------
-    interrupted : bool
-        Ctrl-C, or the consumer of the tokens, ended it early.
-    losses : int
-        How often the target had to continue without its draft.
-    """
-
-    tokens: tuple[int, ...]
-    timeline: Timeline
-    interrupted: bool
-    losses: int
 
 
 class Launcher:
@@ -84,6 +70,10 @@ class Launcher:
     max_restarts : int
         How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
         `swiftspec` warns of it.
+    admission : AdmissionLimits
+        How many requests run and wait at once; one runs, if not given.
+    batch : BatchLimits
+        Limits of a step.
     executor : Executor
         Where processes run; this machine if not given.
     cancelled : Event
@@ -113,8 +103,10 @@ class Launcher:
         patience_s: float = PATIENCE_S,
         fallback: Policy | None = None,
         max_restarts: int = MAX_RESTARTS,
+        admission: AdmissionLimits = _ONE_AT_A_TIME,
+        batch: BatchLimits | None = None,
         executor: Executor | None = None,
-        cancelled: Event | None = None,
+        cancelled: threading.Event | None = None,
     ) -> None:
         if patience_s <= 0:
             raise ValueError(f"patience_s is {patience_s}; expected a positive time")
@@ -123,8 +115,8 @@ class Launcher:
         self.target_groups = target_groups
         self.max_context = max_context
         self.patience_s = patience_s
-        self._fallback = fallback or PromptLookup()
-        self._number = 0
+        self._max_running = admission.max_running
+        self._batch = batch or BatchLimits()
         self._tree_slots = TREE_SLOTS[device]
         if device != "cpu":
             usable_device(device)
@@ -148,7 +140,14 @@ class Launcher:
             for worker_group in worker_groups:
                 stack.callback(worker_group.close)
                 worker_group.start()
-            self._await_ready(worker_groups, cancelled or Event())
+            self._await_ready(worker_groups, cancelled or threading.Event())
+            self._dispatcher = Dispatcher(
+                self._targets,
+                self._draft,
+                admission=admission,
+                fallback=fallback or PromptLookup(),
+                patience_s=patience_s,
+            )
             self._stack = stack.pop_all()
 
     @classmethod
@@ -160,8 +159,9 @@ class Launcher:
         max_context: int,
         layout: Layout | None = None,
         max_restarts: int = MAX_RESTARTS,
+        admission: AdmissionLimits = _ONE_AT_A_TIME,
         executor: Executor | None = None,
-        cancelled: Event | None = None,
+        cancelled: threading.Event | None = None,
     ) -> "Launcher":
         """The processes that a plan's candidate needs.
 
@@ -182,12 +182,14 @@ class Launcher:
             patience_s=candidate.patience_s,
             fallback=fallback.build() if fallback else None,
             max_restarts=max_restarts,
+            admission=admission,
+            batch=BatchLimits(gather_s=usual_gather_s(candidate)),
             executor=executor,
             cancelled=cancelled,
         )
 
     @staticmethod
-    def _await_ready(worker_groups: Sequence[WorkerGroup], cancelled: Event) -> None:
+    def _await_ready(worker_groups: Sequence[WorkerGroup], cancelled: threading.Event) -> None:
         """Wait until all processes have their models; there is no timeout, since loading may take any time.
 
         After a while a warning names the processes still loading, and again whenever their states have changed.
@@ -234,6 +236,8 @@ class Launcher:
             channels=channels,
             max_context=self.max_context,
             tree_slots=self._tree_slots,
+            max_running=self._max_running,
+            batch=self._batch,
         )
 
     def __enter__(self) -> "Launcher":
@@ -245,7 +249,8 @@ class Launcher:
         self.close()
 
     def close(self) -> None:
-        """End every process."""
+        """End every process; requests under way fail."""
+        self._dispatcher.close()
         for worker_group in self._worker_groups:
             worker_group.hang_up()  # all of them, before waiting for the first
         self._stack.close()
@@ -263,12 +268,6 @@ class Launcher:
     def num_restarts(self) -> int:
         """Number of times the draft was restarted."""
         return self._draft.num_starts - 1 if self._draft else 0
-
-    def attend(self) -> None:
-        """Check on the draft since the last request, and restart one that died."""
-        if self._draft is not None:
-            for _ in self._draft.reports_or_restart():
-                pass  # of a finished request
 
     def generate(
         self,
@@ -303,7 +302,7 @@ class Launcher:
         *,
         request_id: str,
         sampler: Sampler,
-        interrupted: Event | None = None,
+        interrupted: threading.Event | None = None,
     ) -> Generator[tuple[int, ...], None, Generation]:
         """Tokens of one request as they are committed; closing the generator, or setting `interrupted`, ends it early.
 
@@ -315,51 +314,42 @@ class Launcher:
         EngineError
             If a process of the target died; its `tokens` are what had been committed.
         """
-        self._check(policy, request, sampler)
-        start_s = time.perf_counter()
-        interrupted = interrupted or Event()
-        self.attend()
-        drafts = policy.layout is Layout.DISAGGREGATED
-        alone = drafts and (self._draft is None or not self._draft.is_idle)
-        # With several target groups the draft holds the text, and nothing continues without it.
-        first = self._fallback if alone and policy.target_groups > 1 else policy
-        running = self._running(first, request, sampler, alone=alone)
-        yield from running.stream(interrupted)
-        tokens, spans, losses = list(running.tokens), list(running.spans), running.losses
-        if losses and not running.was_stopped and not request.clip(tokens, num_generated=0)[1]:
-            rest = replace(
-                request,
-                prompt=(*request.prompt, *tokens),
-                max_new_tokens=request.max_new_tokens - len(tokens),
-            )
-            running = self._running(self._fallback, rest, sampler, alone=True)
-            try:
-                yield from running.stream(interrupted)
-            except EngineError as failure:
-                failure.tokens = (*tokens, *failure.tokens)
-                raise
-            tokens += running.tokens
-            spans += running.spans
-        return Generation(
-            tokens=tuple(tokens),
-            timeline=Timeline(request=request_id, start_s=start_s, spans=tuple(spans)),
-            interrupted=running.was_stopped,
-            losses=losses,
-        )
+        events = SimpleQueue[Event]()
+        running = self.submit(policy, request, request_id=request_id, sampler=sampler, deliver=events.put)
+        is_over = is_cancelled = False
+        try:
+            while True:
+                event = _next(events, None if is_cancelled else interrupted)
+                if event is None:
+                    is_cancelled = True
+                    self.cancel(running)
+                elif isinstance(event, tuple):
+                    yield event
+                else:
+                    is_over = True
+                    break
+        finally:
+            if not is_over:  # closed: the next request finds idle processes
+                self.cancel(running)
+                while isinstance(events.get(), tuple):
+                    pass  # nobody takes the tokens any more
+        if isinstance(event, Exception):
+            raise event
+        return event
 
-    def _running(self, policy: Policy, request: Request, sampler: Sampler, *, alone: bool) -> RunningRequest:
-        self._number += 1
-        command = Generate(
-            number=self._number,
-            policy=policy,
-            request=request,
-            sampler=sampler,
-            patience_s=self.patience_s,
-            alone=alone,
-            fallback=self._fallback,
-        )
-        targets = self._targets[: policy.target_groups]
-        return RunningRequest(targets, self._draft, command)
+    def submit(
+        self, policy: Policy, request: Request, *, request_id: str, sampler: Sampler, deliver: Deliver
+    ) -> RunningRequest:
+        """Begin a request, or queue it; thread-safe. `deliver` takes its events, in a thread of the launcher's.
+
+        Events are committed tokens, and at last a `Generation`, or an exception as of `stream`. ValueError as there.
+        """
+        self._check(policy, request, sampler)
+        return self._dispatcher.submit(policy, request, name=request_id, sampler=sampler, deliver=deliver)
+
+    def cancel(self, running: RunningRequest) -> None:
+        """End a request wherever it is; thread-safe. Its `Generation` is delivered soon, if it was not before."""
+        self._dispatcher.cancel(running)
 
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         runs = {self.layout, Layout.TARGET_ONLY} if self.layout is Layout.COLOCATED else {self.layout}
@@ -376,3 +366,13 @@ class Launcher:
             )
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)
+
+
+def _next(events: SimpleQueue[Event], interrupted: threading.Event | None) -> Event | None:
+    """A request's next event; None once it is interrupted."""
+    if interrupted is None:
+        return events.get()
+    while not interrupted.is_set():
+        with suppress(Empty):
+            return events.get(timeout=_INTERRUPTED_WITHIN_S)
+    return None

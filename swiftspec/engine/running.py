@@ -1,155 +1,127 @@
-"""One request as it runs through the engine's processes, and the draft's failures and restarts during it."""
+"""One request of the engine, from its submission to its end."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from threading import Event
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
-from swiftspec.artifacts.timeline import Span
-from swiftspec.engine.process.protocol import Committed, Finished, Generate
-from swiftspec.engine.process.timeouts import Silence, is_stopped
+from swiftspec.artifacts.timeline import Span, Timeline
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.protocol import Generate
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.errors import EngineError
-from swiftspec.policies.effects import Role
+from swiftspec.policies import Policy, Request
 
-__all__ = ["RunningRequest"]
-
-_DRAIN_EVERY_S = 0.02  # the launcher shares the roles' cores, so it polls rarely instead of reacting at once
-_STOP_WITHIN_S = 1.0
-_DRAFT_ENDS_WITHIN_S = 0.25  # after the target has
-_STOPPED_AFTER_S, _SILENT_AFTER_S = 3.0, 30.0  # of a target's silence: log it, once per request
-_log = logging.getLogger("swiftspec")
+__all__ = ["Deliver", "Ending", "Event", "Generation", "RunningRequest"]
 
 
-class RunningRequest:
-    """Sends a request to the worker groups and gathers their reports of it.
-
-    The request is finished when the targets are. The wait for them is unlimited, with a log message when they are
-    silent: a slow target cannot be told from one that hangs, nothing else can continue, and Ctrl-C ends the wait.
-
-    A draft that dies is restarted, and joins when it is ready. A draft still busy with an earlier request (it was
-    suspended) joins when that one ends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A request's output.
 
     Parameters
     ----------
-    targets : sequence of WorkerGroup
-    draft : WorkerGroup or None
-        None if no separate process drafts.
-    command : Generate
+    interrupted : bool
+        Ctrl-C, or the consumer of the tokens, ended it early.
+    losses : int
+        How often the target had to continue without its draft.
+    preemptions : int
+        How often it gave its place to others, because the cache was full.
     """
 
-    def __init__(self, targets: Sequence[WorkerGroup], draft: WorkerGroup | None, command: Generate) -> None:
-        self._targets = targets
-        self._draft = draft
-        self._command = command
-        self._silence = Silence()
-        self._has_warned = False
-        # With several target groups the draft commits: a restarted one would commit the same tokens again.
-        self._can_rejoin = command.policy.target_groups == 1
-        self.tokens: list[int] = []
-        self.spans: list[Span] = []
-        self.losses = 0
-        self.was_stopped = False
+    tokens: tuple[int, ...]
+    timeline: Timeline
+    interrupted: bool
+    losses: int
+    preemptions: int = 0
 
-    def stream(self, interrupted: Event) -> Iterator[tuple[int, ...]]:
-        """Tokens as they are committed; ends early when interrupted, or closed.
 
-        EngineError if a target's process dies; ValueError if the request was the cause.
-        """
-        for worker_group in self._targets:
-            worker_group.generate(self._command)
-        if self._draft is not None and self._draft.is_idle:
-            self._draft.generate(replace(self._command, alone=False))
-        try:
-            while any(worker_group.is_running for worker_group in self._targets) and not interrupted.is_set():
-                yield from self._drain()
-                self._mind_silence()
-                time.sleep(_DRAIN_EVERY_S)
-            if not interrupted.is_set():
-                yield from self._until_draft_ends(_DRAFT_ENDS_WITHIN_S)
-        except EngineError as failure:
-            failure.tokens = tuple(self.tokens)
-            raise
-        except (
-            BaseException
-        ):  # closed, or an interrupt that was not held back: the next request needs idle worker groups
-            with suppress(EngineError, ValueError):  # errors reported after a process has failed are not the cause
-                for _ in self._stop():
-                    pass  # nobody takes the tokens any more
-            raise
-        yield from self._stop()
+Event = tuple[int, ...] | Generation | Exception  # committed tokens; the end, good or bad
+Deliver = Callable[[Event], None]
 
-    def _stop(self) -> Iterator[tuple[int, ...]]:
-        """Tell the worker groups that still run to end, and wait for a limited time."""
-        self.was_stopped = any(worker_group.is_running for worker_group in self._targets)
-        # The draft, too: while it is busy with this request it would drop the next one's messages.
-        worker_groups = [
-            worker_group
-            for worker_group in (*self._targets, self._draft)
-            if worker_group is not None and self._is_at_it(worker_group)
-        ]
-        for worker_group in worker_groups:
-            worker_group.stop()
-        within_s = _STOP_WITHIN_S if self.was_stopped else _DRAFT_ENDS_WITHIN_S
-        deadline_s = time.perf_counter() + within_s
-        while any(map(self._is_at_it, worker_groups)) and time.perf_counter() < deadline_s:
-            yield from self._drain()
-            time.sleep(_DRAIN_EVERY_S)
 
-    def _until_draft_ends(self, seconds: float) -> Iterator[tuple[int, ...]]:
-        """Wait for the draft's end, which brings its spans; a frozen draft is not waited for."""
-        deadline_s = time.perf_counter() + seconds
-        while self._draft and self._is_at_it(self._draft) and time.perf_counter() < deadline_s:
-            yield from self._drain()
-            time.sleep(_DRAIN_EVERY_S)
+class Ending(Enum):
+    """Why programs of a request are ended before they end by themselves."""
 
-    def _is_at_it(self, worker_group: WorkerGroup) -> bool:
-        """Whether it is running this request, and not a stale one that it never finished."""
-        return worker_group.is_running and worker_group.asked == self._command.number
+    CANCELLED = auto()
+    PREEMPTED = auto()
 
-    def _drain(self) -> Iterator[tuple[int, ...]]:
-        for worker_group in self._targets:
-            yield from self._take(worker_group.reports(), worker_group.role)
-        if self._draft is not None:
-            yield from self._attend(self._draft)
 
-    def _mind_silence(self) -> None:
-        """Log, once, that a target has been silent for a while."""
-        seconds = self._silence.look()
-        if self._has_warned or seconds < _STOPPED_AFTER_S:
-            return
-        here = [
-            process.pid for worker_group in self._targets for process in worker_group.processes if process.node == 0
-        ]
-        stopped = [pid for pid in here if is_stopped(pid)]
-        if stopped:
-            why = f"process {stopped[0]} is stopped (kill -CONT {stopped[0]} lets it go on)"
-        elif seconds > _SILENT_AFTER_S:
-            why = "it computes, or hangs"
-        else:
-            return
-        self._has_warned = True
-        _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
+@dataclass(slots=True, kw_only=True, eq=False)
+class RunningRequest:
+    """A request, and where it stands.
 
-    def _attend(self, draft: WorkerGroup) -> Iterator[tuple[int, ...]]:
-        yield from self._take(draft.reports_or_restart(), draft.role)
-        wanted = self._can_rejoin and any(worker_group.is_running for worker_group in self._targets)
-        if wanted and draft.is_idle and draft.asked != self._command.number:
-            draft.generate(replace(self._command, alone=True))
+    Parameters
+    ----------
+    key : int
+        Place in the order of submission.
+    name : str
+        Name in its timeline.
+    policy, request, sampler
+        As submitted.
+    deliver : callable
+        Takes its events, in the dispatcher's thread.
+    start_s : float
+        When it was submitted.
 
-    def _take(self, reports: Iterable[Committed | Finished], role: Role) -> Iterator[tuple[int, ...]]:
-        for report in reports:
-            if report.number != self._command.number:
-                continue
-            if role is Role.TARGET:
-                self._silence.broken()
-            if isinstance(report, Finished):
-                self.spans += report.spans
-                self.losses += report.losses if role is Role.TARGET else 0
-            else:
-                self.tokens += report.tokens
-                yield report.tokens
+    Attributes
+    ----------
+    policy : Policy
+        By which it runs: the fallback, after several targets have lost the draft that leads them.
+    command : Generate or None
+        What its present programs were begun with; None while it waits.
+    targets_left : set of WorkerGroup
+        Targets whose programs run.
+    ending : Ending or None
+        Why its programs are being ended.
+    deadline_s : float or None
+        When the wait for the end of its programs is given up.
+    is_due : bool
+        Whether it begins again as soon as its programs have ended.
+    """
+
+    key: int
+    name: str
+    policy: Policy
+    request: Request
+    sampler: Sampler
+    deliver: Deliver
+    start_s: float
+    command: Generate | None = None
+    targets_left: set[WorkerGroup] = field(default_factory=set)
+    ending: Ending | None = None
+    deadline_s: float | None = None
+    is_due: bool = False
+    tokens: list[int] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    losses: int = 0
+    preemptions: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of its text so far, the prompt included."""
+        return len(self.request.prompt) + len(self.tokens)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its output has ended by itself."""
+        return self.request.clip(self.tokens, num_generated=0)[1]
+
+    @property
+    def rest(self) -> Request:
+        """The request that continues it."""
+        return replace(
+            self.request,
+            prompt=(*self.request.prompt, *self.tokens),
+            max_new_tokens=self.request.max_new_tokens - len(self.tokens),
+        )
+
+    def generation(self, *, interrupted: bool) -> Generation:
+        """Its output so far."""
+        return Generation(
+            tokens=tuple(self.tokens),
+            timeline=Timeline(request=self.name, start_s=self.start_s, spans=tuple(self.spans)),
+            interrupted=interrupted,
+            losses=self.losses,
+            preemptions=self.preemptions,
+        )

@@ -54,6 +54,8 @@ _COMMITS_TO_TRUST = 8  # after this many, an exchange was worth opening, and the
 _MOST_MISSING = 32  # tokens that a draft may lack when both start
 _MOST_TOKENS = 4000  # of one CatchUp
 
+Load = Callable[[], float]
+
 
 class Recoverable(Protocol):
     """One role's part in one request, as a process runs it."""
@@ -71,7 +73,14 @@ class Recoverable(Protocol):
 
 
 def recoverable(
-    policy: Policy, request: Request, role: Role, *, fallback: Policy, patience_s: float, alone: bool = False
+    policy: Policy,
+    request: Request,
+    role: Role,
+    *,
+    fallback: Policy,
+    patience_s: float,
+    alone: bool = False,
+    load: Load = lambda: 1.0,
 ) -> Recoverable:
     """A role's part in a disaggregated policy.
 
@@ -83,12 +92,14 @@ def recoverable(
         Longest wait of the target for its draft, each time it loses it.
     alone : bool
         Target: the draft is known to be gone. Draft: this process replaces one that died.
+    load : callable
+        How many times as long as alone a round takes now, beside other requests: patience is that much longer.
     """
     if policy.target_groups > 1:
-        return GroupMember(policy, request, role, patience_s=patience_s if role is Role.TARGET else None)
+        return GroupMember(policy, request, role, patience_s=patience_s if role is Role.TARGET else None, load=load)
     if role is Role.DRAFT:
         return RecoveringDraft(policy, request, restarted=alone)
-    return RecoveringTarget(policy, request, fallback=fallback, patience_s=patience_s, alone=alone)
+    return RecoveringTarget(policy, request, fallback=fallback, patience_s=patience_s, alone=alone, load=load)
 
 
 class _Relay:
@@ -169,13 +180,20 @@ class RecoveringTarget(_Relay):
     """
 
     def __init__(
-        self, policy: Policy, request: Request, *, fallback: Policy, patience_s: float, alone: bool = False
+        self,
+        policy: Policy,
+        request: Request,
+        *,
+        fallback: Policy,
+        patience_s: float,
+        alone: bool = False,
+        load: Load = lambda: 1.0,
     ) -> None:
         if not patience_s > 0:
             raise ValueError(f"patience_s is {patience_s}; expected a positive number")
         super().__init__(policy, request, Role.TARGET)
         self._fallback = fallback
-        self._patience_s = patience_s
+        self._patience_s, self._load = patience_s, load
         self.lost = alone
         self._patient_until_s: float | None = None  # from the first wait after a forward
         self._pause_s = _FIRST_PAUSE_S
@@ -222,7 +240,7 @@ class RecoveringTarget(_Relay):
         """One patience covers all waits between two forwards, so that a draft cannot stretch it by small messages."""
         now_s = yield from clock()
         if self._patient_until_s is None:
-            self._patient_until_s = now_s + self._patience_s
+            self._patient_until_s = now_s + self._patience_s * self._load()
         message: Message | None = yield Receive(effect.peer, max(0.0, self._patient_until_s - now_s))
         if message is None:
             raise PeerError(f"nothing useful came from the draft within {self._patience_s} s")
@@ -299,9 +317,11 @@ class GroupMember(_Relay):
     The draft commits, so its launcher sends out the rest of the request again.
     """
 
-    def __init__(self, policy: Policy, request: Request, role: Role, *, patience_s: float | None) -> None:
+    def __init__(
+        self, policy: Policy, request: Request, role: Role, *, patience_s: float | None, load: Load = lambda: 1.0
+    ) -> None:
         super().__init__(policy, request, role)
-        self._patience_s = patience_s
+        self._patience_s, self._load = patience_s, load
         self.lost = False
         self._ask[Receive] = self._receive
 
@@ -311,7 +331,8 @@ class GroupMember(_Relay):
         self.num_losses += self.lost
 
     def _receive(self, effect: Receive) -> Step[Message]:
-        message: Message | None = yield Receive(effect.peer, self._patience_s)
+        within_s = None if self._patience_s is None else self._patience_s * self._load()
+        message: Message | None = yield Receive(effect.peer, within_s)
         if message is None:
-            raise PeerError(f"nothing came from peer {effect.peer} within {self._patience_s} s")
+            raise PeerError(f"nothing came from peer {effect.peer} within {within_s} s")
         return message

@@ -3,6 +3,7 @@
 Requests on one group share steps: a forward of few rows takes about as long as one of a single row, so that whoever is
 computed together is computed almost for free. The rules, in this order:
 
+- Whoever is alone is computed at once and whole.
 - What a target began with a first half, it finishes with the same requests.
 - Drafts go first, then everything is verified together: where both models share devices, a round of all requests forms
   out of this priority, without a barrier. A verification is overtaken by a limited number of drafts.
@@ -31,7 +32,7 @@ class BatchLimits:
     max_rows : int
         Rows of a step, prompts excluded. Every verification gets one row at least, however many there are.
     prefill_rows : int
-        Prompt tokens of a step that also verifies or drafts, and of one that does nothing else.
+        Prompt tokens of a step, where others wait for it. A request that is alone has its prompt read at once.
     max_overtaken : int
         Steps of drafts, at most, while a verification waits.
     gather_s : float
@@ -71,6 +72,8 @@ def choose(asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s:
     now_s : float
         On the clock of `Ask.since_s`.
     """
+    if num_running == 1 and asks:
+        return _step(_whole(asks))
     halves = [ask for ask in asks if ask.kind is ForwardKind.SECOND_HALF]
     if halves:
         return _step(_whole(halves))

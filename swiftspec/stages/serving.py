@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
-from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Phase, Timeline
+from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.workload import Workload
-from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
 from swiftspec.stages.inputs import read_plan
@@ -38,8 +36,8 @@ class LoadOptions:
     prefill_rows : int
         Prompt tokens of one step.
     gather_s : float or None
-        How long verifications wait for those of other requests, if the draft has devices of its own. If None, for two
-        draft forwards and their messages: after a miss a draft needs one, after another request's forward.
+        How long verifications wait for those of other requests, if the draft has devices of its own. If None,
+        `artifacts.gathering`'s.
     """
 
     max_running: int = 8
@@ -74,7 +72,6 @@ class SimulatedLoad:
 
 
 _ANY = LoadOptions()
-_USUAL_CONTEXT = 256
 
 
 def simulate_load(
@@ -118,10 +115,9 @@ def simulate_load(
 
     candidate = candidate_of(planned.plan, policy)
     built = candidate.build()
-    latencies = planned.profile.latencies
-    gather_s = _usual_gather_s(latencies, candidate) if options.gather_s is None else options.gather_s
+    gather_s = usual_gather_s(candidate) if options.gather_s is None else options.gather_s
     serving = Serving(
-        latencies,
+        planned.profile.latencies,
         planned.trace,
         built,
         degrees={role: len(group) for role, group in candidate.groups.items()},
@@ -167,24 +163,6 @@ def simulate_load(
         mean_batch=float(np.average(batches, weights=seconds)),
         busy_fraction=float(seconds.sum() / run.end_s / built.target_groups),
     )
-
-
-def _usual_gather_s(latencies: Latencies, candidate: Candidate) -> float:
-    """Two draft forwards and as many messages, if the draft has devices of its own."""
-    built = candidate.build()
-    if built.layout is not Layout.DISAGGREGATED:
-        return 0.0
-    forward = latencies.step(
-        Phase.EXPAND,
-        role=Role.DRAFT,
-        degree=len(candidate.groups[Role.DRAFT]),
-        ranks=candidate.ranks.get(Role.DRAFT, 1),
-        peer_busy=True,
-        rows=built.expand_rows,
-        context=_USUAL_CONTEXT,
-    )
-    message = latencies.host_latency(Phase.WAIT, rows=1)
-    return 2 * (forward.mean_s + (message.mean_s if message else 0.0))
 
 
 def _jobs(planned: Planned, workload: Workload, seed: int) -> list["Job"]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.artifacts.timeline import Span
-from swiftspec.engine.driver import Driver
+from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, as_candidates
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies import Policy, Request
@@ -67,15 +67,9 @@ class Pair:
     ) -> tuple[tuple[int, ...], list[tuple[int, ...]], list[Span]]:
         """Output, what each round committed of it, and the spans."""
         commits: list[tuple[int, ...]] = []
-        driver = Driver(
-            role=Role.TARGET,
-            models={Role.TARGET: self.target, Role.DRAFT: self.draft},
-            channels=(),
-            commit=commits.append,
-            interrupted=lambda: False,
-            sampler=sampler,
-        )
-        spans = driver.run(policy.programs(request)[Role.TARGET])
+        models = {Role.TARGET: self.target, Role.DRAFT: self.draft}
+        program = policy.programs(request)[Role.TARGET]
+        spans = run_alone(program, models=models, sampler=sampler, commit=commits.append)
         return sum(commits, ()), commits, spans
 
 

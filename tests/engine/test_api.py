@@ -107,8 +107,6 @@ def num_timelines() -> int:
 def test_a_request_that_is_left_makes_way_for_the_next(engine: swiftspec.Engine, expected: str) -> None:
     chunks = engine.generate(PROMPT, max_new_tokens=200)
     next(chunks)
-    with pytest.raises(ValueError, match="another request is running"):
-        next(engine.generate(PROMPT))
     chunks.close()
     assert "".join(chunk.text for chunk in engine.generate(PROMPT, max_new_tokens=24)) == expected
 

@@ -1,11 +1,9 @@
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
 from swiftspec.artifacts.timeline import Phase
-from swiftspec.engine.driver import Driver
+from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies.effects import (
@@ -53,7 +51,7 @@ class RecordingModel:
 
 
 def run(
-    effects: list[Effect], models: dict[Role, RecordingModel], interrupted: Callable[[], bool] = lambda: False
+    effects: list[Effect], models: dict[Role, RecordingModel]
 ) -> tuple[list[object], list[tuple[int, ...]], list[Phase]]:
     answers: list[object] = []
     committed: list[tuple[int, ...]] = []
@@ -62,15 +60,8 @@ def run(
         for effect in effects:
             answers.append((yield effect))
 
-    driver = Driver(
-        role=Role.TARGET,
-        models=models,
-        channels=(),
-        commit=committed.append,
-        interrupted=interrupted,
-        sampler=Sampler(),
-    )
-    return answers, committed, [span.phase for span in driver.run(program())]
+    spans = run_alone(program(), models=models, sampler=Sampler(), commit=committed.append)
+    return answers, committed, [span.phase for span in spans]
 
 
 def test_every_effect_reaches_its_model_and_is_answered() -> None:
@@ -115,13 +106,6 @@ def test_a_fuzzy_forward_and_halves_of_one_are_told_apart() -> None:
     assert models[Role.TARGET].calls == [
         ("reset", 0), (ForwardKind.FIRST_HALF, asked), (ForwardKind.SECOND_HALF, asked)
     ]  # fmt: skip
-
-
-def test_an_interruption_ends_the_program_after_a_commit() -> None:
-    effects: list[Effect] = [Commit((1,)), Commit((2,))]
-    _, committed, phases = run(effects, {}, interrupted=lambda: True)
-    assert committed == [(1,)]
-    assert phases == [Phase.COMMIT]
 
 
 def test_an_error_of_the_program_is_not_swallowed() -> None:

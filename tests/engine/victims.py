@@ -47,7 +47,6 @@ def once(after: int, act: Callable[[], None]) -> Callable[[int], None]:
 def wait_until_ready(engine: Launcher, seconds: float = 30.0) -> None:
     deadline_s = time.monotonic() + seconds
     while not any(process.role is Role.DRAFT for process in engine.processes):
-        engine.attend()
         time.sleep(0.02)
         assert time.monotonic() < deadline_s, "the draft does not come back"
 

@@ -138,7 +138,7 @@ class World:
             part=part,
             cache=FakeCache(tree_slots, forgetful=True),
             known=self.request.prompt,
-            exchange=Exchange(leads=role is Role.TARGET),
+            exchange=Exchange(0, leads=role is Role.TARGET),
         )
 
     def _draft(self, *, restarted: bool) -> Process:

@@ -64,13 +64,29 @@ def program_of_three() -> Program:
     yield Receive()
 
 
+def waits() -> Program:
+    yield Receive()
+
+
 def asking() -> Group:
-    """A group whose one program asks for its prefill."""
+    """A group of which one program asks for its prefill, while another waits."""
     group = Group(BatchLimits(prefill_rows=2))
     group.add(7, program_of_three(), is_elastic=True)
+    group.add(8, waits(), is_elastic=True)
     for program, answer in group.ready():
-        assert group.resume(program, answer, now_s=0.0) is None
+        effect = group.resume(program, answer, now_s=0.0)
+        assert isinstance(effect, Receive) == (program == 8)
+        if isinstance(effect, Receive):
+            group.block(program, effect)
     return group
+
+
+def test_whoever_is_alone_is_computed_whole() -> None:
+    group = asking()
+    group.remove(8)
+    step = group.choose(0.0)
+    assert isinstance(step, Step)
+    assert step.grants == (Grant(7, 3),)
 
 
 def test_a_prompt_is_computed_in_chunks_and_answered_once() -> None:
@@ -108,6 +124,7 @@ def test_a_removed_program_is_gone_wherever_it_stood() -> None:
     group = asking()
     step = group.choose(0.0)
     assert isinstance(step, Step)
+    group.remove(8)
     group.remove(7)
     group.finish(step, {7: None})
     assert not group.has_ready

@@ -25,26 +25,24 @@ class Exchange:
 
     Parameters
     ----------
+    request : int
+        Number of the request that it is about.
     leads : bool
         Exactly one end, the target's, opens attempts by probing. The other follows.
 
     Attributes
     ----------
     num_refused : int
-        Messages not delivered: gaps, invalid ones, and those after them; not those of older attempts and requests.
+        Messages not delivered: gaps, invalid ones, and those after them; not those of older attempts.
     """
 
-    def __init__(self, *, leads: bool) -> None:
+    def __init__(self, request: int, *, leads: bool) -> None:
+        self._request = request
         self._leads = leads
-        self._request = self._attempt = 0
+        self._attempt = 0
         self._num_sent = self._num_heard = 0  # in this attempt
         self._broken = False
         self.num_refused = 0
-
-    def begin(self, request: int) -> None:
-        """Begin a request: its first attempt is open."""
-        self._request = request
-        self._open(0)
 
     def header(self, message: Message) -> Header:
         """Header of the next message to send."""
@@ -56,8 +54,6 @@ class Exchange:
 
     def admits(self, header: Header, message: Message) -> bool:
         """Whether a received message is to be delivered."""
-        if header.request != self._request:
-            return False
         # The end of a request counts whatever was lost before it, and so does the opening of an attempt.
         is_opening = isinstance(message, Probe | Stop)
         if is_opening and not self._leads and header.attempt > self._attempt:

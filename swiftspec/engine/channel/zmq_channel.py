@@ -6,8 +6,8 @@ exchange (see `sequencing`), and the programs recover from either.
 
 import os
 import struct
-import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
-__all__ = ["Channel", "decode", "encode"]
+__all__ = ["Channel", "Conversation", "decode", "encode"]
 
 # Little-endian: request, attempt, sequence number, kind; int32s.
 _HEAD = struct.Struct("<IIIB")
@@ -27,8 +27,6 @@ _BARE: dict[int, type[Stop] | type[Probe]] = {_STOP: Stop, _PROBE: Probe}
 _MAX_TOKENS = 4096
 _MAX_BYTES = _HEAD.size + 4 * (2 * _MAX_TOKENS + 1)
 _MAX_QUEUED = 1024  # messages in either direction: more than any policy has in flight
-_MAX_REFUSED = 1024  # messages read by one poll
-_IDLE_POLL_MS = 50
 _FIRST_CONTACT_MS = 500  # once in a process's life
 _FOUND_AGAIN_MS = 100  # several times _RECONNECT_MS
 _RECONNECT_MS = 10  # the end that binds may start a little later
@@ -99,6 +97,8 @@ def _tokens(message: Message) -> Iterable[int]:
 class Channel:
     """One end: a ZeroMQ DEALER socket; a PAIR would lock a new peer out until everything from a dead one is read.
 
+    Every request has a `Conversation` of its own over it.
+
     Parameters
     ----------
     address : str
@@ -109,44 +109,36 @@ class Channel:
         Exactly one end, the target's, opens exchanges.
     vocab_size : int
         A message with a token outside it is invalid.
-    interrupted : callable
-        Called now and then while waiting for the peer; when it returns true, the wait ends with InterruptedError.
     curve : Curve, optional
         Rejects peers without the secret; for addresses that others can reach.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        bind: bool,
-        leads: bool,
-        vocab_size: int,
-        interrupted: Callable[[], bool],
-        curve: Curve | None = None,
-    ) -> None:
+    def __init__(self, address: str, *, bind: bool, leads: bool, vocab_size: int, curve: Curve | None = None) -> None:
         self._address, self._binds, self._curve = address, bind, curve
-        self._open()
-        self._exchange = Exchange(leads=leads)
+        self._open_socket()
+        self._leads = leads
         self._vocab_size = vocab_size
-        self._interrupted = interrupted
         self._has_met_peer = False
+        self._conversations: dict[int, Conversation] = {}
+        self._last_opened = -1
+        # The peer may begin a request before this end does.
+        self._early: deque[tuple[int, _Heard]] = deque(maxlen=_MAX_QUEUED)
 
-    def _open(self) -> None:
+    def _open_socket(self) -> None:
         self._context = zmq.Context(io_threads=1)
-        self._socket = _socket(self._context)
+        self.socket = _socket(self._context)
         if self._curve:
-            secure(self._socket, self._curve, server=self._binds)
+            secure(self.socket, self._curve, server=self._binds)
         try:
-            (self._socket.bind if self._binds else self._socket.connect)(self._address)
+            (self.socket.bind if self._binds else self.socket.connect)(self._address)
         except zmq.ZMQError as error:
-            self._close()
+            self._close_socket()
             why = zmq.strerror(error.errno or 0)
             raise ValueError(f"{self._address}: cannot be {'bound' if self._binds else 'connected'} ({why})") from error
 
-    def _close(self) -> None:
+    def _close_socket(self) -> None:
         """Close the socket; returns when the address is free."""
-        self._socket.close()
+        self.socket.close()
         self._context.term()
 
     def _open_again_if_lost(self) -> None:
@@ -157,16 +149,16 @@ class Channel:
         path = Path(self._address.removeprefix("ipc://"))
         if not self._binds or not self._address.startswith("ipc:") or path.exists():
             return
-        self._close()
+        self._close_socket()
         with suppress(OSError):
             path.parent.mkdir(mode=0o700)  # if the folder was removed, too
         try:
-            self._open()
+            self._open_socket()
         except ValueError:  # not now: nobody can connect until the next try
             self._context = zmq.Context(io_threads=1)
-            self._socket = _socket(self._context)
+            self.socket = _socket(self._context)
             return
-        self._socket.poll(_FOUND_AGAIN_MS, zmq.POLLOUT)
+        self.socket.poll(_FOUND_AGAIN_MS, zmq.POLLOUT)
 
     def __enter__(self) -> "Channel":
         return self
@@ -174,75 +166,116 @@ class Channel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
+        self._close_socket()
 
-    @property
-    def num_refused(self) -> int:
-        """Messages not delivered so far: invalid ones, and those of broken exchanges."""
-        return self._exchange.num_refused
-
-    def begin(self, request: int) -> None:
-        """Begin a request: messages of any other are dropped from now on."""
-        if not self._socket.poll(0, zmq.POLLOUT):  # no peer
+    def open(self, request: int) -> "Conversation":
+        """The conversation of a request. Numbers ascend: messages of a smaller one that is not open are dropped."""
+        if not self.socket.poll(0, zmq.POLLOUT):  # no peer
             self._open_again_if_lost()
-        self._exchange.begin(request)
+        self._last_opened = max(request, self._last_opened)
+        conversation = self._conversations[request] = Conversation(self, request, leads=self._leads)
+        early = [heard for number, heard in self._early if number == request]
+        self._early = deque((entry for entry in self._early if entry[0] > self._last_opened), maxlen=_MAX_QUEUED)
+        for heard in early:
+            conversation.hear(heard)
+        return conversation
 
-    def send(self, message: Message) -> None:
-        """Send; drop if there is no peer or its queue is full; the very first message may wait briefly for the peer."""
-        if isinstance(message, Probe):  # the peer has been silent
+    def close(self, request: int) -> None:
+        """End a conversation, if it is open: what still comes of it is dropped."""
+        self._conversations.pop(request, None)
+
+    def transmit(self, frame: bytes, *, is_probe: bool) -> None:
+        """Send; drop if there is no peer or its queue is full; the very first frame may wait briefly for the peer."""
+        if is_probe:  # the peer has been silent
             self._open_again_if_lost()
-        frame = encode(message, self._exchange.header(message))
         if not self._has_met_peer:
-            self._socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)
+            self.socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)
             self._has_met_peer = True
         try:
-            self._socket.send(frame, zmq.NOBLOCK)
+            self.socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return
         # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run now.
         os.sched_yield()
 
-    def poll(self) -> Message | None:
-        """The next message of this exchange, if one is there."""
+    def pump(self) -> None:
+        """Give every message that has come to its conversation."""
         os.sched_yield()
-        for _ in range(_MAX_REFUSED):
+        for _ in range(_MAX_QUEUED):
             try:
-                frame = self._socket.recv(zmq.NOBLOCK)
+                frame = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
-                return None
-            message = self._admitted(frame)
-            if message is not None:
-                return message
-        return None
+                return
+            self._hear(frame)
 
-    def receive(self, within_s: float | None = None) -> Message | None:
-        """Wait for the next message of this exchange; None if none comes within the bound.
-
-        InterruptedError when told to stop while waiting.
-        """
-        message = self.poll()
-        if message is not None:
-            return message
-        until_s = None if within_s is None else time.perf_counter() + within_s
-        while message is None:
-            left_ms = _IDLE_POLL_MS if until_s is None else (until_s - time.perf_counter()) * 1e3
-            if left_ms <= 0:
-                return None
-            if not self._socket.poll(max(1, min(_IDLE_POLL_MS, round(left_ms))), zmq.POLLIN) and self._interrupted():
-                raise InterruptedError("told to stop while waiting for the peer")
-            message = self.poll()
-        return message
-
-    def _admitted(self, frame: bytes) -> Message | None:
+    def _hear(self, frame: bytes) -> None:
         try:
             message, header = decode(frame)
         except PeerError:
-            self._exchange.break_off()
-            return None
-        if max(_tokens(message), default=0) >= self._vocab_size:
-            self._exchange.break_off()
-            return None
-        return message if self._exchange.admits(header, message) else None
+            self._hear_nonsense(frame)
+            return
+        is_valid = max(_tokens(message), default=0) < self._vocab_size
+        heard = (header, message) if is_valid else None
+        if (conversation := self._conversations.get(header.request)) is not None:
+            conversation.hear(heard)
+        elif header.request > self._last_opened:
+            self._early.append((header.request, heard))
+
+    def _hear_nonsense(self, frame: bytes) -> None:
+        """An invalid message breaks its conversation; every one, if it does not even say which is meant."""
+        request = _HEAD.unpack_from(frame)[0] if len(frame) >= _HEAD.size else None
+        for number, conversation in self._conversations.items():
+            if request in (None, number):
+                conversation.hear(None)
+
+
+class Conversation:
+    """One request's messages over a channel, to and from the same request at the other end.
+
+    Attributes
+    ----------
+    num_refused : int
+        Messages not delivered so far: invalid ones, and those of broken exchanges.
+    """
+
+    def __init__(self, channel: Channel, request: int, *, leads: bool) -> None:
+        self._channel = channel
+        self._exchange = Exchange(request, leads=leads)
+        self._inbox: deque[_Heard] = deque(maxlen=_MAX_QUEUED)
+
+    @property
+    def num_refused(self) -> int:
+        return self._exchange.num_refused
+
+    def send(self, message: Message) -> None:
+        """Send without waiting; see `Channel.transmit`."""
+        frame = encode(message, self._exchange.header(message))
+        self._channel.transmit(frame, is_probe=isinstance(message, Probe))
+
+    def poll(self) -> Message | None:
+        """The next message of the present exchange, if one is there."""
+        message = self.take()
+        if message is None:
+            self._channel.pump()
+            message = self.take()
+        return message
+
+    def take(self) -> Message | None:
+        """As `poll`, among what the channel has read already."""
+        while self._inbox:
+            heard = self._inbox.popleft()
+            if heard is None:
+                self._exchange.break_off()
+            elif self._exchange.admits(*heard):
+                return heard[1]
+        return None
+
+    def hear(self, heard: "_Heard") -> None:
+        """Keep a message for its program; None for an invalid one."""
+        self._inbox.append(heard)
+
+
+_Heard = tuple[Header, Message] | None
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:

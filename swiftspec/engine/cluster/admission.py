@@ -18,6 +18,8 @@ from swiftspec.policies.effects import Role
 __all__ = ["Admission"]
 
 _MOST_RANKS = 1024
+_MOST_RUNNING = 1024
+_MOST_ROWS, _MOST_GATHER_S = 65536, 10.0
 _MOST_CHANNELS = 64
 _CHANNEL_FILE = re.compile(r"channel-\d{1,4}")
 _TP_GROUP = re.compile(r"tp-group-[a-z]{1,20}-\d{1,4}-\d{1,9}")
@@ -75,6 +77,11 @@ class Admission:
             1 <= setup.max_context <= most_context,
             f"1 to {most_context}, which the plan's models know",
         )
+        yield "max_running", 1 <= setup.max_running <= _MOST_RUNNING, f"1 to {_MOST_RUNNING}"
+        batch = setup.batch
+        most = max(batch.max_rows, batch.prefill_rows, batch.max_overtaken)
+        is_bounded = most <= _MOST_ROWS and batch.gather_s <= _MOST_GATHER_S
+        yield "batch", is_bounded, f"numbers up to {_MOST_ROWS}, and gather_s up to {_MOST_GATHER_S:g}"
         yield "tree_slots", 1 <= setup.tree_slots <= TREE_SLOTS[self.device], f"1 to {TREE_SLOTS[self.device]}"
         is_tp_group = self._is_tp_group(setup.tp_group) if setup.size > 1 else not setup.tp_group
         yield "tp_group", is_tp_group, f"a file of {self.own.folder}, or a port of node 0, for a TP group of several"

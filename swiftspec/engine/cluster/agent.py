@@ -11,9 +11,9 @@ from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.admission import Admission
 from swiftspec.engine.cluster.connection import LOOK_EVERY_S, SILENCE_S, Link
 from swiftspec.engine.cluster.rendezvous import Meeting, NodeFacts
-from swiftspec.engine.cluster.wire import Bye, Clock, Close, Frame, Halt, Message
+from swiftspec.engine.cluster.wire import Bye, Clock, Close, Frame, Message
 from swiftspec.engine.process.fork_server_client import ForkServer, shared_fork_server
-from swiftspec.engine.process.protocol import Failed, Generate, Setup
+from swiftspec.engine.process.protocol import Cancel, Failed, Generate, Setup
 from swiftspec.engine.process.worker_handle import ENDS_WITHIN_S, LocalWorker
 from swiftspec.errors import EngineError
 
@@ -107,8 +107,8 @@ class _Agent:
     def _tell(self, number: int, message: Message) -> None:
         if isinstance(message, Close):
             self._end(number)
-        elif isinstance(message, Generate | Halt):
-            self._workers[number].send(message if isinstance(message, Generate) else None)
+        elif isinstance(message, Generate | Cancel):
+            self._workers[number].send(message)
 
     def pass_on(self) -> None:
         """Relay the workers' reports; a failed worker is forgotten once node 0 knows the reason."""

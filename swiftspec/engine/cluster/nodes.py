@@ -15,7 +15,7 @@ from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.connection import LOOK_EVERY_S, SILENCE_S, Link
 from swiftspec.engine.cluster.rendezvous import Meeting, NodeFacts
-from swiftspec.engine.cluster.wire import Bye, Clock, Close, Frame, Halt, Message
+from swiftspec.engine.cluster.wire import Bye, Clock, Close, Frame, Message
 from swiftspec.engine.parallel.store import StoreServer
 from swiftspec.engine.process.fork_server_client import ForkServer, shared_fork_server
 from swiftspec.engine.process.placement import WorkerSpec
@@ -118,7 +118,7 @@ class RemoteWorker:
 
     def send(self, command: Command) -> None:
         """Send a command; does nothing if the process is gone."""
-        self._send(command or Halt())
+        self._send(command)
 
     def poll(self) -> bool:
         """Whether `receive` would return, or raise, at once."""
@@ -142,6 +142,9 @@ class RemoteWorker:
     def _lost(self) -> EngineError:
         why = self._peer.fault or f"it ended, or was silent for {SILENCE_S:g} s"
         return EngineError(f"the {self.setup.name} process was on node {self._peer.rank}, which has gone: {why}")
+
+    def fileno(self) -> None:
+        """Nothing: its reports come over the node's connection."""
 
     def hang_up(self) -> None:
         """Let it end."""

@@ -8,19 +8,14 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from pydantic import PlainSerializer, PlainValidator, ValidationError, create_model
 
 from swiftspec.artifacts.document import Facts, first_problem
-from swiftspec.engine.process.protocol import Committed, Failed, Finished, Generate, Ready, Setup
+from swiftspec.engine.process.protocol import Cancel, Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.base import shape_of
 
-__all__ = ["MAX_BYTES", "Bye", "Clock", "Close", "Frame", "Halt", "Join", "Message", "decode", "encode"]
+__all__ = ["MAX_BYTES", "Bye", "Clock", "Close", "Frame", "Join", "Message", "decode", "encode"]
 
 MAX_BYTES = 2**26  # the spans of a million phases
 _LOCAL = "curve"  # a field that every node fills in for itself
-
-
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """To a worker: end the running request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +41,11 @@ class Clock:
     node_s: float = 0.0
 
 
-Message = Setup | Generate | Halt | Close | Join | Bye | Clock | Ready | Committed | Finished | Failed
+Message = Setup | Generate | Cancel | Close | Join | Bye | Clock | Ready | Committed | Finished | Failed
 _KINDS: Mapping[str, type[Message]] = {
     "setup": Setup,
     "generate": Generate,
-    "halt": Halt,
+    "cancel": Cancel,
     "close": Close,
     "join": Join,
     "bye": Bye,

@@ -1,7 +1,7 @@
 """Messages between the launcher and the engine's processes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.timeline import Span
@@ -10,8 +10,9 @@ from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.batching import BatchLimits
 
-__all__ = ["Command", "Committed", "Failed", "Finished", "Generate", "Ready", "Report", "Setup"]
+__all__ = ["Cancel", "Command", "Committed", "Failed", "Finished", "Generate", "Ready", "Report", "Setup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,11 @@ class Setup:
     channels : tuple of str
         Rank 0 only: address of the channel to every peer; the target's end binds.
     max_context, tree_slots : int
-        Capacity of the caches.
+        Capacity of a sequence's caches.
+    max_running : int
+        Requests at once; each has a sequence.
+    batch : BatchLimits
+        Limits of a step.
     curve : Curve or None
         Keys for channels over a network; never sent to another node.
     silent : bool
@@ -55,6 +60,8 @@ class Setup:
     channels: tuple[str, ...]
     max_context: int
     tree_slots: int
+    max_running: int = 1
+    batch: BatchLimits = field(default_factory=BatchLimits)
     curve: Curve | None = None
     silent: bool = False
 
@@ -77,7 +84,7 @@ class Generate:
     Parameters
     ----------
     number : int
-        Of the request, ascending: by it peers drop messages left from an earlier one.
+        Of these programs of the request, ascending: by it peers tell its messages from those of others.
     patience_s : float
         Longest that a target waits for its draft before it decodes alone.
     alone : bool
@@ -93,6 +100,13 @@ class Generate:
     patience_s: float
     alone: bool
     fallback: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the program of a request wherever it stands. `Finished` answers it, unless the program had ended before."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +143,5 @@ class Failed:
     is_user_error: bool
 
 
-Command = Generate | None  # None: stop what is running
+Command = Generate | Cancel
 Report = Ready | Committed | Finished | Failed

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from swiftspec.engine.process.placement import Executor
-from swiftspec.engine.process.protocol import Committed, Finished, Generate, Ready, Setup
+from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Ready, Setup
 from swiftspec.engine.process.timeouts import RestartBudget
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
 from swiftspec.errors import EngineError
@@ -62,8 +62,9 @@ class WorkerGroup:
         self._ready: dict[int, ProcessInfo] = {}  # by rank
         self._restarts = RestartBudget(max_restarts)
         self._has_said_so = False  # that no restart is left
-        self.asked = 0  # number of the last request given to it
-        self._done = 0  # and of the last one it finished
+        self._begun: set[int] = set()  # numbers of requests given to it that have not been forgotten
+        self._open: set[int] = set()  # and of those it has not finished
+        self._cancelled: set[int] = set()  # and of those that it was told to end
 
     def start(self) -> None:
         """Request every process, without waiting; `attend_start` and the reports tell when they have their models.
@@ -106,21 +107,40 @@ class WorkerGroup:
     @property
     def is_idle(self) -> bool:
         """Whether it is ready and has finished every request."""
-        return self.is_ready and self._done == self.asked
+        return self.is_ready and not self._open
 
     @property
-    def is_running(self) -> bool:
+    def is_responsive(self) -> bool:
+        """Whether it is ready, and has ended what it was told to end: a suspended one would hold its caches."""
+        return self.is_ready and not self._cancelled
+
+    def knows(self, number: int) -> bool:
+        """Whether a request was given to these processes, even if they have finished it."""
+        return number in self._begun
+
+    def is_at(self, number: int) -> bool:
         """Whether it is running a request."""
-        return self.is_ready and self._done != self.asked
+        return number in self._open
 
     def generate(self, command: Generate) -> None:
-        """Give the leader a request; it abandons any other."""
-        self.asked = command.number
+        """Give the leader a request."""
+        self._begun.add(command.number)
+        self._open.add(command.number)
         self._workers[0].send(command)
 
-    def stop(self) -> None:
-        """Tell the leader to end the running request."""
-        self._workers[0].send(None)
+    def cancel(self, number: int) -> None:
+        """Tell the leader to end a request, unless it has."""
+        if number in self._open and number not in self._cancelled:
+            self._cancelled.add(number)
+            self._workers[0].send(Cancel(number))
+
+    def forget(self, number: int) -> None:
+        """Forget a request that has ended for the launcher."""
+        self._begun.discard(number)
+
+    def filenos(self) -> list[int | None]:
+        """Descriptors that are readable when there are reports; None for a process on another node."""
+        return [worker.fileno() for worker in self._workers]
 
     def reports(self) -> Iterator[Committed | Finished]:
         """Reports since the last call. ValueError or EngineError if one of its processes failed or is gone."""
@@ -183,7 +203,8 @@ class WorkerGroup:
                 self.processes = tuple(self._ready[rank] for rank in range(len(self._setups)))
                 self._restarts.succeeded()
         elif isinstance(report, Finished):
-            self._done = max(self._done, report.number)
+            self._open.discard(report.number)
+            self._cancelled.discard(report.number)
         return report
 
     def hang_up(self) -> None:
@@ -204,4 +225,5 @@ class WorkerGroup:
         self._workers.clear()
         self._ready.clear()
         self.processes = ()
-        self.asked = self._done = 0
+        for numbers in (self._begun, self._open, self._cancelled):
+            numbers.clear()

@@ -51,6 +51,9 @@ class Worker(Protocol):
     def receive(self) -> Report:
         """Its next report. ValueError with its sentence if the user's input was at fault, else EngineError."""
 
+    def fileno(self) -> int | None:
+        """Descriptor that is readable when `poll` is true, if there is one."""
+
     def hang_up(self) -> None:
         """Let it end."""
 

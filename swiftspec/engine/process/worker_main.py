@@ -1,7 +1,7 @@
 """One process of the engine, forked by the fork server for the launcher.
 
 It pins itself to its cores before torch starts its threads, and loads its share of the models. The leader of a TP group
-then runs role programs, one request at a time; the others repeat its calls. It ends with its launcher.
+then runs role programs, see `worker_loop`; the others repeat its calls. It ends with its launcher.
 """
 
 import gc
@@ -11,23 +11,20 @@ import threading
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
-from swiftspec.engine.driver import Driver
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.placement import cores_of
-from swiftspec.engine.process.protocol import Committed, Failed, Finished, Generate, Ready, Setup
-from swiftspec.policies import Layout
+from swiftspec.engine.process.protocol import Failed, Ready, Setup
+from swiftspec.engine.process.worker_loop import WorkerLoop
 from swiftspec.policies.effects import Role
-from swiftspec.policies.recovery import Recoverable, recoverable
 
 __all__ = ["obey", "serve"]
 
@@ -125,7 +122,11 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
 
 def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Mapping[Role, ModelRunner]:
     """The models, after one warm-up run."""
-    room: dict[str, Any] = {"max_context": setup.max_context, "tree_slots": setup.tree_slots}
+    room: dict[str, Any] = {
+        "max_context": setup.max_context,
+        "tree_slots": setup.tree_slots,
+        "num_sequences": setup.max_running,
+    }
     models = {
         role: ModelRunner.load(
             reference, device=device, tp_group=NoOpTPGroup(tp_group) if setup.silent else tp_group, **room
@@ -140,14 +141,7 @@ def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Mapping[Role, Model
 
 
 def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], ready: Ready, *, vocab_size: int) -> None:
-    """Run role programs, one request after another."""
-    # Anything readable during a request means stop: a command to stop, or the launcher hung up.
-    readable = select.poll()
-    readable.register(connection.fileno(), select.POLLIN | select.POLLHUP)
-
-    def interrupted() -> bool:
-        return bool(readable.poll(0))
-
+    """Run role programs for as long as the launcher wants."""
     is_target = setup.role is Role.TARGET
     with ExitStack() as stack:
         channels = [
@@ -157,48 +151,11 @@ def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], re
                     bind=is_target,
                     leads=is_target,
                     vocab_size=vocab_size,
-                    interrupted=interrupted,
                     curve=setup.curve if address.startswith("tcp:") else None,
                 )
             )
             for address in setup.channels
         ]
         connection.send(ready)
-        while True:
-            command = connection.recv()
-            if not isinstance(command, Generate):
-                continue  # a stop that came after the end
-            for channel in channels:
-                channel.begin(command.number)
-            driver = Driver(
-                role=setup.role,
-                group=setup.group,
-                models=models,
-                channels=channels,
-                commit=partial(_commit, connection, command.number),
-                interrupted=interrupted,
-                sampler=command.sampler,
-            )
-            part = _part(command, setup.role)
-            with torch.inference_mode():
-                spans = driver.run(part.run() if part else command.policy.programs(command.request)[setup.role])
-            connection.send(Finished(command.number, spans, losses=part.num_losses if part else 0))
-            gc.collect()
-
-
-def _part(command: Generate, role: Role) -> Recoverable | None:
-    """The role's part in recovery, if it has a peer to lose."""
-    if command.policy.layout is not Layout.DISAGGREGATED:
-        return None
-    return recoverable(
-        command.policy,
-        command.request,
-        role,
-        fallback=command.fallback,
-        patience_s=command.patience_s,
-        alone=command.alone,
-    )
-
-
-def _commit(connection: Connection, number: int, tokens: tuple[int, ...]) -> None:
-    connection.send(Committed(number, tokens))
+        with torch.inference_mode():
+            WorkerLoop(connection, setup, models, channels).run()

@@ -20,7 +20,8 @@ import zmq
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.channel.sequencing import Header
 from swiftspec.engine.channel.zmq_channel import Channel, encode
-from swiftspec.engine.driver import Driver
+from swiftspec.engine.driver.group_driver import GroupDriver
+from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Request, make_policy
@@ -29,6 +30,8 @@ from swiftspec.policies.effects import CatchUp, Message, Probe, ProbeReply, Role
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.recovery import RecoveringTarget
 from swiftspec.profiler.helper_processes import forkserver
+from swiftspec.scheduler.batching import BatchLimits
+from tests.engine.channel.ends import End
 from tests.engine.pairs import VOCAB_SIZE, write_pair
 
 REQUEST = Request(prompt=(5, 9, 2, 33, 71, 8), max_new_tokens=120)
@@ -37,33 +40,46 @@ POLICIES = ("swiftspec", "amusd", "pearl", "mirror")
 TOP = 2**32 - 1
 
 
+class Draft:
+    """The draft's end of the channel, as an inbox."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.pump = channel.pump
+        self._channel = channel
+
+    def wait(self, until_s: float | None) -> None:
+        left_s = 0.05 if until_s is None else until_s - time.perf_counter()
+        self._channel.socket.poll(max(0, round(1e3 * left_s)), zmq.POLLIN)
+
+
 def serve(connection: Connection, checkpoint: str, address: str) -> None:
     """The target's process: a policy's name comes, and whether to begin alone; what it said and heard goes."""
     torch.set_num_threads(1)
     model = ModelRunner.load(ModelRef(model=checkpoint, dtype="float32"), max_context=256, tree_slots=64)
-    channel = Channel(address, bind=True, leads=True, vocab_size=model.vocab_size, interrupted=lambda: False)
+    models = {Role.TARGET: model}
+    channel = Channel(address, bind=True, leads=True, vocab_size=model.vocab_size)
+    driver = GroupDriver(models=models, limits=BatchLimits(), inbox=Draft(channel), ended=lambda *_: None)
     connection.send(None)
     for number, (name, alone) in enumerate(iter(connection.recv, None)):
-        channel.begin(number)
         output: list[int] = []
-        driver = Driver(
-            role=Role.TARGET,
-            models={Role.TARGET: model},
-            channels=[channel],
-            commit=output.extend,
-            interrupted=lambda: False,
-            sampler=Sampler(),
+        conversation = channel.open(number)
+        part = RequestPart(
+            role=Role.TARGET, models=models, peers=[conversation], commit=output.extend, sampler=Sampler()
         )
+        recovery = RecoveringTarget(
+            make_policy("swiftspec" if name == "autoregressive" else name),
+            REQUEST,
+            fallback=PromptLookup(),
+            patience_s=PATIENCE_S,
+            alone=alone,
+        )
+        program = Autoregressive().programs(REQUEST)[Role.TARGET] if name == "autoregressive" else recovery.run()
+        driver.add(number, program, part, is_elastic=False)
         with torch.inference_mode():
-            if name == "autoregressive":
-                driver.run(Autoregressive().programs(REQUEST)[Role.TARGET])
-                connection.send((tuple(output), 0, 0))
-                continue
-            part = RecoveringTarget(
-                make_policy(name), REQUEST, fallback=PromptLookup(), patience_s=PATIENCE_S, alone=alone
-            )
-            driver.run(part.run())
-        connection.send((tuple(output), channel.num_refused, part.num_losses))
+            while len(driver):
+                driver.turn()
+        channel.close(number)
+        connection.send((tuple(output), conversation.num_refused, recovery.num_losses))
 
 
 class Target:
@@ -125,27 +141,27 @@ def random_message(rng: random.Random) -> Message:
     return rng.choice(messages)
 
 
-Noise = Callable[[random.Random], bytes]
+Noise = Callable[[random.Random, int], bytes]  # during a request of that number
 Peer = Callable[[Target, threading.Event], None]
 
 
-def any_bytes(rng: random.Random) -> bytes:
+def any_bytes(rng: random.Random, _: int) -> bytes:
     return rng.randbytes(rng.choice((0, 1, 12, 13, 14, 17, 100, 5000)))
 
 
-def truncated(rng: random.Random) -> bytes:
-    frame = encode(random_message(rng), Header(rng.randint(0, 9), rng.randint(0, 3), rng.randint(0, 5)))
+def truncated(rng: random.Random, request: int) -> bytes:
+    frame = encode(random_message(rng), Header(request, rng.randint(0, 3), rng.randint(0, 5)))
     return frame[: rng.randrange(len(frame))]
 
 
-def oversized(rng: random.Random) -> bytes:
+def oversized(rng: random.Random, _: int) -> bytes:
     return bytes(rng.choice((40_000, 4_000_000)))
 
 
-def wrong_schema(rng: random.Random) -> bytes:
+def wrong_schema(rng: random.Random, request: int) -> bytes:
     count = rng.randint(0, 9)
     numbers = [rng.choice((-(2**31), -1, 0, 1, VOCAB_SIZE, 2**31 - 1)) for _ in range(count)]
-    head = struct.pack("<IIIB", rng.randint(0, 9), rng.choice((0, 1, TOP)), rng.choice((0, 1, TOP)), rng.randint(0, 9))
+    head = struct.pack("<IIIB", request, rng.choice((0, 1, TOP)), rng.choice((0, 1, TOP)), rng.randint(0, 9))
     return head + struct.pack(f"<{count}i", *numbers)
 
 
@@ -158,7 +174,7 @@ def frames_of(noise: Noise, target: Target, done: threading.Event) -> None:
                 stranger.connect(target.address)
                 for _ in range(50):
                     if stranger.poll(20, zmq.POLLOUT) and not done.is_set():
-                        stranger.send(noise(rng), zmq.NOBLOCK)
+                        stranger.send(noise(rng, target.num_requests), zmq.NOBLOCK)
                 time.sleep(0.01)
 
 
@@ -176,7 +192,7 @@ def raw_bytes(target: Target, done: threading.Event) -> None:
 def impostor(target: Target, done: threading.Event) -> None:
     """Every number is right, the handshake too; then nonsense."""
     rng = random.Random(5)
-    with Channel(target.address, bind=False, leads=False, vocab_size=VOCAB_SIZE, interrupted=done.is_set) as channel:
+    with End(target.address, target=False, vocab_size=VOCAB_SIZE) as channel:
         request = -1
         try:
             while not done.is_set():

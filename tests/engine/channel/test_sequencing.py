@@ -5,7 +5,7 @@ WORD = Verdict((1,))
 
 
 def ends() -> tuple[Exchange, Exchange]:
-    return Exchange(leads=True), Exchange(leads=False)
+    return Exchange(0, leads=True), Exchange(0, leads=False)
 
 
 def test_messages_in_order_are_admitted_once() -> None:
@@ -60,14 +60,3 @@ def test_stop_is_heard_whatever_was_lost_before_it() -> None:
         for message in lost:
             target.header(message)
         assert draft.admits(target.header(Stop()), Stop())
-
-
-def test_a_new_request_begins_with_its_first_session() -> None:
-    target, draft = ends()
-    stale = target.header(WORD)
-    draft.break_off()
-    for end in (target, draft):
-        end.begin(7)
-    assert not draft.admits(stale, WORD)
-    assert target.header(WORD) == Header(7, 0, 0)
-    assert draft.admits(Header(7, 0, 0), WORD)

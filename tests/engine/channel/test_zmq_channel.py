@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swiftspec.engine.channel.sequencing import Header
-from swiftspec.engine.channel.zmq_channel import Channel, decode, encode
+from swiftspec.engine.channel.zmq_channel import decode, encode
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
+from tests.engine.channel.ends import End
 
 VOCAB_SIZE = 50
 FIRST = Header(0, 0, 0)
@@ -85,7 +86,7 @@ def test_nonsense_is_the_peers_error(frame: bytes) -> None:
         decode(frame)
 
 
-Open = Callable[..., Channel]
+Open = Callable[..., End]
 
 
 @pytest.fixture
@@ -98,21 +99,18 @@ def open_end(address: str) -> Iterator[Open]:
     """Opens the target's end, or the draft's."""
     with ExitStack() as stack:
 
-        def open_end(*, target: bool, interrupted: bool = False) -> Channel:
-            channel = Channel(
-                address, bind=target, leads=target, vocab_size=VOCAB_SIZE, interrupted=lambda: interrupted
-            )
-            return stack.enter_context(channel)
+        def open_end(*, target: bool) -> End:
+            return stack.enter_context(End(address, target=target, vocab_size=VOCAB_SIZE))
 
         yield open_end
 
 
 @pytest.fixture
-def ends(open_end: Open) -> tuple[Channel, Channel]:
+def ends(open_end: Open) -> tuple[End, End]:
     return open_end(target=True), open_end(target=False)
 
 
-def test_messages_arrive_in_order(ends: tuple[Channel, Channel]) -> None:
+def test_messages_arrive_in_order(ends: tuple[End, End]) -> None:
     target, draft = ends
     sent: list[Message] = [Verdict((1, 2)), Verdict(()), Stop()]
     for message in sent:
@@ -121,27 +119,31 @@ def test_messages_arrive_in_order(ends: tuple[Channel, Channel]) -> None:
     assert draft.poll() is None
 
 
-def test_messages_of_another_request_are_dropped(ends: tuple[Channel, Channel]) -> None:
-    target, draft = ends
-    target.begin(1)
-    draft.begin(2)
-    target.send(Verdict((1,)))
-    target.begin(2)
-    target.send(Verdict((2,)))
-    assert draft.receive(9) == Verdict((2,))
+def test_messages_reach_their_own_request(ends: tuple[End, End]) -> None:
+    """Also those that come before this end has begun it; what comes after its end is dropped."""
+    target, draft = (end.channel for end in ends)
+    for request in (2, 1, 4):
+        target.open(request).send(Verdict((request,)))
+    assert ends[1].receive(0.2) is None
+    first, second = draft.open(1), draft.open(2)
+    assert (first.poll(), second.poll(), first.poll()) == (Verdict((1,)), Verdict((2,)), None)
+    draft.close(1)
+    target.open(1).send(Verdict((9,)))
+    target.open(5).send(Verdict((5,)))
+    assert ends[1].receive(0.2) is None
+    assert draft.open(4).poll() == Verdict((4,))
+    assert draft.open(5).poll() == Verdict((5,))
+    assert first.poll() is None
 
 
-def test_waiting_ends_when_told_to_stop(open_end: Open) -> None:
-    with pytest.raises(InterruptedError):
-        open_end(target=True, interrupted=True).receive()
-
-
-def test_waiting_ends_after_its_bound(open_end: Open) -> None:
-    channel = open_end(target=True)
-    start_s = time.perf_counter()
-    assert channel.receive(0.12) is None
-    assert 0.12 <= time.perf_counter() - start_s < 5
-    assert channel.receive(0.0) is None
+def test_nonsense_breaks_the_request_that_it_names_and_no_other(ends: tuple[End, End]) -> None:
+    target, draft = (end.channel for end in ends)
+    named, other = target.open(1), target.open(2)
+    draft.transmit(encode(Verdict((VOCAB_SIZE,)), Header(1, 0, 0)), is_probe=False)
+    for request in (1, 2):
+        draft.open(request).send(ProbeReply(request))
+    assert ends[0].receive(0.2) is None
+    assert (named.poll(), other.poll()) == (None, ProbeReply(2))
 
 
 def test_sending_without_a_peer_waits_for_one_once_and_drops(open_end: Open) -> None:
@@ -153,7 +155,7 @@ def test_sending_without_a_peer_waits_for_one_once_and_drops(open_end: Open) -> 
     assert time.perf_counter() - start_s < 5  # minutes, if each waited
 
 
-def test_sending_to_a_peer_that_does_not_read_never_blocks(ends: tuple[Channel, Channel]) -> None:
+def test_sending_to_a_peer_that_does_not_read_never_blocks(ends: tuple[End, End]) -> None:
     target, draft = ends
     for _ in range(5000):
         target.send(Verdict((1,) * 1000))
@@ -183,7 +185,7 @@ def test_nonsense_ends_the_exchange_until_the_next(open_end: Open, address: str,
         assert target.receive(9) == ProbeReply(2)
 
 
-def await_refusals(target: Channel, count: int) -> None:
+def await_refusals(target: End, count: int) -> None:
     """Wait until a number of messages has been refused and none accepted."""
     deadline_s = time.monotonic() + 9
     while target.num_refused < count and time.monotonic() < deadline_s:
@@ -191,7 +193,7 @@ def await_refusals(target: Channel, count: int) -> None:
     assert target.num_refused == count
 
 
-def meet(target: Channel, draft: Channel) -> None:
+def meet(target: End, draft: End) -> None:
     """Probe until it is heard."""
     for _ in range(20):
         target.send(Probe())
@@ -218,7 +220,7 @@ def test_bytes_that_are_not_zeromqs_are_no_more_than_nonsense(open_end: Open, ad
 def test_a_peer_that_died_is_replaced(open_end: Open, address: str) -> None:
     target = open_end(target=True)
     for number in range(3):
-        with Channel(address, bind=False, leads=False, vocab_size=VOCAB_SIZE, interrupted=lambda: False) as draft:
+        with End(address, target=False, vocab_size=VOCAB_SIZE) as draft:
             meet(target, draft)
             draft.send(ProbeReply(number))
             assert target.receive(9) == ProbeReply(number)

@@ -13,6 +13,7 @@ from swiftspec.engine.cluster.admission import Admission
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.batching import BatchLimits
 from tests.engine.setups import node_facts, setup
 
 TARGET = ModelRef(model="demo/target", dtype="float32")
@@ -137,6 +138,10 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("max_context", {"max_context": 10**11}),
     ("tree_slots", {"tree_slots": 0}),
     ("tree_slots", {"tree_slots": 10**11}),
+    ("max_running", {"max_running": 0}),
+    ("max_running", {"max_running": 10**11}),
+    ("batch", {"batch": BatchLimits(gather_s=10**11)}),
+    ("batch", {"batch": BatchLimits(prefill_rows=10**11)}),
     ("silent", {"silent": True}),
 ]
 

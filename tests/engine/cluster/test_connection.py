@@ -9,8 +9,8 @@ import pytest
 
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.connection import Link
-from swiftspec.engine.cluster.wire import Bye, Frame, Halt
-from swiftspec.engine.process.protocol import Committed, Failed
+from swiftspec.engine.cluster.wire import Bye, Frame
+from swiftspec.engine.process.protocol import Cancel, Committed, Failed
 
 OURS, THEIRS = Curve.derived(b"o" * 32), Curve.derived(b"t" * 32)
 
@@ -55,8 +55,8 @@ def test_frames_arrive_whole_and_in_order(ends: tuple[Link, Link]) -> None:
     for frame in sent:
         first.send(frame)
     assert arrived(other, 300) == sent
-    other.send(Frame(7, Halt()))
-    assert arrived(first, 1) == [Frame(7, Halt())]
+    other.send(Frame(7, Cancel(4)))
+    assert arrived(first, 1) == [Frame(7, Cancel(4))]
 
 
 def test_what_was_sent_before_the_end_arrives(ends: tuple[Link, Link]) -> None:
@@ -72,7 +72,7 @@ def test_a_peer_that_has_gone_is_noticed_and_nothing_sent_to_it_fails(ends: tupl
     first, other = ends
     other.close()
     assert goes_down(first, 5.0)
-    first.send(Frame(1, Halt()))
+    first.send(Frame(1, Cancel(4)))
     assert list(first.frames()) == []
 
 
@@ -89,8 +89,8 @@ def strangers_come_and_go(first: Link) -> None:
 def test_strangers_are_not_heard_beside_the_peer(ends: tuple[Link, Link]) -> None:
     first, other = ends
     strangers_come_and_go(first)
-    other.send(Frame(1, Halt()))
-    assert arrived(first, 1) == [Frame(1, Halt())]
+    other.send(Frame(1, Cancel(4)))
+    assert arrived(first, 1) == [Frame(1, Cancel(4))]
     assert first.is_up
     assert other.is_up
 
@@ -108,8 +108,8 @@ def test_a_second_node_with_the_secret_does_not_replace_the_first(ends: tuple[Li
     first, other = ends
     with Link(first.address, bind=False, curve=OURS) as second, pytest.raises(ValueError, match=r"within 0.5 s"):
         second.await_peer(0.5)
-    other.send(Frame(1, Halt()))
-    assert arrived(first, 1) == [Frame(1, Halt())]
+    other.send(Frame(1, Cancel(4)))
+    assert arrived(first, 1) == [Frame(1, Cancel(4))]
     assert first.is_up
 
 

@@ -12,10 +12,10 @@ from swiftspec.engine.cluster.agent import _Agent
 from swiftspec.engine.cluster.connection import Link
 from swiftspec.engine.cluster.nodes import ClusterExecutor, Peer, free_ports, shares
 from swiftspec.engine.cluster.rendezvous import NodeFacts
-from swiftspec.engine.cluster.wire import Clock, Close, Frame, Halt
+from swiftspec.engine.cluster.wire import Clock, Close, Frame
 from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.placement import WorkerSpec
-from swiftspec.engine.process.protocol import Committed, Failed, Finished, Ready, Setup
+from swiftspec.engine.process.protocol import Cancel, Committed, Failed, Finished, Ready, Setup
 from swiftspec.engine.process.worker_handle import LocalWorker
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
@@ -115,10 +115,10 @@ def test_a_remote_worker_is_told_and_heard_in_order(ends: tuple[Peer, Link]) -> 
     assert first.receive() == Committed(1, (5, 6))
     assert second.poll()
     assert second.receive() == Ready(7, (1,), "cpu")
-    second.send(None)
+    second.send(Cancel(4))
     second.close()
     second.close()
-    assert [frame.message for frame in said(other, 4)][2:] == [Halt(), Close()]
+    assert [frame.message for frame in said(other, 4)][2:] == [Cancel(4), Close()]
 
 
 def test_a_remote_worker_fails_as_a_local_one(ends: tuple[Peer, Link]) -> None:
@@ -141,7 +141,7 @@ def test_a_worker_is_gone_with_its_node_once_all_it_said_is_heard(ends: tuple[Pe
     with pytest.raises(EngineError, match="the draft rank 0 process was on node 1, which has gone: it ended, or was"):
         worker.receive()
     assert worker.poll()
-    worker.send(None)
+    worker.send(Cancel(4))
 
 
 def test_a_node_that_sends_nonsense_counts_as_gone(ends: tuple[Peer, Link]) -> None:

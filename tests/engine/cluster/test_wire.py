@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.timeline import Phase, Span
-from swiftspec.engine.cluster.wire import MAX_BYTES, Bye, Clock, Close, Frame, Halt, Join, Message, decode, encode
+from swiftspec.engine.cluster.wire import MAX_BYTES, Bye, Clock, Close, Frame, Join, Message, decode, encode
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.protocol import Committed, Failed, Finished, Generate, Ready, Setup
+from swiftspec.engine.process.protocol import Cancel, Committed, Failed, Finished, Generate, Ready, Setup
 from swiftspec.policies import POLICIES, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.sequoia import SequoiaTree
@@ -67,7 +67,8 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Finished, number=counts, spans=st.lists(spans, max_size=5), losses=counts),
     st.builds(Failed, text, st.booleans()),
     st.builds(Clock, seconds, seconds),
-    st.sampled_from([Halt(), Close(), Join(), Bye()]),
+    st.builds(Cancel, counts),
+    st.sampled_from([Close(), Join(), Bye()]),
 )
 frames = st.builds(Frame, st.integers(0, 10**9 - 1), messages)
 
@@ -102,9 +103,9 @@ NEST = b"committed 1 " + b'{"number":1,"tokens":' + b"[" * 100_000
     [
         (b"", "a message of 0 bytes begins with b''; expected its kind and a worker"),
         (b"pickle 1 {}", "a message of 11 bytes begins with b'pickle 1 {}'"),
-        (b"halt -1 {}", "a message of 10 bytes begins with b'halt -1 {}'"),
-        (b"halt 1 {", "a message of kind halt: .*EOF"),
-        (b'halt 1 {"also":1}', "a message of kind halt: also is 1; extra inputs are not permitted"),
+        (b"cancel -1 {}", "a message of 12 bytes begins with b'cancel -1 {}'"),
+        (b"cancel 1 {", "a message of kind cancel: .*EOF"),
+        (b'cancel 1 {"number":1,"also":1}', "a message of kind cancel: also is 1; extra inputs are not permitted"),
         (b'committed 1 {"number":1}', "a message of kind committed: tokens is missing"),
         (b'committed 1 {"number":1,"tokens":["1"]}', r"a message of kind committed: tokens\[0\] is '1'"),
         (b'clock 0 {"asked_s":NaN,"node_s":0}', "a message of kind clock: asked_s is nan"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.devices.local import TREE_SLOTS
-from swiftspec.engine.driver import Driver
+from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
@@ -239,16 +239,10 @@ class _Models:
 
     def generate(self, policy: Policy, decoders: dict[Role, Decoder], sampler: Sampler) -> list[int]:
         tokens: list[int] = []
-        driver = Driver(
-            role=Role.TARGET,
-            models={role: ModelRunner(decoder, (decoder.new_cache(200),)) for role, decoder in decoders.items()},
-            channels=(),
-            commit=tokens.extend,
-            interrupted=lambda: False,
-            sampler=sampler,
-        )
+        models = {role: ModelRunner(decoder, (decoder.new_cache(200),)) for role, decoder in decoders.items()}
         request = Request(prompt=(5, 17, 3, 88, 41), max_new_tokens=40)
-        driver.run(policy.programs(request)[Role.TARGET])
+        program = policy.programs(request)[Role.TARGET]
+        run_alone(program, models=models, sampler=sampler, commit=tokens.extend)
         return tokens
 
 

@@ -1,0 +1,344 @@
+"""Dispatcher: the launcher's thread that begins requests on the worker groups and delivers what they report.
+
+It sleeps until a worker reports or a caller submits something. A draft that dies is restarted, and joins the requests
+under way when it is ready. Targets are waited for without limit, with a log message when they are silent: a slow one
+cannot be told from one that hangs, and nothing else can continue.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from threading import Thread
+
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.protocol import Committed, Finished, Generate
+from swiftspec.engine.process.timeouts import Silence, is_stopped
+from swiftspec.engine.process.worker_group import WorkerGroup
+from swiftspec.engine.running import Deliver, Ending, RunningRequest
+from swiftspec.errors import EngineBusyError, EngineError
+from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.effects import Role
+from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
+
+__all__ = ["Dispatcher"]
+
+_LOOK_EVERY_S = 0.25  # nothing is late by more than this that no report tells
+_LOOK_OFTEN_S = 0.02  # while a process starts or ends, or is on another node
+_ENDS_WITHIN_S = 1.0  # programs that were told to end
+_DRAFT_ENDS_WITHIN_S = 0.25  # after the target has
+_STOPPED_AFTER_S, _SILENT_AFTER_S = 3.0, 30.0  # of the targets' silence: log it, once
+_log = logging.getLogger("swiftspec")
+
+
+class Dispatcher:
+    """Requests of an engine, while they wait and run.
+
+    Parameters
+    ----------
+    targets : sequence of WorkerGroup
+    draft : WorkerGroup or None
+        None if no separate process drafts.
+    admission : AdmissionLimits
+    fallback : Policy
+        Policy of a target without its draft.
+    patience_s : float
+        Longest that a target waits for its draft.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[WorkerGroup],
+        draft: WorkerGroup | None,
+        *,
+        admission: AdmissionLimits,
+        fallback: Policy,
+        patience_s: float,
+    ) -> None:
+        self._targets = targets
+        self._draft = draft
+        self._fallback = fallback
+        self._patience_s = patience_s
+        self._queue = AdmissionQueue(admission)
+        self._max_waiting = admission.max_waiting
+        self._keys, self._numbers = count(), count(1)
+        self._requests: dict[int, RunningRequest] = {}  # by key: all that have not ended
+        self._running: dict[int, RunningRequest] = {}  # by the number of their programs
+        self._failure: Exception | None = None  # of a target, after which nothing runs
+        self._silence = Silence()
+        self._has_warned = False
+        self._is_closed = False
+        self._orders: deque[Callable[[], None]] = deque()  # from other threads
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = Thread(target=self._serve, name="swiftspec-dispatcher", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, policy: Policy, request: Request, *, name: str, sampler: Sampler, deliver: Deliver
+    ) -> RunningRequest:
+        """Queue a request; thread-safe. Its last event is a `Generation`, or an exception."""
+        running = RunningRequest(
+            key=next(self._keys),
+            name=name,
+            policy=policy,
+            request=request,
+            sampler=sampler,
+            deliver=deliver,
+            start_s=time.perf_counter(),
+        )
+        self._order(lambda: self._enqueue(running))
+        return running
+
+    def cancel(self, running: RunningRequest) -> None:
+        """End a request wherever it is; thread-safe. Its last event comes soon."""
+        self._order(lambda: self._cancel(running))
+
+    def close(self) -> None:
+        """End the thread; calling it again does nothing. Requests that have not ended fail."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._ring()
+        self._thread.join()
+        os.close(self._bell)
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.append(order)
+        self._ring()
+
+    def _ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    def _serve(self) -> None:
+        while not self._is_closed:
+            try:
+                self._wait()
+                self._look()
+            except Exception as error:  # noqa: BLE001 - callers wait for this thread, and must hear of any error
+                self._fail(error)
+        self._fail(EngineError("the engine was closed"))
+
+    def _wait(self) -> None:
+        """Wait for a report or an order, for a limited time."""
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        filenos = [fileno for group in self._groups for fileno in group.filenos()] if self._failure is None else []
+        for fileno in filenos:
+            if fileno is not None:
+                poll.register(fileno, select.POLLIN)
+        is_busy = None in filenos or any(request.deadline_s is not None for request in self._running.values())
+        is_starting = self._draft is not None and not self._draft.is_ready
+        poll.poll(1e3 * (_LOOK_OFTEN_S if is_busy or is_starting else _LOOK_EVERY_S))
+
+    def _look(self) -> None:
+        """Obey orders, take reports, and begin what can begin."""
+        self._obey()
+        if self._failure is not None:
+            return
+        for target in self._targets:
+            for report in target.reports():
+                self._take(target, report)
+        if self._draft is not None:
+            for report in self._draft.reports_or_restart():
+                self._take(self._draft, report)
+            self._rejoin(self._draft)
+        self._mind_deadlines()
+        self._mind_silence()
+        self._admit()
+
+    def _obey(self) -> None:
+        try:
+            os.eventfd_read(self._bell)
+        except BlockingIOError:
+            return
+        while self._orders:
+            self._orders.popleft()()
+
+    @property
+    def _groups(self) -> list[WorkerGroup]:
+        return [*self._targets, *([self._draft] if self._draft else [])]
+
+    def _enqueue(self, running: RunningRequest) -> None:
+        longest = len(running.request.prompt) + running.request.max_new_tokens
+        if self._failure is not None:
+            running.deliver(_copied(self._failure, running))
+            return
+        try:
+            has_room = self._queue.submit(running.key, num_tokens=running.num_tokens, max_tokens=longest)
+        except ValueError as error:
+            running.deliver(error)
+            return
+        if has_room:
+            self._requests[running.key] = running
+        else:
+            running.deliver(EngineBusyError(f"{self._max_waiting} requests are waiting, which is the limit"))
+
+    def _cancel(self, running: RunningRequest) -> None:
+        if running.key not in self._requests:
+            return  # it has ended
+        if running.command is None:
+            self._end(running, interrupted=True)
+        else:
+            self._stop(running, Ending.CANCELLED)
+
+    def _stop(self, running: RunningRequest, ending: Ending) -> None:
+        """Tell its programs to end."""
+        assert running.command is not None
+        running.ending = ending
+        running.deadline_s = time.monotonic() + _ENDS_WITHIN_S
+        for group in self._groups:
+            group.cancel(running.command.number)
+
+    def _admit(self) -> None:
+        for key in self._queue.admit():
+            request = self._requests[key]
+            if request.command is None:
+                self._begin(request)
+            else:  # it gave way, and its programs have not ended yet
+                request.is_due = True
+
+    def _begin(self, running: RunningRequest) -> None:
+        """Start the programs of a request, for what is left of it."""
+        drafts = running.policy.layout is Layout.DISAGGREGATED
+        has_draft = self._draft is not None and self._draft.is_responsive
+        if drafts and not has_draft and running.policy.target_groups > 1:
+            # The draft holds their text, and nothing continues without it.
+            running.policy, drafts = self._fallback, False
+        command = Generate(
+            number=next(self._numbers),
+            policy=running.policy,
+            request=running.rest,
+            sampler=running.sampler,
+            patience_s=self._patience_s,
+            alone=drafts and not has_draft,
+            fallback=self._fallback,
+        )
+        if not self._running:
+            self._silence.broken()
+        running.command, running.is_due, running.deadline_s, running.ending = command, False, None, None
+        self._running[command.number] = running
+        targets = self._targets[: command.policy.target_groups]
+        running.targets_left = set(targets)
+        for target in targets:
+            target.generate(command)
+        if drafts and has_draft and self._draft is not None:
+            self._draft.generate(command)
+
+    def _rejoin(self, draft: WorkerGroup) -> None:
+        """Let a draft that is new, or back, join the requests under way."""
+        if not draft.is_responsive:
+            return
+        for number, running in self._running.items():
+            command = running.command
+            assert command is not None
+            # With several target groups the draft commits: a restarted one would commit the same tokens again.
+            can_rejoin = command.policy.layout is Layout.DISAGGREGATED and command.policy.target_groups == 1
+            if can_rejoin and running.targets_left and running.ending is None and not draft.knows(number):
+                draft.generate(replace(command, alone=True))
+
+    def _take(self, group: WorkerGroup, report: Committed | Finished) -> None:
+        if group.role is Role.TARGET:
+            self._silence.broken()
+        running = self._running.get(report.number)
+        if running is None:
+            return  # of a request that has ended
+        if isinstance(report, Finished):
+            running.spans += report.spans
+            running.losses += report.losses if group.role is Role.TARGET else 0
+            running.targets_left.discard(group)
+            self._settle(running)
+            return
+        running.tokens += report.tokens
+        running.deliver(report.tokens)
+        if running.ending is None:
+            for key in self._queue.grow(running.key, running.num_tokens):
+                self._requests[key].preemptions += 1
+                self._stop(self._requests[key], Ending.PREEMPTED)
+
+    def _settle(self, running: RunningRequest) -> None:
+        """End a request whose targets are done; its draft has a moment to report its spans."""
+        assert running.command is not None
+        if running.targets_left:
+            return
+        if self._draft is not None and self._draft.is_at(running.command.number):
+            running.deadline_s = running.deadline_s or time.monotonic() + _DRAFT_ENDS_WITHIN_S
+            return
+        self._programs_ended(running)
+
+    def _programs_ended(self, running: RunningRequest) -> None:
+        assert running.command is not None
+        number, ending = running.command.number, running.ending
+        was_stopped = ending is Ending.CANCELLED and not running.is_complete
+        del self._running[number]
+        for group in self._groups:
+            group.forget(number)
+        running.command = running.deadline_s = running.ending = None
+        if running.is_complete or was_stopped:
+            self._end(running, interrupted=was_stopped)
+        elif ending is Ending.PREEMPTED:
+            if running.is_due:
+                self._begin(running)
+        elif running.losses and running.policy is not self._fallback:
+            running.policy = self._fallback
+            self._begin(running)
+        else:
+            self._end(running, interrupted=False)
+
+    def _end(self, running: RunningRequest, *, interrupted: bool) -> None:
+        del self._requests[running.key]
+        self._queue.release(running.key)
+        running.deliver(running.generation(interrupted=interrupted))
+
+    def _mind_deadlines(self) -> None:
+        """Give up programs that do not end."""
+        now_s = time.monotonic()
+        for running in list(self._running.values()):
+            if running.deadline_s is None or now_s < running.deadline_s:
+                continue
+            assert running.command is not None
+            for group in self._groups:
+                group.cancel(running.command.number)
+            self._programs_ended(running)
+
+    def _mind_silence(self) -> None:
+        """Log, once, that the targets have been silent for a while."""
+        if not self._running:
+            return
+        seconds = self._silence.look()
+        if seconds < _STOPPED_AFTER_S:
+            self._has_warned = False
+            return
+        here = [process.pid for target in self._targets for process in target.processes if process.node == 0]
+        stopped = [pid for pid in here if is_stopped(pid)]
+        if self._has_warned or not (stopped or seconds > _SILENT_AFTER_S):
+            return
+        why = "it computes, or hangs"
+        if stopped:
+            why = f"process {stopped[0]} is stopped (kill -CONT {stopped[0]} lets it go on)"
+        self._has_warned = True
+        _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
+
+    def _fail(self, error: Exception) -> None:
+        """End every request with an error; later ones fail at once."""
+        self._failure = error
+        self._running.clear()
+        for running in self._requests.values():
+            running.deliver(_copied(error, running))
+        self._requests.clear()
+
+
+def _copied(error: Exception, running: RunningRequest) -> Exception:
+    """An exception of its own for each request: ValueError if its input was at fault, EngineError with its tokens."""
+    if isinstance(error, ValueError):
+        return ValueError(str(error))
+    if not isinstance(error, EngineError):
+        return error
+    failure = EngineError(str(error))
+    failure.tokens = tuple(running.tokens)
+    return failure

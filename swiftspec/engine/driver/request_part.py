@@ -1,0 +1,206 @@
+"""A request's part on a device group of the engine: its effects, done with real models and channels, and its spans.
+
+Forwards are the exception: a part says what its forward adds to a batch, and makes the answer from the batch's result.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from swiftspec.artifacts.timeline import Phase, Span
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Rows
+from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.model.rejection_sampler import RejectionSampler
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.policies.effects import (
+    Candidates,
+    Clock,
+    Commit,
+    DraftForward,
+    Effect,
+    Forward,
+    KeepKV,
+    Message,
+    Poll,
+    Prefill,
+    Role,
+    Row,
+    Send,
+    TargetExit,
+    TargetFinish,
+    TargetForward,
+)
+
+__all__ = ["Conversation", "Form", "RequestPart"]
+
+
+class Conversation(Protocol):
+    """A request's messages to and from one peer, as the driver sees them."""
+
+    def send(self, message: Message) -> None:
+        """Send without waiting for the peer."""
+
+    def poll(self) -> Message | None:
+        """The next message, if one is there."""
+
+    def take(self) -> Message | None:
+        """The next message, among those that were read already."""
+
+
+class Form(NamedTuple):
+    """A forward of a request, as part of a batch."""
+
+    effect: Forward
+    phase: Phase
+    model: Role
+    entry: Entry
+    num_candidates: int = 0  # to find for each row
+
+
+class RequestPart:
+    """One request on one device group.
+
+    Parameters
+    ----------
+    role, group : Role, int
+        Role of this process's programs, and its target group, if there are several; spans carry both.
+    sequence : int
+        Its caches, in every model of this process.
+    models : mapping
+        The models of this process, by role.
+    peers : sequence of Conversation
+        One with every peer.
+    commit : callable
+        Takes committed tokens.
+    sampler : Sampler
+        Draws the target's choices, and the draft's candidates if the policy needs their probabilities.
+
+    Attributes
+    ----------
+    spans : list of Span
+        Everything it did so far, in order.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        group: int = 0,
+        sequence: int = 0,
+        models: Mapping[Role, Model],
+        peers: Sequence[Conversation],
+        commit: Callable[[tuple[int, ...]], None],
+        sampler: Sampler,
+    ) -> None:
+        self.spans: list[Span] = []
+        self.peers = peers
+        self.sequence = sequence
+        self._role = role
+        self._group = group
+        self._models = models
+        self._commit = commit
+        self._sampler = sampler
+        self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
+        self._residual = RejectionSampler(sampler) if sampler.needs_draft_probabilities else None
+        self._perform: dict[type[Effect], Callable[[Any], Any]] = {
+            KeepKV: self._keep_kv,
+            Send: self._send,
+            Poll: self._poll,
+            Clock: lambda _: time.perf_counter(),
+            Commit: self._commit_tokens,
+        }
+        for model in models.values():
+            model.reset(sequence)
+
+    def perform(self, effect: Effect) -> Any:
+        """Do an effect that is neither a forward nor a wait; its answer."""
+        return self._perform[type(effect)](effect)
+
+    def note_forward(self, form: Form, start_s: float, end_s: float) -> None:
+        """Add a forward. Requests that shared it have the same times, and each its own rows."""
+        rows = form.entry.num_rows
+        self.spans.append(Span(self._role, form.phase, form.model, rows, 0, start_s, end_s, self._group))
+
+    def note_wait(self, start_s: float) -> None:
+        """Add a wait for a message, which is over."""
+        self._note(Phase.WAIT, self._role, start_s)
+
+    def _note(self, phase: Phase, model: Role, start_s: float, *, rows: int = 0, tokens: int = 0) -> None:
+        """Add a span that ends now."""
+        self.spans.append(Span(self._role, phase, model, rows, tokens, start_s, time.perf_counter(), self._group))
+
+    def form(self, effect: Forward) -> Form:
+        """What a forward adds to a batch."""
+        sequence = self.sequence
+        match effect:
+            case Prefill(role, tokens):
+                return Form(effect, Phase.PREFILL, role, Chunk(sequence, tokens))
+            case DraftForward(rows, num_candidates, fuzzy):
+                phase = Phase.FUZZY if fuzzy else Phase.EXPAND
+                # Drawing candidates by their probabilities takes all of them.
+                return Form(effect, phase, Role.DRAFT, Rows(sequence, rows), 0 if self._residual else num_candidates)
+            case TargetForward(rows):
+                return Form(effect, Phase.VERIFY, Role.TARGET, Rows(sequence, rows))
+            case TargetExit(rows, num_candidates):
+                self._halfway = rows
+                return Form(effect, Phase.EXIT, Role.TARGET, Rows(sequence, rows), num_candidates)
+            case TargetFinish():
+                return Form(effect, Phase.FINISH, Role.TARGET, Rows(sequence, self._halfway))
+
+    def answer(self, form: Form, result: BatchResult, index: int) -> Any:
+        """Answer of a forward from the batch's result, whose entry `index` was this request's."""
+        effect = form.effect
+        match effect:
+            case Prefill():
+                return self._prefilled(effect, result, index)
+            case DraftForward(rows, num_candidates) if self._residual:
+                return self._residual.propose(rows, result.logits[index], num_candidates)
+            case DraftForward() | TargetExit():
+                return _first(result.candidates[index], form.num_candidates)
+            case TargetForward(rows) if self._residual:
+                return self._residual.choose(rows, result.logits[index])
+            case TargetForward(rows):
+                return self._choices(rows, result, index)
+            case TargetFinish():
+                return self._choices(self._halfway, result, index)
+
+    def _prefilled(self, effect: Prefill, result: BatchResult, index: int) -> int | None:
+        if self._residual:
+            self._residual.prefill(effect.role, effect.tokens)
+        if effect.role is Role.DRAFT:
+            return None
+        return self._sampler.choose(result.logits[index], [effect.position + len(effect.tokens) - 1])[0]
+
+    def _choices(self, rows: Sequence[Row], result: BatchResult, index: int) -> tuple[int, ...]:
+        return tuple(self._sampler.choose(result.logits[index], [row.position for row in rows]))
+
+    def _keep_kv(self, effect: KeepKV) -> None:
+        start_s = time.perf_counter()
+        self._models[effect.role].keep(self.sequence, effect.slots, effect.num_verified)
+        if self._residual:
+            self._residual.keep(effect.role, effect.slots, effect.num_verified)
+        self._note(Phase.COMPACT, effect.role, start_s, rows=len(effect.slots))
+
+    def _send(self, effect: Send) -> None:
+        start_s = time.perf_counter()
+        self.peers[effect.peer].send(effect.message)
+        self._note(Phase.SEND, self._role, start_s)
+
+    def _poll(self, effect: Poll) -> Message | None:
+        start_s = time.perf_counter()
+        message = self.peers[effect.peer].poll()
+        if message is not None:
+            self._note(Phase.WAIT, self._role, start_s)
+        return message
+
+    def _commit_tokens(self, effect: Commit) -> None:
+        start_s = time.perf_counter()
+        self._commit(effect.tokens)
+        self._note(Phase.COMMIT, self._role, start_s, tokens=len(effect.tokens))
+
+
+def _first(candidates: tuple[Candidates, ...], count: int) -> tuple[Candidates, ...]:
+    """The `count` most likely ones of each row: another request of the batch may have asked for more."""
+    if not candidates or len(candidates[0].tokens) <= count:
+        return candidates
+    return tuple(Candidates(each.tokens[:count], each.logprobs[:count]) for each in candidates)

@@ -1,0 +1,124 @@
+"""The loop of a TP group's leader: commands come in, programs of requests run, reports go out."""
+
+import gc
+import os
+import select
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+
+import zmq
+
+from swiftspec.artifacts.timeline import Span
+from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.driver.group_driver import GroupDriver
+from swiftspec.engine.driver.request_part import RequestPart
+from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Setup
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Program, Role
+from swiftspec.policies.recovery import Recoverable, recoverable
+
+__all__ = ["WorkerLoop"]
+
+_PATIENCE_PER_REQUEST = 0.25  # a round of many takes longer than one alone, but not as many times as long
+
+
+class WorkerLoop:
+    """Runs a role's programs for as long as the launcher wants.
+
+    Parameters
+    ----------
+    connection : Connection
+        To the launcher.
+    setup : Setup
+    models : mapping
+        By role, with `setup.max_running` sequences each.
+    channels : sequence of Channel
+        One to every peer.
+    """
+
+    def __init__(
+        self, connection: Connection, setup: Setup, models: Mapping[Role, Model], channels: Sequence[Channel]
+    ) -> None:
+        self._connection = connection
+        self._commands = select.poll()
+        self._commands.register(connection.fileno(), select.POLLIN | select.POLLHUP)
+        self._setup = setup
+        self._models = models
+        self._channels = channels
+        self._driver = GroupDriver(models=models, limits=setup.batch, inbox=self, ended=self._report_end)
+        self._free = list(range(setup.max_running))  # sequences
+        self._sequence_of: dict[int, int] = {}  # of each request
+        self._recoveries: dict[int, Recoverable] = {}
+
+    def run(self) -> None:
+        """Serve. EOFError when the launcher hangs up."""
+        while True:
+            while not len(self._driver) or self._commands.poll(0):
+                self._obey(self._connection.recv())
+            self._driver.turn()
+            if not len(self._driver):
+                gc.collect()  # the collector is off while requests run
+
+    def _obey(self, command: Generate | Cancel) -> None:
+        if isinstance(command, Cancel):
+            self._driver.remove(command.number)
+            return
+        number = command.number
+        sequence = self._sequence_of[number] = self._free.pop()
+        part = RequestPart(
+            role=self._setup.role,
+            group=self._setup.group,
+            sequence=sequence,
+            models=self._models,
+            peers=[channel.open(number) for channel in self._channels],
+            commit=partial(self._report_commit, number),
+            sampler=command.sampler,
+        )
+        self._driver.add(number, self._program(command), part, is_elastic=command.policy.elastic)
+
+    def _program(self, command: Generate) -> Program:
+        """The role's program, inside of its recovery if it has a peer to lose."""
+        if command.policy.layout is not Layout.DISAGGREGATED:
+            return command.policy.programs(command.request)[self._setup.role]
+        recovery = self._recoveries[command.number] = recoverable(
+            command.policy,
+            command.request,
+            self._setup.role,
+            fallback=command.fallback,
+            patience_s=command.patience_s,
+            alone=command.alone,
+            load=lambda: 1.0 + _PATIENCE_PER_REQUEST * (len(self._driver) - 1),
+        )
+        return recovery.run()
+
+    def _report_commit(self, number: int, tokens: tuple[int, ...]) -> None:
+        self._connection.send(Committed(number, tokens))
+
+    def _report_end(self, number: int, spans: list[Span]) -> None:
+        for channel in self._channels:
+            channel.close(number)
+        self._free.append(self._sequence_of.pop(number))
+        recovery = self._recoveries.pop(number, None)
+        self._connection.send(Finished(number, spans, losses=recovery.num_losses if recovery else 0))
+
+    def pump(self) -> None:
+        """As `Inbox.pump`."""
+        for channel in self._channels:
+            channel.pump()
+
+    def wait(self, until_s: float | None) -> None:
+        """As `Inbox.wait`."""
+        left_s = None if until_s is None else until_s - time.perf_counter()
+        if left_s is not None and left_s <= 0:
+            return
+        poller = zmq.Poller()
+        poller.register(self._connection.fileno(), zmq.POLLIN)
+        for channel in self._channels:
+            poller.register(channel.socket, zmq.POLLIN)
+        if left_s is None:
+            poller.poll()
+        elif not poller.poll(int(1e3 * left_s)):  # 0 below a millisecond, which ZeroMQ cannot wait for
+            os.sched_yield()

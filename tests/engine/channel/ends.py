@@ -1,0 +1,52 @@
+"""One end of a channel with one request's conversation, and waiting as in a test."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import zmq
+
+from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.policies.effects import Message
+
+__all__ = ["End"]
+
+_IDLE_POLL_MS = 50
+
+
+class End:
+    """A channel's end; request 0 is open."""
+
+    def __init__(self, address: str, *, target: bool, vocab_size: int) -> None:
+        self.channel = Channel(address, bind=target, leads=target, vocab_size=vocab_size)
+        self.begin(0)
+
+    def begin(self, request: int) -> None:
+        """Go over to another request."""
+        self._conversation = self.channel.open(request)
+
+    def __enter__(self) -> End:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.channel.__exit__(kind, error, trace)
+
+    @property
+    def num_refused(self) -> int:
+        return self._conversation.num_refused
+
+    def send(self, message: Message) -> None:
+        self._conversation.send(message)
+
+    def poll(self) -> Message | None:
+        return self._conversation.poll()
+
+    def receive(self, within_s: float) -> Message | None:
+        """The next message; None if none comes in time."""
+        until_s = time.perf_counter() + within_s
+        while (message := self.poll()) is None and (left_s := until_s - time.perf_counter()) > 0:
+            self.channel.socket.poll(max(1, min(_IDLE_POLL_MS, round(1e3 * left_s))), zmq.POLLIN)
+        return message
