@@ -1,4 +1,4 @@
-"""How long verifications of several requests wait for each other, where the draft has devices of its own."""
+"""Wait of verifications for those of other requests, where the draft has devices of its own."""
 
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.policies import Layout

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.artifacts.timeline import Phase
-from swiftspec.engine.driver.group_driver import run_alone
+from swiftspec.artifacts.timeline import Phase, Span
+from swiftspec.engine.driver.group_driver import GroupDriver, run_alone
+from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies.effects import (
@@ -21,6 +22,7 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
+from swiftspec.scheduler.batching import BatchLimits
 
 VOCAB_SIZE = 8
 
@@ -111,3 +113,35 @@ def test_a_fuzzy_forward_and_halves_of_one_are_told_apart() -> None:
 def test_an_error_of_the_program_is_not_swallowed() -> None:
     with pytest.raises(KeyError):
         run([Prefill(Role.DRAFT, (1,))], {Role.TARGET: RecordingModel()})
+
+
+def test_a_request_that_is_ended_early_keeps_whole_rounds() -> None:
+    def program() -> Program:
+        yield Prefill(Role.TARGET, (1,))
+        yield Commit((2,))
+        while True:
+            yield TargetForward((Row(3, 4, 0),))
+            yield KeepKV(Role.TARGET, (0,), 1)
+
+    models = {Role.TARGET: RecordingModel()}
+    ended: list[list[Phase]] = []
+
+    def note(_: int, spans: list[Span]) -> None:
+        ended.append([span.phase for span in spans])
+
+    driver = GroupDriver(models=models, limits=BatchLimits(), inbox=NoMessages(), ended=note)
+    part = RequestPart(role=Role.TARGET, models=models, peers=(), commit=lambda _: None, sampler=Sampler())
+    driver.add(5, program(), part, is_elastic=False)
+    for _ in range(3):
+        driver.turn()
+    driver.remove(5)
+    driver.remove(5)
+    assert ended == [[Phase.PREFILL, Phase.COMMIT]]
+
+
+class NoMessages:
+    def pump(self) -> None:
+        pass
+
+    def wait(self, until_s: float | None) -> None:
+        raise AssertionError(until_s)

@@ -67,6 +67,7 @@ class GroupDriver:
         """End a request's program wherever it stands; nothing happens if it has ended."""
         if request in self._parts:
             self._group.remove(request)
+            self._parts[request].drop_unfinished_round()
             self._end(request)
 
     def turn(self) -> None:

@@ -129,6 +129,12 @@ class RequestPart:
         """Add a span that ends now."""
         self.spans.append(Span(self._role, phase, model, rows, tokens, start_s, time.perf_counter(), self._group))
 
+    def drop_unfinished_round(self) -> None:
+        """Forget what it did after its last commit, if it has committed anything: that came to nothing."""
+        if any(span.phase is Phase.COMMIT for span in self.spans):
+            while self.spans[-1].phase is not Phase.COMMIT:
+                self.spans.pop()
+
     def form(self, effect: Forward) -> Form:
         """What a forward adds to a batch."""
         sequence = self.sequence
