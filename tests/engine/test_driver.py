@@ -133,7 +133,8 @@ def test_a_request_that_is_ended_early_keeps_whole_rounds() -> None:
     part = RequestPart(role=Role.TARGET, models=models, peers=(), commit=lambda _: None, sampler=Sampler())
     driver.add(5, program(), part, is_elastic=False)
     for _ in range(3):
-        driver.turn()
+        driver.advance()
+        driver.step()
     driver.remove(5)
     driver.remove(5)
     assert ended == [[Phase.PREFILL, Phase.COMMIT]]

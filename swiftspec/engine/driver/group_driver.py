@@ -70,14 +70,17 @@ class GroupDriver:
             self._parts[request].drop_unfinished_round()
             self._end(request)
 
-    def turn(self) -> None:
-        """Run every program as far as it goes; then compute one step, or wait if there is none."""
+    def advance(self) -> None:
+        """Run every program as far as it goes."""
         group = self._group
         self._take_messages()
         while group.has_ready:
             for request, answer in group.ready():
                 self._proceed(request, answer)
-        choice = group.choose(time.perf_counter())
+
+    def step(self) -> None:
+        """Compute one step, or wait if nothing is asked for."""
+        choice = self._group.choose(time.perf_counter())
         if isinstance(choice, Step):
             self._compute(choice)
         elif self._parts:
@@ -169,5 +172,6 @@ def run_alone(
     driver = GroupDriver(models=models, limits=BatchLimits(), inbox=_Empty(), ended=lambda *_: None)
     driver.add(0, program, part, is_elastic=False)
     while len(driver):
-        driver.turn()
+        driver.advance()
+        driver.step()
     return part.spans

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import deque
 from typing import Protocol
 
 from swiftspec.engine.process.fork_server_client import ForkServer
@@ -97,6 +98,7 @@ class LocalWorker:
         self.node = 0
         self._process = process
         self._pipe = end
+        self._reports: deque[Report] = deque()
         end.send(setup)
 
     @classmethod
@@ -120,16 +122,18 @@ class LocalWorker:
     def poll(self) -> bool:
         if not self._process.has_started:
             self._process.attend()
-        return self._pipe.poll()
+        return bool(self._reports) or self._pipe.poll()
 
     def receive(self) -> Report:
         while not self.poll():
             time.sleep(_LOOK_EVERY_S)
-        try:
-            report: Report = self._pipe.take()
-        except EOFError as error:
-            raise self._lost() from error
-        return check_report(report)
+        if not self._reports:
+            try:
+                sent: Report | list[Report] = self._pipe.take()
+            except EOFError as error:
+                raise self._lost() from error
+            self._reports.extend(sent if isinstance(sent, list) else [sent])
+        return check_report(self._reports.popleft())
 
     def _lost(self) -> WorkerLostError:
         code = self._process.exit_code(within_s=ENDS_WITHIN_S)

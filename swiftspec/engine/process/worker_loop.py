@@ -15,7 +15,7 @@ from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Setup
+from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Report, Setup
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.recovery import Recoverable, recoverable
@@ -51,6 +51,7 @@ class WorkerLoop:
         self._driver = GroupDriver(models=models, limits=setup.batch, inbox=self, ended=self._report_end)
         self._free = list(range(setup.max_running))  # sequences
         self._sequence_of: dict[int, int] = {}  # of each request
+        self._reports: list[Report] = []
         self._recoveries: dict[int, Recoverable] = {}
 
     def run(self) -> None:
@@ -58,13 +59,16 @@ class WorkerLoop:
         while True:
             while not len(self._driver) or self._commands.poll(0):
                 self._obey(self._connection.recv())
-            self._driver.turn()
+            self._driver.advance()
+            self._send_reports()
+            self._driver.step()
             if not len(self._driver):
                 gc.collect()  # the collector is off while requests run
 
     def _obey(self, command: Generate | Cancel) -> None:
         if isinstance(command, Cancel):
             self._driver.remove(command.number)
+            self._send_reports()
             return
         number = command.number
         sequence = self._sequence_of[number] = self._free.pop()
@@ -95,14 +99,20 @@ class WorkerLoop:
         return recovery.run()
 
     def _report_commit(self, number: int, tokens: tuple[int, ...]) -> None:
-        self._connection.send(Committed(number, tokens))
+        self._reports.append(Committed(number, tokens))
 
     def _report_end(self, number: int, spans: list[Span]) -> None:
         for channel in self._channels:
             channel.close(number)
         self._free.append(self._sequence_of.pop(number))
         recovery = self._recoveries.pop(number, None)
-        self._connection.send(Finished(number, spans, losses=recovery.num_losses if recovery else 0))
+        self._reports.append(Finished(number, spans, losses=recovery.num_losses if recovery else 0))
+
+    def _send_reports(self) -> None:
+        """Send what the programs have said, at once: the launcher shares the roles' cores, and wakes once for it."""
+        if self._reports:
+            self._connection.send(self._reports)
+            self._reports.clear()
 
     def pump(self) -> None:
         """As `Inbox.pump`."""

@@ -77,7 +77,8 @@ def serve(connection: Connection, checkpoint: str, address: str) -> None:
         driver.add(number, program, part, is_elastic=False)
         with torch.inference_mode():
             while len(driver):
-                driver.turn()
+                driver.advance()
+                driver.step()
         channel.close(number)
         connection.send((tuple(output), conversation.num_refused, recovery.num_losses))
 
