@@ -49,7 +49,10 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"engine", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
         | {"devices", "files", "models", "policies", "progress", "torch", "numpy"}
     ),
-    "validation": frozenset({"engine", "profiler", "planner", "artifacts", "devices", "models", "progress"}),
+    "validation": frozenset(
+        {"engine", "engine.model", "engine.process", "profiler", "planner", "scheduler", "artifacts", "devices"}
+        | {"models", "policies", "progress", "numpy"}
+    ),
     "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),
     "backtest": frozenset(
         {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "simulator"}

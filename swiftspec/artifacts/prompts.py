@@ -13,7 +13,7 @@ from weakref import finalize
 
 from swiftspec.files.reading import open_input, parse_json, read_lines, shown
 
-__all__ = ["Prompt", "PromptFile", "read_prompts", "spread"]
+__all__ = ["Prompt", "PromptFile", "read_prompts", "spread", "stretched"]
 
 _MOST_LINE_BYTES = 16 << 20  # a text of millions of tokens
 _MOST_PROMPTS = 1_000_000
@@ -120,6 +120,12 @@ def spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
     if limit is None or limit >= len(prompts):
         return prompts
     return [prompts[number * len(prompts) // limit] for number in range(limit)]
+
+
+def stretched(tokens: Sequence[int], length: int) -> list[int]:
+    """A prompt of a wanted length: the last ones of its tokens, or all of them over and over."""
+    repeats = -(-length // len(tokens))
+    return ([*tokens] * repeats)[-length:]
 
 
 def _parsed(path: Path, number: int, line: bytes) -> Prompt:

@@ -19,13 +19,17 @@ __all__ = [
     "Drafts",
     "Dtype",
     "Engine",
+    "GatherMs",
     "Inflate",
     "Jobs",
     "Json",
+    "KvBlocks",
     "Limit",
     "MaxDevices",
+    "MaxRunning",
     "MaxTpot",
     "MaxTtft",
+    "MaxWaiting",
     "MinSpeed",
     "NewTokens",
     "NodeRank",
@@ -36,6 +40,7 @@ __all__ = [
     "PlanFile",
     "PlanOut",
     "Plot",
+    "PrefillTokens",
     "Price",
     "ProfileDtype",
     "ProfileFile",
@@ -53,6 +58,7 @@ __all__ = [
     "Target",
     "Timeline",
     "TraceFile",
+    "Workload",
 ]
 
 Target = Annotated[str, typer.Option(metavar="M", help="Target: a Hugging Face directory, or demo/target.")]
@@ -86,6 +92,22 @@ PlanOut = Annotated[
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
 PromptFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Several prompts: JSON lines with `prompt`, or Spec-Bench `turns`.")
+]
+Workload = Annotated[Path | None, typer.Option(metavar="FILE", help="Serve these requests, from `swiftspec workload`.")]
+MaxRunning = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8.")
+]
+MaxWaiting = Annotated[
+    int | None, typer.Option(min=0, metavar="N", help="With --workload: refuse more waiting requests than this.")
+]
+KvBlocks = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --workload: blocks of 16 tokens in the target's cache.")
+]
+PrefillTokens = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --workload: prompt tokens of a step. Default: 128.")
+]
+GatherMs = Annotated[
+    float | None, typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's wait for the others'.")
 ]
 Timeline = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the timeline as JSON for ui.perfetto.dev.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .svg or .pdf.")]

@@ -93,26 +93,12 @@ def simulate(
     plan: flags.PlanFile,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
     max_new_tokens: flags.NewTokens = None,
-    workload: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Serve these requests, from `swiftspec workload`."),
-    ] = None,
-    max_running: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8.")
-    ] = None,
-    max_waiting: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="With --workload: refuse more waiting requests than this.")
-    ] = None,
-    kv_blocks: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --workload: blocks of 16 tokens in the target's cache.")
-    ] = None,
-    prefill_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --workload: prompt tokens of a step. Default: 128.")
-    ] = None,
-    gather_ms: Annotated[
-        float | None,
-        typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's wait for the others'."),
-    ] = None,
+    workload: flags.Workload = None,
+    max_running: flags.MaxRunning = None,
+    max_waiting: flags.MaxWaiting = None,
+    kv_blocks: flags.KvBlocks = None,
+    prefill_tokens: flags.PrefillTokens = None,
+    gather_ms: flags.GatherMs = None,
     timeline: flags.Timeline = None,
     seed: flags.Seed = 0,
     plot: flags.Plot = None,
@@ -126,6 +112,8 @@ def simulate(
       swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
       swiftspec simulate --plan plan.json --workload workload.json --max-running 16
     """
+    from swiftspec.cli.load_limits import refuse_limits
+
     limits = {
         "--max-running": max_running,
         "--max-waiting": max_waiting,
@@ -140,7 +128,7 @@ def simulate(
             plan=plan,
             workload=workload,
             policy=policy,
-            limits={flag: value for flag, value in limits.items() if value is not None},
+            limits=limits,
             max_new_tokens=max_new_tokens,
             seed=seed,
             timeline=timeline,
@@ -148,8 +136,7 @@ def simulate(
             json_path=json,
         )
         return
-    if given := [flag for flag, value in limits.items() if value is not None]:
-        raise ValueError(f"{given[0]} is {limits[given[0]]}; it is only for --workload")
+    refuse_limits(limits)
     from swiftspec.cli.simulate import simulate as replay
 
     replay(

@@ -25,25 +25,61 @@ def validate(
     plan: flags.PlanFile,
     prompts: flags.Prompts,
     policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which to run; always includes the choice.")] = "all",
-    repeats: flags.Repeats = 3,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Repetitions; speeds are their medians. Default: 3; of a workload 1.")
+    ] = None,
     max_new_tokens: flags.NewTokens = None,
     limit: flags.Limit = None,
+    workload: flags.Workload = None,
+    max_running: flags.MaxRunning = None,
+    max_waiting: flags.MaxWaiting = None,
+    kv_blocks: flags.KvBlocks = None,
+    prefill_tokens: flags.PrefillTokens = None,
+    gather_ms: flags.GatherMs = None,
+    seed: flags.Seed = 0,
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
-    """Run a plan's policies; compare predicted with measured.
+    """Run a plan's policies, alone or under load; compare predicted with measured.
 
     \b
-    Example:
+    Examples:
       swiftspec validate --plan plan.json --prompts other-prompts.jsonl --json report.json
+      swiftspec validate --plan plan.json --prompts other-prompts.jsonl --workload workload.json
     """
+    from swiftspec.cli.load_limits import refuse_limits
+
+    limits = {
+        "--max-running": max_running,
+        "--max-waiting": max_waiting,
+        "--kv-blocks": kv_blocks,
+        "--prefill-tokens": prefill_tokens,
+        "--gather-ms": gather_ms,
+    }
+    if workload is not None:
+        from swiftspec.cli.validate_load import validate_load
+
+        validate_load(
+            plan=plan,
+            workload=workload,
+            prompts=prompts,
+            policies=policies,
+            refused={"--repeats": repeats, "--max-new-tokens": max_new_tokens},
+            limits=limits,
+            limit=limit,
+            seed=seed,
+            plot=plot,
+            json_path=json,
+        )
+        return
+    refuse_limits(limits)
     from swiftspec.cli.validate import validate as compare
 
     compare(
         plan=plan,
         prompts=prompts,
         policies=policies,
-        repeats=repeats,
+        repeats=3 if repeats is None else repeats,
         max_new_tokens=max_new_tokens,
         limit=limit,
         plot=plot,

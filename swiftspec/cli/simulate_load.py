@@ -1,6 +1,5 @@
 """`swiftspec simulate --workload`: serves many requests in simulated time."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from swiftspec.artifacts.basis import candidate_of, files_of
@@ -11,19 +10,12 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
+from swiftspec.cli.load_limits import Limits, load_options
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.stages.serving import LoadOptions, SimulatedLoad
+from swiftspec.stages.serving import SimulatedLoad
 from swiftspec.stages.serving import simulate_load as serve
 
 __all__ = ["show_load_metrics", "simulate_load"]
-
-_OPTIONS = {
-    "--max-running": "max_running",
-    "--max-waiting": "max_waiting",
-    "--kv-blocks": "num_blocks",
-    "--prefill-tokens": "prefill_rows",
-    "--gather-ms": "gather_s",
-}
 
 
 def simulate_load(
@@ -31,7 +23,7 @@ def simulate_load(
     plan: Path,
     workload: Path,
     policy: str | None,
-    limits: Mapping[str, float],
+    limits: Limits,
     max_new_tokens: int | None,
     seed: int,
     timeline: Path | None = None,
@@ -45,10 +37,7 @@ def simulate_load(
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     asked = Workload.load(workload)
-    values = {_OPTIONS[flag]: value for flag, value in limits.items()}
-    if "gather_s" in values:
-        values["gather_s"] /= 1e3
-    options = LoadOptions(**values)  # type: ignore[arg-type]  # flags have the types of the fields
+    options = load_options(limits)
     load = serve(Planned.of(made, plan), asked, policy=policy, options=options, seed=seed, stages=console.progress)
     candidate = candidate_of(made, policy)
     console.paragraph(

@@ -223,6 +223,8 @@ class Dispatcher:
             self._silence.broken()
         running.command, running.is_due, running.deadline_s, running.ending = command, False, None, None
         self._running[command.number] = running
+        if running.begun_s is None:
+            running.begun_s = time.perf_counter()
         targets = self._targets[: command.policy.target_groups]
         running.targets_left = set(targets)
         for target in targets:

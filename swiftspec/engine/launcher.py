@@ -160,6 +160,7 @@ class Launcher:
         layout: Layout | None = None,
         max_restarts: int = MAX_RESTARTS,
         admission: AdmissionLimits = _ONE_AT_A_TIME,
+        batch: BatchLimits | None = None,
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> "Launcher":
@@ -183,7 +184,7 @@ class Launcher:
             fallback=fallback.build() if fallback else None,
             max_restarts=max_restarts,
             admission=admission,
-            batch=BatchLimits(gather_s=usual_gather_s(candidate)),
+            batch=batch or BatchLimits(gather_s=usual_gather_s(candidate)),
             executor=executor,
             cancelled=cancelled,
         )

@@ -27,6 +27,8 @@ class Generation:
         How often the target had to continue without its draft.
     preemptions : int
         How often it gave its place to others, because the cache was full.
+    begun_s : float
+        When it was admitted, on the clock of its timeline.
     """
 
     tokens: tuple[int, ...]
@@ -34,6 +36,7 @@ class Generation:
     interrupted: bool
     losses: int
     preemptions: int = 0
+    begun_s: float = 0.0
 
 
 Event = tuple[int, ...] | Generation | Exception  # committed tokens; the end, good or bad
@@ -78,6 +81,8 @@ class RunningRequest:
         When the wait for the end of its programs is given up.
     is_due : bool
         Whether it begins again as soon as its programs have ended.
+    begun_s : float or None
+        When it was admitted first.
     """
 
     key: int
@@ -96,6 +101,7 @@ class RunningRequest:
     spans: list[Span] = field(default_factory=list)
     losses: int = 0
     preemptions: int = 0
+    begun_s: float | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -124,4 +130,5 @@ class RunningRequest:
             interrupted=interrupted,
             losses=self.losses,
             preemptions=self.preemptions,
+            begun_s=self.start_s if self.begun_s is None else self.begun_s,
         )

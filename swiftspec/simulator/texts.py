@@ -7,6 +7,7 @@ from itertools import count
 
 import numpy as np
 
+from swiftspec.artifacts.prompts import stretched
 from swiftspec.artifacts.trace import Guesser, TracedPrompt
 from swiftspec.policies.effects import Candidates
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
@@ -34,8 +35,7 @@ class StretchedText:
     ) -> None:
         traced = prompts[index].prompt_tokens
         length = len(traced) if prompt_tokens is None else prompt_tokens
-        repeats = -(-length // len(traced))
-        self.prompt: list[int] = np.tile(traced, repeats)[repeats * len(traced) - length :].tolist()
+        self.prompt: list[int] = stretched(traced.tolist(), length)
         self.output: list[int] = []
         self.indices: list[int] = []
         for number in count(index):

@@ -1,16 +1,16 @@
-"""Figure of requests that share steps."""
+"""Figures of requests that share steps."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from swiftspec.artifacts.timeline import COMPUTING, Span, Timeline
+from swiftspec.artifacts.timeline import COMPUTING, Phase, Span, Timeline
 from swiftspec.policies.effects import Role
 from swiftspec.reports.figures.recordings import PHASE_COLOURS
 
-__all__ = ["shared_steps"]
+__all__ = ["shared_steps", "shared_steps_compared"]
 
 _LANE = 0.8  # height of a request's lane
 _LEAST_WIDTH = 0.012  # of a bar that has room for a number, as a share of the window
@@ -24,9 +24,34 @@ def shared_steps(timelines: Sequence[Timeline], *, num_requests: int = 6, num_ro
 
     ValueError if no request has a verification.
     """
+    figure = Figure(figsize=(12, 0.9 + 0.55 * num_requests), layout="constrained")
+    present = _draw_window(figure.subplots(), timelines, num_requests, num_rounds)
+    return _finished(figure, present, "Requests that share steps; numbers are rows")
+
+
+def shared_steps_compared(
+    simulated: Sequence[Timeline], measured: Sequence[Timeline], *, num_requests: int = 4, num_rounds: int = 6
+) -> Figure:
+    """As `shared_steps`, of a simulation and of what was measured, one above the other."""
+    figure = Figure(figsize=(12, 1.8 + 1.1 * num_requests), layout="constrained")
+    above, below = figure.subplots(2)
+    present = _draw_window(above, simulated, num_requests, num_rounds)
+    present |= _draw_window(below, measured, num_requests, num_rounds)
+    above.set_title("simulated")
+    below.set_title("measured")
+    return _finished(figure, present, "Requests that share steps; numbers are rows")
+
+
+def _finished(figure: Figure, present: Set[Phase], title: str) -> Figure:
+    handles = [Patch(color=colour, label=phase.value) for phase, colour in PHASE_COLOURS.items() if phase in present]
+    figure.legend(handles=handles, ncols=len(handles), loc="outside lower center", frameon=False)
+    figure.suptitle(title)
+    return figure
+
+
+def _draw_window(axes: Axes, timelines: Sequence[Timeline], num_requests: int, num_rounds: int) -> set[Phase]:
+    """Draw a stretch of time; the phases in it."""
     start_s, end_s, shown = _busiest(timelines, num_requests, num_rounds)
-    figure = Figure(figsize=(12, 0.9 + 0.55 * len(shown)), layout="constrained")
-    axes = figure.subplots()
     is_split = any(span.role is Role.DRAFT for timeline in shown for span in timeline.spans)
     present = set()
     for lane, timeline in enumerate(shown):
@@ -34,17 +59,14 @@ def shared_steps(timelines: Sequence[Timeline], *, num_requests: int = 6, num_ro
             if span.phase in COMPUTING and span.start_s < end_s and span.end_s > start_s:
                 _draw(axes, span, lane, is_split=is_split, start_s=start_s, end_s=end_s)
                 present.add(span.phase)
-    handles = [Patch(color=colour, label=phase.value) for phase, colour in PHASE_COLOURS.items() if phase in present]
-    axes.legend(handles=handles, ncols=len(handles), loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
     axes.set(
         xlabel="time (ms)",
         xlim=(0, (end_s - start_s) * 1e3),
         ylim=(len(shown) - 0.5, -0.5),
         yticks=range(len(shown)),
         yticklabels=[f"request {number}" for number in range(1, len(shown) + 1)],
-        title="Requests that share steps; numbers are rows",
     )
-    return figure
+    return present
 
 
 def _busiest(

@@ -1,0 +1,86 @@
+"""Load report: figures of many requests, predicted beside measured; what `validate --workload` writes."""
+
+from statistics import median
+from typing import ClassVar
+
+from pydantic import Field
+
+from swiftspec.artifacts.document import Document, Facts
+from swiftspec.artifacts.load_metrics import LoadMetrics
+
+__all__ = ["LoadErrors", "LoadReport", "PolicyLoad"]
+
+
+class LoadErrors(Facts):
+    """Predicted over measured, minus 1: of the means, and of the output tokens per second."""
+
+    ttft: float
+    tpot: float
+    e2el: float
+    output_throughput: float
+
+    @classmethod
+    def of(cls, predicted: LoadMetrics, measured: LoadMetrics) -> "LoadErrors":
+        """Errors of a prediction."""
+        return cls(
+            ttft=predicted.ttft_s.mean / measured.ttft_s.mean - 1,
+            tpot=predicted.tpot_s.mean / measured.tpot_s.mean - 1 if measured.tpot_s.mean else 0.0,
+            e2el=predicted.e2el_s.mean / measured.e2el_s.mean - 1,
+            output_throughput=predicted.output_throughput / measured.output_throughput - 1,
+        )
+
+
+class PolicyLoad(Facts):
+    """One policy under the load.
+
+    retimed: the prediction repeated with the step latencies during the measurement; None if too few steps were seen.
+    late_s: longest delay of a submission after its arrival. mean_batch: requests in a target's step, by time, measured.
+    """
+
+    policy: str
+    candidate: str
+    predicted: LoadMetrics
+    measured: LoadMetrics
+    retimed: LoadMetrics | None
+    late_s: float = Field(ge=0)
+    mean_batch: float = Field(ge=0)
+
+    @property
+    def error(self) -> LoadErrors:
+        """Errors of the prediction."""
+        return LoadErrors.of(self.predicted, self.measured)
+
+    @property
+    def retimed_error(self) -> LoadErrors | None:
+        """Errors of the re-timed prediction."""
+        return LoadErrors.of(self.retimed, self.measured) if self.retimed else None
+
+
+class LoadReport(Document):
+    """Predicted and measured figures of a plan's policies under a workload.
+
+    Attributes
+    ----------
+    plan_sha256, workload_sha256 : str
+        SHA-256 of the two documents.
+    workload : str
+        The arrivals, in words.
+    num_requests, max_running : int
+    policies : tuple of PolicyLoad
+    """
+
+    schema_name: ClassVar[str] = "swiftspec.load_report"
+    schema_version: ClassVar[int] = 1
+
+    plan_sha256: str
+    workload_sha256: str
+    workload: str
+    num_requests: int = Field(ge=1)
+    max_running: int = Field(ge=1)
+    policies: tuple[PolicyLoad, ...] = Field(min_length=1)
+
+    def median_error(self, figure: str, *, retimed: bool = False) -> float | None:
+        """Median absolute error of a field of `LoadErrors` over policies; None unless all have it."""
+        errors = [policy.retimed_error if retimed else policy.error for policy in self.policies]
+        found = [abs(getattr(error, figure)) for error in errors if error is not None]
+        return median(found) if len(found) == len(errors) else None

@@ -1,0 +1,31 @@
+"""Limits of the scheduler on the command line, for the verbs that serve a workload."""
+
+from collections.abc import Mapping
+
+from swiftspec.stages.serving import LoadOptions
+
+__all__ = ["Limits", "load_options", "refuse_limits"]
+
+Limits = Mapping[str, float | None]  # values of flags; None if not given
+_FIELDS = {
+    "--max-running": "max_running",
+    "--max-waiting": "max_waiting",
+    "--kv-blocks": "num_blocks",
+    "--prefill-tokens": "prefill_rows",
+    "--gather-ms": "gather_s",
+}
+
+
+def load_options(limits: Limits) -> LoadOptions:
+    """The options that are given."""
+    values = {_FIELDS[flag]: value for flag, value in limits.items() if value is not None}
+    if "gather_s" in values:
+        values["gather_s"] /= 1e3
+    return LoadOptions(**values)  # type: ignore[arg-type]  # flags have the types of the fields
+
+
+def refuse_limits(limits: Limits) -> None:
+    """ValueError if a limit is given without a workload."""
+    for flag, value in limits.items():
+        if value is not None:
+            raise ValueError(f"{flag} is {value}; it is only for --workload")

@@ -1,0 +1,134 @@
+"""`swiftspec validate --workload`: serves many requests, and compares predicted with measured."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from swiftspec.artifacts.basis import files_of
+from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
+from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.workload import Workload
+from swiftspec.cli import console
+from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
+from swiftspec.cli.load_limits import Limits, load_options
+from swiftspec.cli.outputs import check_outputs
+from swiftspec.devices.contention import watch_contention
+from swiftspec.stages.validating_load import LoadComparison
+from swiftspec.stages.validating_load import validate_load as compare
+
+__all__ = ["show_load_report", "validate_load"]
+
+_LATE_S = 0.01
+
+
+def validate_load(
+    *,
+    plan: Path,
+    workload: Path,
+    prompts: Path,
+    policies: str,
+    refused: Mapping[str, int | None],
+    limits: Limits,
+    limit: int | None,
+    seed: int,
+    plot: Path | None = None,
+    json_path: Path | None = None,
+) -> LoadComparison:
+    """Measure, print and save. refused: flags that a workload leaves no room for."""
+    for flag, value in refused.items():
+        if value is not None:
+            raise ValueError(f"{flag} is {value}; with --workload, every request runs once, in its own length")
+    inputs = {"--plan": plan, "--workload": workload, "--prompts": prompts}
+    check_outputs(inputs=inputs, plot=plot, json=json_path)
+    made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), plot=plot, json=json_path)
+    asked = Workload.load(workload)
+    with watch_contention() as contention:
+        compared = compare(
+            Planned.of(made, plan),
+            asked,
+            prompts,
+            policies=None if policies == "all" else [name.strip() for name in policies.split(",")],
+            options=load_options(limits),
+            seed=seed,
+            limit=limit,
+            stages=console.progress,
+        )
+    show_load_report(compared.report)
+    if contention.is_busy:
+        console.paragraph(f"Other processes took {percent(contention.others_share)} of the cores meanwhile")
+    if plot is not None:
+        from swiftspec.reports.figures import save_figure, shared_steps_compared
+
+        save_figure(plot, shared_steps_compared(compared.simulated, compared.measured))
+    if json_path is not None:
+        compared.report.save(json_path)
+    return compared
+
+
+_LATENCIES: Mapping[str, Callable[[LoadMetrics], Percentiles]] = {
+    "TTFT": lambda metrics: metrics.ttft_s,
+    "TPOT": lambda metrics: metrics.tpot_s,
+    "E2E": lambda metrics: metrics.e2el_s,
+}
+
+
+def show_load_report(report: LoadReport) -> None:
+    """Print predicted against measured: means with their errors, and percentiles."""
+    means = ("policy", "figure", "predicted", "re-timed", "measured", "error", "re-timed")
+    rows = [row for policy in report.policies for row in _means(policy)]
+    console.table("Predicted against measured under load: means, in ms", means, rows, num_text_columns=2)
+    tails = ("policy", "figure", *(f"{share} {side}" for share in ("p50", "p95", "p99") for side in ("pred.", "meas.")))
+    rows = [row for policy in report.policies for row in _percentiles(policy)]
+    console.table("Percentiles, in ms", tails, rows, num_text_columns=2)
+    console.paragraph()
+    console.paragraph(
+        f"{count(report.num_requests, 'request')} under {report.workload}, at most {report.max_running} at once; every "
+        "request once. Re-timed: simulated again with the step latencies during the measurement."
+    )
+    errors = [f"{name} {_median_error(report, name)}" for name in (*_LATENCIES, "tokens/s")]
+    console.paragraph(f"Median errors of the means over policies: {', '.join(errors)}")
+    late_s = max(policy.late_s for policy in report.policies)
+    if late_s > _LATE_S:
+        console.paragraph(f"Requests were submitted up to {milliseconds(late_s)} ms late: the machine was overloaded")
+
+
+_FIELDS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2el", "tokens/s": "output_throughput"}
+
+
+def _median_error(report: LoadReport, name: str) -> str:
+    error, again = (report.median_error(_FIELDS[name], retimed=retimed) for retimed in (False, True))
+    assert error is not None
+    return percent(error) + ("" if again is None else f" (re-timed {percent(again)})")
+
+
+def _means(policy: PolicyLoad) -> Iterator[tuple[str, ...]]:
+    for number, (name, field) in enumerate(_FIELDS.items()):
+        again = policy.retimed_error
+        yield (
+            "" if number else policy.policy,
+            name,
+            _mean(policy.predicted, name),
+            _mean(policy.retimed, name) if policy.retimed else "",
+            _mean(policy.measured, name),
+            signed_percent(getattr(policy.error, field)),
+            signed_percent(getattr(again, field)) if again else "",
+        )
+
+
+def _mean(metrics: LoadMetrics, name: str) -> str:
+    return milliseconds(_LATENCIES[name](metrics).mean) if name in _LATENCIES else speed(metrics.output_throughput)
+
+
+def _percentiles(policy: PolicyLoad) -> Iterator[tuple[str, ...]]:
+    for number, (name, of) in enumerate(_LATENCIES.items()):
+        predicted, measured = of(policy.predicted), of(policy.measured)
+        cells = (
+            milliseconds(value) for pair in zip(_tails(predicted), _tails(measured), strict=True) for value in pair
+        )
+        yield ("" if number else policy.policy, name, *cells)
+
+
+def _tails(values: Percentiles) -> tuple[float, float, float]:
+    return values.p50, values.p95, values.p99

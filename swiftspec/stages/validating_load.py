@@ -1,0 +1,150 @@
+"""Validation under load, as `swiftspec validate --workload` runs it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+from swiftspec.artifacts.document import Origin
+from swiftspec.artifacts.gathering import usual_gather_s
+from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.timeline import Timeline
+from swiftspec.artifacts.workload import Workload
+from swiftspec.policies import Request
+from swiftspec.policies.effects import Role
+from swiftspec.progress import Stages, silent
+from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.stages.inputs import Prompts, read_plan, read_texts
+from swiftspec.stages.serving import LoadOptions, simulate_load
+
+__all__ = ["LoadComparison", "validate_load"]
+
+_ANY = LoadOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadComparison:
+    """Result of a validation under load: the report, and timelines of the plan's choice, predicted and measured."""
+
+    report: LoadReport
+    simulated: tuple[Timeline, ...]
+    measured: tuple[Timeline, ...]
+
+
+def validate_load(
+    planned: Planned | Path | str,
+    workload: Workload | Path | str,
+    prompts: Prompts,
+    *,
+    policies: Sequence[str] | None = None,
+    options: LoadOptions = _ANY,
+    seed: int = 0,
+    limit: int | None = None,
+    stages: Stages = silent,
+) -> LoadComparison:
+    """Serve a workload on this machine, and compare what was measured with what is simulated.
+
+    Parameters
+    ----------
+    planned : Planned, or path
+    workload : Workload, or path
+        Its requests come at their times, or when a client of the closed loop is free. Their outputs have exactly its
+        lengths: they do not end at an end of sequence.
+    prompts : sequence of str, or path
+        Texts, of which one is drawn for each request, and cut or repeated to its length. They should not be the traced
+        ones.
+    policies : sequence of str, optional
+        Policies to run; the chosen one is always included. All of the plan's if not given.
+    options : LoadOptions
+        Limits of the scheduler, simulated and measured.
+    seed : int
+        Of the drawn prompts.
+    limit : int, optional
+        Use at most this many prompts.
+    stages : Stages
+        Receives progress reports.
+
+    Raises
+    ------
+    ValueError
+        If the plan is for another machine, a policy is not in it, or a request does not fit the context or the cache.
+    KeyboardInterrupt
+        If Ctrl-C ended it early.
+    swiftspec.errors.EngineError
+        If a process of a target died.
+    """
+    planned = read_plan(planned)
+    workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
+    from swiftspec.validation.load import load_requests
+
+    requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
+    loads = []
+    timelines: dict[str, tuple[tuple[Timeline, ...], tuple[Timeline, ...]]] = {}
+    for candidate in planned.plan.select(policies):
+        load, simulated, measured = _compared(planned, candidate, workload, requests, options, seed, stages)
+        loads.append(load)
+        timelines[candidate.policy] = simulated, measured
+    report = LoadReport(
+        origin=Origin.here(),
+        plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
+        workload_sha256=sha256(workload.to_bytes()).hexdigest(),
+        workload=str(workload.arrivals),
+        num_requests=len(requests),
+        max_running=options.max_running,
+        policies=tuple(loads),
+    )
+    simulated, measured = timelines[planned.plan.chosen.policy]
+    return LoadComparison(report=report, simulated=simulated, measured=measured)
+
+
+def _compared(
+    planned: Planned,
+    candidate: Candidate,
+    workload: Workload,
+    requests: Sequence[Request],
+    options: LoadOptions,
+    seed: int,
+    stages: Stages,
+) -> tuple[PolicyLoad, tuple[Timeline, ...], tuple[Timeline, ...]]:
+    """One policy: simulated, measured, and simulated again with the latencies that were measured."""
+    from swiftspec.validation.load import measure_load
+    from swiftspec.validation.load_steps import shared_steps, step_factors
+
+    name = candidate.policy
+    predicted = simulate_load(planned, workload, policy=name, options=options, seed=seed, stages=stages)
+    gather_s = usual_gather_s(candidate) if options.gather_s is None else options.gather_s
+    with stages("validate") as progress:
+        measured = measure_load(
+            planned.plan,
+            candidate,
+            workload,
+            requests,
+            source="plan",
+            admission=AdmissionLimits(
+                max_running=options.max_running,
+                max_waiting=options.max_waiting,
+                num_blocks=options.num_blocks,
+                tree_rows=candidate.build().target_rows,
+            ),
+            batch=BatchLimits(prefill_rows=options.prefill_rows, gather_s=gather_s),
+            progress=progress,
+        )
+    steps = list(shared_steps(measured.timelines, measured.prompt_tokens))
+    retimed = None
+    if factors := step_factors(planned.profile, candidate, steps):
+        again = replace(planned, profile=planned.profile.retimed(factors))
+        retimed = simulate_load(again, workload, policy=name, options=options, seed=seed, stages=stages).metrics
+    of_target = [step for step in steps if step.role is Role.TARGET]
+    load = PolicyLoad(
+        policy=name,
+        candidate=candidate.describe(),
+        predicted=predicted.metrics,
+        measured=measured.metrics,
+        retimed=retimed,
+        late_s=measured.late_s,
+        mean_batch=sum(step.num_requests * step.seconds for step in of_target) / sum(s.seconds for s in of_target),
+    )
+    return load, predicted.timelines, measured.timelines

@@ -1,0 +1,190 @@
+"""Measurement of a plan under load: a workload's requests on the engine, in an open or a closed loop."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event
+
+import numpy as np
+
+from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.prompts import Prompt, stretched
+from swiftspec.artifacts.timeline import Timeline
+from swiftspec.artifacts.workload import Workload
+from swiftspec.engine.checks import ContextLimit, check_devices
+from swiftspec.engine.launcher import Generation, Launcher
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.interrupts import interrupts_noted
+from swiftspec.engine.running import Event as EngineEvent
+from swiftspec.engine.tasks import EncodedPrompts
+from swiftspec.policies import Request
+from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.batching import BatchLimits
+
+__all__ = ["MeasuredLoad", "load_requests", "measure_load"]
+
+_WARM_UP_TOKENS = 16
+_LOOK_EVERY_S = 0.1  # whether Ctrl-C was pressed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLoad:
+    """A workload as it ran.
+
+    Attributes
+    ----------
+    metrics : LoadMetrics
+    timelines : tuple of Timeline
+        Of completed requests, in order of arrival.
+    prompt_tokens : tuple of int
+        Length of each one's prompt.
+    late_s : float
+        Longest delay of a submission after its arrival.
+    """
+
+    metrics: LoadMetrics
+    timelines: tuple[Timeline, ...]
+    prompt_tokens: tuple[int, ...]
+    late_s: float
+
+
+def load_requests(plan: Plan, workload: Workload, prompts: Sequence[Prompt], *, seed: int) -> list[Request]:
+    """A request for each of the workload's: a prompt drawn from those given, in its length; outputs never end early.
+
+    ValueError if a prompt has no tokens, or a request does not fit into the models' context.
+    """
+    encoded = EncodedPrompts.of(prompts, model=plan.target.model)
+    policies = [each.build() for each in plan.candidates.values()]
+    limit = ContextLimit.of_model(encoded.spec, policies, model=plan.target.model)
+    drawn = np.random.default_rng([seed, 1]).integers(len(encoded), size=len(workload.requests)).tolist()
+    requests = []
+    for number, (index, asked) in enumerate(zip(drawn, workload.requests, strict=True)):
+        limit.check(asked.prompt_tokens, asked.output_tokens, prompt=f"requests[{number}]")
+        _, tokens = encoded[index]
+        prompt = tuple(stretched(tokens, asked.prompt_tokens))
+        requests.append(Request(prompt=prompt, max_new_tokens=asked.output_tokens))
+    return requests
+
+
+def measure_load(
+    plan: Plan,
+    candidate: Candidate,
+    workload: Workload,
+    requests: Sequence[Request],
+    *,
+    source: str,
+    admission: AdmissionLimits,
+    batch: BatchLimits,
+    progress: Callable[[int, int, str], None],
+) -> MeasuredLoad:
+    """Serve a workload by one of a plan's candidates.
+
+    Raises
+    ------
+    ValueError
+        If the plan is for another machine, or a request could never fit into the cache.
+    KeyboardInterrupt
+        If Ctrl-C ended it early.
+    swiftspec.errors.EngineError
+        If a process of the target died.
+    """
+    check_devices(plan, [candidate], source=source)
+    longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+    progress(0, len(requests), f"{candidate.policy}: starting processes")
+    with (
+        Launcher.for_candidate(plan, candidate, max_context=longest, admission=admission, batch=batch) as engine,
+        interrupts_noted() as interrupted,
+    ):
+        warm = [_shortened(request) for request in requests[: admission.max_running]]
+        _Run(engine, candidate, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
+        run = _Run(engine, candidate, interrupted, lambda done: progress(done, len(requests), candidate.policy))
+        if workload.is_closed:
+            late_s = run.closed(requests, num_clients=workload.arrivals.num_clients or 1)
+        else:
+            late_s = run.open(requests, [request.arrival_s for request in workload.requests])
+        served = run.ended
+    return _measured(workload, requests, served, late_s)
+
+
+def _shortened(request: Request) -> Request:
+    return Request(prompt=request.prompt, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
+
+
+class _Run:
+    """Requests submitted to an engine, and their ends, by their numbers."""
+
+    def __init__(self, engine: Launcher, candidate: Candidate, interrupted: Event, note: Callable[[int], None]) -> None:
+        self._engine = engine
+        self._policy = candidate.build()
+        self._interrupted = interrupted
+        self._note = note
+        self._ends = SimpleQueue[tuple[int, Generation | Exception]]()
+        self.ended: dict[int, Generation] = {}
+
+    def open(self, requests: Sequence[Request], arrivals_s: Sequence[float]) -> float:
+        """Submit each at its time, whatever has become of the others; the longest delay of a submission."""
+        start_s, late_s = time.perf_counter(), 0.0
+        for number, (request, arrival_s) in enumerate(zip(requests, arrivals_s, strict=True)):
+            while (left_s := start_s + arrival_s - time.perf_counter()) > 0:
+                self._take(within_s=left_s)
+            late_s = max(late_s, -left_s)
+            self._submit(number, request)
+        while len(self.ended) < len(requests):
+            self._take(within_s=_LOOK_EVERY_S)
+        return late_s
+
+    def closed(self, requests: Sequence[Request], *, num_clients: int) -> float:
+        """Keep `num_clients` requests under way until there are no more."""
+        submitted = 0
+        while len(self.ended) < len(requests):
+            while submitted < min(len(self.ended) + num_clients, len(requests)):
+                self._submit(submitted, requests[submitted])
+                submitted += 1
+            self._take(within_s=_LOOK_EVERY_S)
+        return 0.0
+
+    def _submit(self, number: int, request: Request) -> None:
+        def deliver(event: EngineEvent) -> None:
+            if not isinstance(event, tuple):
+                self._ends.put((number, event))
+
+        self._engine.submit(self._policy, request, request_id=str(number), sampler=Sampler(), deliver=deliver)
+
+    def _take(self, *, within_s: float) -> None:
+        """Take the next end, if one comes in time."""
+        with suppress(Empty):
+            number, end = self._ends.get(timeout=min(within_s, _LOOK_EVERY_S))
+            if isinstance(end, Exception):
+                raise end
+            self.ended[number] = end
+            self._note(len(self.ended))
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
+
+
+def _measured(
+    workload: Workload, requests: Sequence[Request], served: dict[int, Generation], late_s: float
+) -> MeasuredLoad:
+    limits = {each.name: each for each in workload.classes}
+    records = []
+    for number, generation in sorted(served.items()):
+        of_class = limits[workload.requests[number].class_name]
+        records.append(
+            ServedRecord.of(
+                generation.timeline,
+                begun_s=generation.begun_s,
+                num_preemptions=generation.preemptions,
+                class_name=of_class.name,
+                ttft_limit_s=of_class.ttft_s,
+                tpot_limit_s=of_class.tpot_s,
+            )
+        )
+    return MeasuredLoad(
+        metrics=load_metrics(records),
+        timelines=tuple(served[number].timeline for number in sorted(served)),
+        prompt_tokens=tuple(len(requests[number].prompt) for number in sorted(served)),
+        late_s=late_s,
+    )

@@ -1,0 +1,95 @@
+"""Steps that many requests shared, found in their measured timelines, and how long they took against a profile."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.profile import Profile, StepTable
+from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+
+__all__ = ["SharedStep", "shared_steps", "step_factors"]
+
+_LEAST_STEPS = 8  # of a kind, before their time counts
+
+
+class SharedStep(NamedTuple):
+    """One forward over rows of several requests. context: slots that a row attends to, in the mean."""
+
+    role: Role
+    phase: Phase
+    model: Role
+    num_requests: int
+    num_rows: int
+    context: int
+    seconds: float
+
+
+class _Part(NamedTuple):
+    """A request's part in a step."""
+
+    phase: Phase
+    model: Role
+    num_rows: int
+    context: int
+
+
+def shared_steps(timelines: Sequence[Timeline], prompt_tokens: Sequence[int]) -> Iterator[SharedStep]:
+    """Every step of the timelines, in order of time: spans with the same start and end, each with its own rows.
+
+    prompt_tokens: length of each timeline's prompt.
+    """
+    parts: dict[tuple[float, float, Role, int], list[_Part]] = defaultdict(list)
+    for timeline, length in zip(timelines, prompt_tokens, strict=True):
+        commits = timeline.commits
+        ends_s = [span.end_s for span in commits]
+        lengths = [*accumulate((span.tokens for span in commits), initial=length)]
+        for span in timeline.spans:
+            if span.phase in COMPUTING:
+                context = lengths[bisect_right(ends_s, span.start_s)]
+                parts[span.start_s, span.end_s, span.role, span.group].append(
+                    _Part(span.phase, span.model, span.rows, context)
+                )
+    for (start_s, end_s, role, _), of_step in sorted(parts.items()):
+        num_rows = sum(part.num_rows for part in of_step)
+        yield SharedStep(
+            role=role,
+            # As in the simulator, prompts are prompts only where nothing else is computed with them.
+            phase=next((part.phase for part in of_step if part.phase is not Phase.PREFILL), Phase.PREFILL),
+            model=of_step[0].model,
+            num_requests=len(of_step),
+            num_rows=num_rows,
+            context=round(sum(part.num_rows * part.context for part in of_step) / num_rows),
+            seconds=end_s - start_s,
+        )
+
+
+def step_factors(profile: Profile, candidate: Candidate, steps: Sequence[SharedStep]) -> Mapping[StepTable, float]:
+    """Measured time over profiled time, of all steps of a kind together, for every table of the profile."""
+    policy = candidate.build()
+    peer_busy = policy.layout is Layout.DISAGGREGATED
+    degrees = {role: len(group) for role, group in candidate.groups.items()}
+    degrees[Role.TARGET] //= policy.target_groups
+    measured_s: dict[tuple[Role, Phase], list[float]] = defaultdict(list)
+    profiled_s: dict[tuple[Role, Phase], float] = defaultdict(float)
+    for step in steps:
+        latency = profile.step(
+            step.phase,
+            role=step.model,
+            degree=degrees[step.role],
+            ranks=candidate.ranks.get(step.role, 1),
+            peer_busy=peer_busy,
+            rows=step.num_rows,
+            context=step.context,
+        )
+        measured_s[step.model, step.phase].append(step.seconds)
+        profiled_s[step.model, step.phase] += latency.mean_s
+    factors = {
+        kind: sum(seconds) / profiled_s[kind] for kind, seconds in measured_s.items() if len(seconds) >= _LEAST_STEPS
+    }
+    tables = {step.table for step in profile.steps}
+    return {table: factors[table.role, table.phase] for table in tables if (table.role, table.phase) in factors}

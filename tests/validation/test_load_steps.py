@@ -1,0 +1,49 @@
+import pytest
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Phase, Span, Timeline
+from swiftspec.policies.effects import Role
+from swiftspec.validation.load_steps import SharedStep, shared_steps, step_factors
+from tests.cli.samples import candidate
+from tests.test_architecture import ROOT
+
+PROFILE = Profile.load(ROOT / "swiftspec/profiles/demo-sapphire-rapids-2-cores/profile.json")
+
+
+def span(phase: Phase, rows: int, start_s: float, end_s: float, *, tokens: int = 0) -> Span:
+    return Span(Role.TARGET, phase, Role.TARGET, rows, tokens, start_s, end_s)
+
+
+def test_spans_with_the_same_times_are_one_step() -> None:
+    first = Timeline(
+        request="0",
+        start_s=0.0,
+        spans=(
+            span(Phase.PREFILL, 10, 0.0, 1.0),
+            span(Phase.COMMIT, 0, 1.0, 1.0, tokens=1),
+            span(Phase.VERIFY, 4, 1.5, 2.0),
+            span(Phase.COMMIT, 0, 2.0, 2.0, tokens=3),
+            span(Phase.VERIFY, 4, 2.0, 3.0),
+        ),
+    )
+    second = Timeline(
+        request="1", start_s=1.2, spans=(span(Phase.PREFILL, 20, 1.5, 2.0), span(Phase.VERIFY, 2, 2.0, 3.0))
+    )
+    role, target = Role.TARGET, Role.TARGET
+    assert list(shared_steps([first, second], [10, 20])) == [
+        SharedStep(role, Phase.PREFILL, target, 1, 10, 10, 1.0),
+        SharedStep(role, Phase.VERIFY, target, 2, 24, round((4 * 11 + 20 * 20) / 24), 0.5),
+        SharedStep(role, Phase.VERIFY, target, 2, 6, round((4 * 14 + 2 * 20) / 6), 1.0),
+    ]
+
+
+def test_factors_are_measured_over_profiled_time() -> None:
+    chosen = candidate("autoregressive", tokens_per_s=100.0)
+    steps = []
+    for rows, context in ((1, 64), (8, 128), (16, 100)) * 4:
+        latency = PROFILE.step(Phase.VERIFY, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=context)
+        steps.append(SharedStep(Role.TARGET, Phase.VERIFY, Role.TARGET, 1, rows, context, 1.25 * latency.mean_s))
+    factors = step_factors(PROFILE, chosen, steps)
+    assert {table.phase for table in factors} == {Phase.VERIFY}
+    assert list(factors.values()) == [pytest.approx(1.25)] * len(factors)
+    assert step_factors(PROFILE, chosen, steps[:3]) == {}  # too few to tell
