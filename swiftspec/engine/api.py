@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.timeline import Totals
 from swiftspec.engine.checks import ContextLimit, check_devices
+from swiftspec.engine.stats import Past, Stats
 from swiftspec.engine.tasks import Task, warm_up
 from swiftspec.errors import EngineError
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -46,50 +45,6 @@ class Chunk(NamedTuple):
 
     token_ids: tuple[int, ...]
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """Figures of all finished requests.
-
-    Parameters
-    ----------
-    requests : int
-    prompt_tokens, tokens : int
-        Tokens of the prompts and of the outputs.
-    tokens_per_s : float
-        Output tokens over the seconds from each request to its last token; 0 before the first request.
-    tokens_per_round : float
-        Output tokens per verification; 0 before the first request.
-    losses : int
-        How often the target continued without its draft.
-    restarts : int
-        How often the draft was restarted.
-    """
-
-    requests: int
-    prompt_tokens: int
-    tokens: int
-    tokens_per_s: float
-    tokens_per_round: float
-    losses: int
-    restarts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Past:
-    """Sums over the finished requests. Replaced as a whole, since another thread may read it."""
-
-    totals: Totals = field(default_factory=Totals)
-    prompt_tokens: int = 0
-    losses: int = 0
-
-    def plus(self, generation: Generation, *, prompt_tokens: int) -> _Past:
-        return _Past(
-            totals=self.totals.plus(generation.timeline),
-            prompt_tokens=self.prompt_tokens + prompt_tokens,
-            losses=self.losses + generation.losses,
-        )
 
 
 class Engine:
@@ -171,7 +126,7 @@ class Engine:
         if max_context is not None and not 0 < max_context <= most:
             raise ValueError(f"max_context is {max_context}; expected 1 to {most}, which {made.target.model} allows")
         self.max_context = max_context or min(most, _MAX_CONTEXT)
-        self._past = _Past()
+        self._past = Past()
         self._noting = Lock()
         self._numbers = count()
         from swiftspec.scheduler.admission import AdmissionLimits
@@ -271,19 +226,20 @@ class Engine:
         deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],
         *,
         max_new_tokens: int | None = None,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int = 0,
         acceptance_method: AcceptanceMethod = "follow",
         request_id: str | None = None,
+        **sampling: float,
     ) -> Callable[[], None]:
-        """Continue a prompt without waiting: as `generate`, for callers with an event loop.
+        """Continue a prompt without waiting, for callers with an event loop.
 
         Parameters
         ----------
+        prompt, max_new_tokens, acceptance_method, request_id
+            As of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
+        **sampling : float
+            `temperature`, `top_p`, `top_k` and `seed`, as of `generate`.
 
         Returns
         -------
@@ -297,7 +253,7 @@ class Engine:
         """
         from swiftspec.engine.model.sampler import Sampler
 
-        sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
+        sampler = Sampler(acceptance=acceptance_method, **sampling)  # type: ignore[arg-type]  # top_k, seed: checked there
         task = self._task(prompt, max_new_tokens, request_id)
         text = self._tokenizer.stream()
 

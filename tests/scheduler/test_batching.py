@@ -137,7 +137,7 @@ def test_a_step_is_of_one_kind_within_its_limits_and_grants_what_was_asked(
     asks: list[Ask], max_rows: int, prefill_rows: int, now_s: float
 ) -> None:
     limits = BatchLimits(max_rows=max_rows, prefill_rows=prefill_rows)
-    step = choose(asks, limits=limits, num_running=len(asks), now_s=now_s)
+    step = choose(asks, limits=limits, num_running=max(2, len(asks)), now_s=now_s)
     assert isinstance(step, Step)
     by_request = {ask.request: ask for ask in asks}
     granted = [(by_request[request], rows) for request, rows in step.grants]
