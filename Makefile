@@ -5,6 +5,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 SOAK_FAULTS ?= 200
 SOAK_PROMPTS ?= 500
+SOAK_REQUESTS ?= 2000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +22,7 @@ help:
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
 	@echo "make check   ruff and mypy"
 	@echo "make bench   plan for this machine, then measure: tests/benchmarks"
-	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths"
+	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths, then SOAK_REQUESTS=2000 at once"
 	@echo "make campaign    three hundred faults of every kind and process: tests/engine/campaign.py"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
@@ -48,6 +49,7 @@ bench: $(INSTALLED)
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.engine.soak --prompts $(SOAK_FAULTS)
 	$(BIN)/python -m tests.engine.growth --prompts $(SOAK_PROMPTS)
+	$(BIN)/python -m tests.engine.load_soak --requests $(SOAK_REQUESTS)
 
 campaign: $(INSTALLED)
 	$(BIN)/python -m tests.engine.campaign --faults 300 --out campaign.json

@@ -1,11 +1,12 @@
 """Check predictions under load: `python -m tools.check_load --plan PLAN --prompts F --work DIR`.
 
-On a quiet machine. Every policy first serves a closed loop of 8 clients: its saturation, predicted and measured. Then it serves
-Poisson arrivals at 30, 60 and 80 % of the predicted saturation. The reports stay in DIR, and a load whose report exists
-is not repeated. Takes about a minute for each policy of the demo pair on two cores. Exit code 1 if a criterion is missed:
+On a quiet machine; about a minute for each policy of the demo pair on two cores. Every policy first serves a closed
+loop of 8 clients: its saturation, predicted and measured. Then it serves Poisson arrivals at 30, 60 and 80 % of the
+predicted saturation. The reports stay in DIR, and a load whose report exists is not repeated. Exit code 1 if a
+criterion is missed:
 
-- at each Poisson load, in the median over policies: mean TPOT and E2E within 10 %, mean TTFT within 20 %; re-timed 5 %
-  for TPOT and E2E;
+- at each Poisson load, in the median over policies: mean TPOT and E2E within 10 %, mean TTFT within 20 %; re-timed,
+  TPOT and E2E within 5 %;
 - saturation within 10 % in the median.
 """
 

@@ -33,7 +33,7 @@ from tests.engine.processes import gone_within, num_files, resident_bytes
 from tests.engine.proxy import ProxiedSite
 from tests.engine.victims import once, wait_until_ready
 
-__all__ = ["Soaked", "soak"]
+__all__ = ["Faults", "Soaked", "size", "soak"]
 
 NEW_TOKENS = 96
 PATIENCE_S = 0.2
@@ -82,7 +82,7 @@ def _thaw(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-class _Faults:
+class Faults:
     """Each a method that does it, now."""
 
     def __init__(self, engine: Launcher, executor: ProxiedSite, rng: random.Random) -> None:
@@ -138,7 +138,7 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
             pair, Layout.DISAGGREGATED, patience_s=PATIENCE_S, max_restarts=10 * num_prompts, executor=executor
         ) as engine,
     ):
-        faults = _Faults(engine, executor, rng)
+        faults = Faults(engine, executor, rng)
         processes = {"launcher": os.getpid(), "target": engine.processes[0].pid}
         warm: dict[str, tuple[int, int]] = {}
         for number, (prompt, own) in enumerate(zip(prompts, expected, strict=True)):
@@ -151,12 +151,12 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
             if output != own:
                 wrong.append(f"prompt {number}, {policy.name}, {kind} after {after}")
             if number + 1 == min(WARM_PROMPTS, num_prompts):
-                warm = {name: _size(pid) for name, pid in processes.items()}
+                warm = {name: size(pid) for name, pid in processes.items()}
             if (number + 1) % 10 == 0:
                 so_far = f"{losses} losses, {engine.num_restarts} restarts, output {wrong or 'as expected'}"
                 report(f"{number + 1} of {num_prompts}: {so_far}")
         faults.thaw()
-        grown = {name: _size(pid) for name, pid in processes.items()}
+        grown = {name: size(pid) for name, pid in processes.items()}
         restarts = engine.num_restarts
         pids = [process.pid for process in engine.processes]
     return Soaked(
@@ -188,7 +188,7 @@ def _generate(
     return generation.tokens, generation.losses
 
 
-def _size(pid: int) -> tuple[int, int]:
+def size(pid: int) -> tuple[int, int]:
     """Resident bytes, and open file descriptors."""
     return resident_bytes(pid), num_files(pid)
 
