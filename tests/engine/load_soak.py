@@ -1,4 +1,4 @@
-"""Many requests at once, with faults: `python -m tests.engine.load_soak --requests 2000`. Exits with 1 if a check fails.
+"""Many requests at once, and faults: `python -m tests.engine.load_soak --requests 2000`. Exits with 1 if a check fails.
 
 A fifth of the requests is left early, the cache is too small for all that run, and the draft is killed, frozen, or
 misunderstood meanwhile. Every output must be what the target says alone, or the beginning of it if the request was

@@ -1,6 +1,8 @@
 """Models that are a table, run by the engine's driver in this process."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +12,9 @@ from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, as_candidates
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.effects import ForwardKind, Role
+from swiftspec.policies.effects import ForwardKind, Program, Role, TargetForward
+
+Grant = Callable[[int], int]
 
 
 class TableModel:
@@ -55,6 +59,19 @@ def random_table(vocab_size: int, *, seed: int, spread: float) -> Tensor:
     return spread * torch.randn(vocab_size, vocab_size, vocab_size, generator=generator)
 
 
+def _granted(program: Program, grant: Grant) -> Program:
+    """The program with its verifications answered for their first rows only."""
+    answer: Any = None
+    while True:
+        try:
+            effect = program.send(answer)
+        except StopIteration:
+            return
+        if isinstance(effect, TargetForward):
+            effect = TargetForward(effect.rows[: grant(len(effect.rows))])
+        answer = yield effect
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """A target and a draft."""
@@ -63,12 +80,14 @@ class Pair:
     draft: TableModel
 
     def generate(
-        self, policy: Policy, request: Request, sampler: Sampler
+        self, policy: Policy, request: Request, sampler: Sampler, *, grant: Grant | None = None
     ) -> tuple[tuple[int, ...], list[tuple[int, ...]], list[Span]]:
-        """Output, what each round committed of it, and the spans."""
+        """Output, what each round committed of it, and the spans. grant: rows that a verification of so many gets."""
         commits: list[tuple[int, ...]] = []
         models = {Role.TARGET: self.target, Role.DRAFT: self.draft}
         program = policy.programs(request)[Role.TARGET]
+        if grant is not None:
+            program = _granted(program, grant)
         spans = run_alone(program, models=models, sampler=sampler, commit=commits.append)
         return sum(commits, ()), commits, spans
 
