@@ -18,7 +18,7 @@ from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
-__all__ = ["Channel", "Conversation", "decode", "encode"]
+__all__ = ["Channel", "RequestChannel", "decode", "encode"]
 
 # Little-endian: request, attempt, sequence number, kind; int32s.
 _HEAD = struct.Struct("<IIIB")
@@ -97,7 +97,7 @@ def _tokens(message: Message) -> Iterable[int]:
 class Channel:
     """One end: a ZeroMQ DEALER socket; a PAIR would lock a new peer out until everything from a dead one is read.
 
-    Every request has a `Conversation` of its own over it.
+    Every request has a part of its own of it, a `RequestChannel`.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Channel:
         self._leads = leads
         self._vocab_size = vocab_size
         self._has_met_peer = False
-        self._conversations: dict[int, Conversation] = {}
+        self._requests: dict[int, RequestChannel] = {}
         self._last_opened = -1
         # The peer may begin a request before this end does.
         self._early: deque[tuple[int, _Heard]] = deque(maxlen=_MAX_QUEUED)
@@ -168,21 +168,21 @@ class Channel:
     ) -> None:
         self._close_socket()
 
-    def open(self, request: int) -> "Conversation":
-        """The conversation of a request. Numbers ascend: messages of a smaller one that is not open are dropped."""
+    def open(self, request: int) -> "RequestChannel":
+        """A request's part. Numbers ascend: messages of a smaller one that is not open are dropped."""
         if not self.socket.poll(0, zmq.POLLOUT):  # no peer
             self._open_again_if_lost()
         self._last_opened = max(request, self._last_opened)
-        conversation = self._conversations[request] = Conversation(self, request, leads=self._leads)
+        part = self._requests[request] = RequestChannel(self, request, leads=self._leads)
         early = [heard for number, heard in self._early if number == request]
         self._early = deque((entry for entry in self._early if entry[0] > self._last_opened), maxlen=_MAX_QUEUED)
         for heard in early:
-            conversation.hear(heard)
-        return conversation
+            part.hear(heard)
+        return part
 
     def close(self, request: int) -> None:
-        """End a conversation, if it is open: what still comes of it is dropped."""
-        self._conversations.pop(request, None)
+        """End a request's part, if it is open: what still comes of it is dropped."""
+        self._requests.pop(request, None)
 
     def transmit(self, frame: bytes, *, is_probe: bool) -> None:
         """Send; drop if there is no peer or its queue is full; the very first frame may wait briefly for the peer."""
@@ -199,7 +199,7 @@ class Channel:
         os.sched_yield()
 
     def pump(self) -> None:
-        """Give every message that has come to its conversation."""
+        """Give every message that has come to its request's part."""
         os.sched_yield()
         for _ in range(_MAX_QUEUED):
             try:
@@ -216,20 +216,20 @@ class Channel:
             return
         is_valid = max(_tokens(message), default=0) < self._vocab_size
         heard = (header, message) if is_valid else None
-        if (conversation := self._conversations.get(header.request)) is not None:
-            conversation.hear(heard)
+        if (part := self._requests.get(header.request)) is not None:
+            part.hear(heard)
         elif header.request > self._last_opened:
             self._early.append((header.request, heard))
 
     def _hear_nonsense(self, frame: bytes) -> None:
-        """An invalid message breaks its conversation; every one, if it does not even say which is meant."""
+        """An invalid message breaks its request's exchange; every one, if it does not even say which is meant."""
         request = _HEAD.unpack_from(frame)[0] if len(frame) >= _HEAD.size else None
-        for number, conversation in self._conversations.items():
+        for number, part in self._requests.items():
             if request in (None, number):
-                conversation.hear(None)
+                part.hear(None)
 
 
-class Conversation:
+class RequestChannel:
     """One request's messages over a channel, to and from the same request at the other end.
 
     Attributes

@@ -21,7 +21,7 @@ class Inbox(Protocol):
     """Everything that may come to a device group."""
 
     def pump(self) -> None:
-        """Read the peers' messages that have come into their conversations."""
+        """Read the messages that have come from peers."""
 
     def wait(self, until_s: float | None) -> None:
         """Wait for a message, a command, or a time of `time.perf_counter`."""

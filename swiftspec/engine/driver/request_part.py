@@ -31,10 +31,10 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 
-__all__ = ["Conversation", "Form", "RequestPart"]
+__all__ = ["RequestChannel", "Form", "RequestPart"]
 
 
-class Conversation(Protocol):
+class RequestChannel(Protocol):
     """A request's messages to and from one peer, as the driver sees them."""
 
     def send(self, message: Message) -> None:
@@ -68,7 +68,7 @@ class RequestPart:
         Its caches, in every model of this process.
     models : mapping
         The models of this process, by role.
-    peers : sequence of Conversation
+    peers : sequence of RequestChannel
         One with every peer.
     commit : callable
         Takes committed tokens.
@@ -88,7 +88,7 @@ class RequestPart:
         group: int = 0,
         sequence: int = 0,
         models: Mapping[Role, Model],
-        peers: Sequence[Conversation],
+        peers: Sequence[RequestChannel],
         commit: Callable[[tuple[int, ...]], None],
         sampler: Sampler,
     ) -> None:

@@ -1,4 +1,4 @@
-"""One end of a channel with one request's conversation, and waiting as in a test."""
+"""One end of a channel for one request, and waiting as in a test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class End:
 
     def begin(self, request: int) -> None:
         """Go over to another request."""
-        self._conversation = self.channel.open(request)
+        self._part = self.channel.open(request)
 
     def __enter__(self) -> End:
         return self
@@ -36,13 +36,13 @@ class End:
 
     @property
     def num_refused(self) -> int:
-        return self._conversation.num_refused
+        return self._part.num_refused
 
     def send(self, message: Message) -> None:
-        self._conversation.send(message)
+        self._part.send(message)
 
     def poll(self) -> Message | None:
-        return self._conversation.poll()
+        return self._part.poll()
 
     def receive(self, within_s: float) -> Message | None:
         """The next message; None if none comes in time."""

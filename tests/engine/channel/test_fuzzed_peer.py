@@ -62,10 +62,8 @@ def serve(connection: Connection, checkpoint: str, address: str) -> None:
     connection.send(None)
     for number, (name, alone) in enumerate(iter(connection.recv, None)):
         output: list[int] = []
-        conversation = channel.open(number)
-        part = RequestPart(
-            role=Role.TARGET, models=models, peers=[conversation], commit=output.extend, sampler=Sampler()
-        )
+        messages = channel.open(number)
+        part = RequestPart(role=Role.TARGET, models=models, peers=[messages], commit=output.extend, sampler=Sampler())
         recovery = RecoveringTarget(
             make_policy("swiftspec" if name == "autoregressive" else name),
             REQUEST,
@@ -80,7 +78,7 @@ def serve(connection: Connection, checkpoint: str, address: str) -> None:
                 driver.advance()
                 driver.step()
         channel.close(number)
-        connection.send((tuple(output), conversation.num_refused, recovery.num_losses))
+        connection.send((tuple(output), messages.num_refused, recovery.num_losses))
 
 
 class Target:
