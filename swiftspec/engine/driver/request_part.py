@@ -31,7 +31,7 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 
-__all__ = ["RequestChannel", "Form", "RequestPart"]
+__all__ = ["Form", "RequestChannel", "RequestPart"]
 
 
 class RequestChannel(Protocol):
