@@ -23,7 +23,9 @@ __all__ = [
     "Jobs",
     "Json",
     "Limit",
+    "LoadRequests",
     "MaxDevices",
+    "MaxRunning",
     "MaxTpot",
     "MaxTtft",
     "MinSpeed",
@@ -33,6 +35,7 @@ __all__ = [
     "ObjectiveName",
     "OpTables",
     "OutputTokens",
+    "Percentile",
     "PlanFile",
     "PlanOut",
     "Plot",
@@ -52,7 +55,10 @@ __all__ = [
     "Split",
     "Target",
     "Timeline",
+    "TpotLimit",
     "TraceFile",
+    "TtftLimit",
+    "WorkloadFile",
 ]
 
 Target = Annotated[str, typer.Option(metavar="M", help="Target: a Hugging Face directory, or demo/target.")]
@@ -200,3 +206,31 @@ Secret = Annotated[
     typer.Option(metavar="FILE", help="Secret shared by all nodes, from `swiftspec secret`; required with --nnodes."),
 ]
 RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Seconds to wait for the other nodes.")]
+WorkloadFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Plan for these requests, from `swiftspec workload`: the most requests/s within their limits (goodput).",
+    ),
+]
+TtftLimit = Annotated[
+    float | None,
+    typer.Option(metavar="MS", help="With --workload: limit on each request's TTFT. Default: its class's."),
+]
+TpotLimit = Annotated[
+    float | None,
+    typer.Option(metavar="MS", help="With --workload: limit on each request's TPOT. Default: its class's."),
+]
+Percentile = Annotated[
+    float | None,
+    typer.Option(metavar="P", help="With --workload: accept only what keeps the limits of P percent of the requests."),
+]
+LoadRequests = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="With --workload: simulate the first N requests. Default: those of 20,000 tokens."
+    ),
+]
+MaxRunning = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8.")
+]

@@ -97,9 +97,7 @@ def simulate(
         Path | None,
         typer.Option(metavar="FILE", help="Serve these requests, from `swiftspec workload`."),
     ] = None,
-    max_running: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8.")
-    ] = None,
+    max_running: flags.MaxRunning = None,
     max_waiting: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="With --workload: refuse more waiting requests than this.")
     ] = None,

@@ -12,7 +12,8 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.stages.serving import LoadOptions, SimulatedLoad
+from swiftspec.reports.under_load import compared
+from swiftspec.stages.serving import LoadOptions, SimulatedLoad, planned_load
 from swiftspec.stages.serving import simulate_load as serve
 
 __all__ = ["show_load_metrics", "simulate_load"]
@@ -48,13 +49,16 @@ def simulate_load(
     values = {_OPTIONS[flag]: value for flag, value in limits.items()}
     if "gather_s" in values:
         values["gather_s"] /= 1e3
-    options = LoadOptions(**values)  # type: ignore[arg-type]  # flags have the types of the fields
+    assumed = planned_load(made, asked, workload)
+    options = (assumed.options if assumed else LoadOptions()).model_copy(update=values)
     load = serve(Planned.of(made, plan), asked, policy=policy, options=options, seed=seed, stages=console.progress)
     candidate = candidate_of(made, policy)
     console.paragraph(
         f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, at most "
         f"{options.max_running} at once"
     )
+    if assumed is not None:
+        console.paragraph(compared(assumed, candidate.policy))
     show_load_metrics(load)
     if timeline is not None:
         save_timelines(timeline, load.timelines)
