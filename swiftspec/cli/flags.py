@@ -228,7 +228,9 @@ Percentile = Annotated[
 LoadRequests = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="With --workload: simulate the first N requests. Default: those of 20,000 tokens."
+        min=1,
+        metavar="N",
+        help="With --workload: simulate the first N requests. Default: 15,000 output tokens.",
     ),
 ]
 MaxRunning = Annotated[

@@ -34,7 +34,7 @@ def show_plan(made: Plan) -> None:
     if made.under_load is not None:
         show_under_load(made, made.under_load)
         console.paragraph()
-        console.paragraph("What one request at a time has of it:")
+        console.paragraph("For one request at a time:")
     console.paragraph(_sentence(made))
     used = f"On {len(made.chosen.devices)} of {count(made.num_devices, 'device')}"
     console.paragraph(f"{used}. Objective: {objective(made)}")

@@ -4,7 +4,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.cli import console
 from swiftspec.cli.columns import count
-from swiftspec.reports.under_load import COLUMNS, assumed, choice, load_row, single_request, unmet
+from swiftspec.reports.under_load import COLUMNS, TITLE, assumed, choice, load_row, single_request, unmet
 
 __all__ = ["show_under_load"]
 
@@ -18,7 +18,7 @@ def show_under_load(made: Plan, load: UnderLoad) -> None:
     console.paragraph(single_request(made, load))
     ranked = load.ranked
     console.table(
-        "The best of every policy under this load, latencies in ms",
+        TITLE,
         COLUMNS,
         [load_row(policy, made.candidates[policy].split, prediction) for policy, prediction in ranked.items()],
         num_text_columns=2,

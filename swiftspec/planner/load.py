@@ -13,7 +13,7 @@ from swiftspec.artifacts.workload import Workload
 __all__ = ["Load"]
 
 # Simulated by default: so many output tokens that two dozen candidates take about a minute, but some requests at least.
-_ENOUGH_TOKENS = 20_000
+_ENOUGH_TOKENS = 15_000
 _LEAST_REQUESTS = 32
 
 
@@ -32,7 +32,7 @@ class Load:
     percentile : float, optional
         A candidate is acceptable only if this percentage of all requests keep their limits.
     most_requests : int, optional
-        Simulate at most the first N requests. Default: as many as have 20,000 output tokens, 32 at least.
+        Simulate at most the first N requests. Default: as many as have 15,000 output tokens, 32 at least.
     options : LoadOptions
         Limits of the scheduler.
 

@@ -89,7 +89,7 @@ def choose_for_load(
     leaders = [one.option for one in _ordered(served, load, policy)]
     variants = list(islice(_variants(leaders, simulations.latest, ranking), MOST_CANDIDATES - len(first)))
     more = explained(simulations, variants, budget, errors, "variants", ahead=2 * len(variants))
-    served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=len(variants))
+    served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]
     if not best.keeps or policy not in (None, best.option.policy.name):

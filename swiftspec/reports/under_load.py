@@ -6,9 +6,10 @@ from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.artifacts.workload import RequestClass
 from swiftspec.reports.formatting import count, milliseconds, percent, speed
 
-__all__ = ["COLUMNS", "assumed", "choice", "compared", "load_row", "single_request", "unmet"]
+__all__ = ["COLUMNS", "TITLE", "assumed", "choice", "compared", "load_row", "single_request", "unmet"]
 
-COLUMNS = ("policy", "split", "goodput/s", "in limits", "TTFT", "p95", "TPOT", "p95", "E2E", "p95", "alone")
+TITLE = "The best of every policy under this load: goodput in requests/s, latencies in ms, tokens/s of a request alone"
+COLUMNS = ("policy", "split", "goodput", "in limits", "TTFT", "p95", "TPOT", "p95", "E2E", "p95", "alone")
 
 
 def load_row(policy: str, split: str, prediction: LoadPrediction) -> tuple[str, ...]:
@@ -104,7 +105,7 @@ def compared(load: UnderLoad, policy: str) -> str:
     part = f"the first {load.num_simulated} of " if load.num_simulated < load.num_requests else ""
     limits = "; ".join(_limits(each, alone=len(load.goal.classes) == 1) for each in load.goal.classes)
     return (
-        f"The plan was made for this workload: for {part}{count(load.num_requests, 'request')} it predicted a mean TPOT "
-        f"of {milliseconds(metrics.tpot_s.mean)} ms and {metrics.request_goodput:.2f} requests/s within their limits. "
-        f"Limits are the plan's: {limits}."
+        f"The plan was made for this workload. For {part}{count(load.num_requests, 'request')} it predicted a mean "
+        f"TPOT of {milliseconds(metrics.tpot_s.mean)} ms and {metrics.request_goodput:.2f} requests/s within their "
+        f"limits. Limits are the plan's: {limits}."
     )

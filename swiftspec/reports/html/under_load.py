@@ -3,7 +3,7 @@
 from swiftspec.reports.html.markup import Markup, element
 from swiftspec.reports.html.parts import Column, View, section, table
 from swiftspec.reports.html.sources import Source
-from swiftspec.reports.under_load import COLUMNS, assumed, choice, load_row, single_request, unmet
+from swiftspec.reports.under_load import COLUMNS, TITLE, assumed, choice, load_row, single_request, unmet
 
 __all__ = ["under_load"]
 
@@ -22,7 +22,7 @@ def under_load(view: View) -> Markup | None:
         "Under load",
         *(element("p", sentence) for sentence in sentences if sentence),
         table(
-            "The best of every policy under this load, latencies in ms; alone: tokens/s of a single request",
+            TITLE,
             [Column(heading=title, numeric=number >= _NUM_TEXT_COLUMNS) for number, title in enumerate(COLUMNS)],
             [load_row(policy, plan.candidates[policy].split, prediction) for policy, prediction in ranked.items()],
             chosen=list(ranked).index(plan.chosen.policy),
