@@ -19,7 +19,7 @@ Fails = Callable[..., str]
 
 PAIR = ["--target", "llama-3-8b", "--draft", "llama-3.2-1b", "--device", "h800", "--devices", "2", "--quant", "int4"]
 ASKED = [*PAIR, "--context", "96", "--jobs", "1", "--policy", "swiftspec"]
-LIMITS = ["--ttft-ms", "200", "--tpot-ms", "3", "--percentile", "50"]
+LIMITS = ["--ttft-ms", "200", "--tpot-ms", "1.8", "--percentile", "10"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,8 +49,8 @@ def test_a_plan_names_its_workload_and_its_limits(made: Plan, folder: Path) -> N
     load = made.under_load
     assert load is not None
     assert (load.workload.path, load.workload.sha256) == ("W.json", file_sha256(folder / "W.json"))
-    assert [(one.name, one.ttft_s, one.tpot_s) for one in load.goal.classes] == [("chat", 0.2, 0.003)]
-    assert (load.goal.percentile, load.num_simulated, load.num_requests) == (50, 30, 30)
+    assert [(one.name, one.ttft_s, one.tpot_s) for one in load.goal.classes] == [("chat", 0.2, 0.0018)]
+    assert (load.goal.percentile, load.num_simulated, load.num_requests) == (10, 30, 30)
     assert load.predictions.keys() == made.candidates.keys() == {"swiftspec", "autoregressive"}
 
 
@@ -114,7 +114,7 @@ def test_the_same_from_python_with_a_workload_that_is_no_file_yet(made: Plan, fo
     workload = Workload.load(folder / "W.json")
     h800 = swiftspec.Deployment(device="h800", num_devices=2, quant="int4", context=96)
     options = swiftspec.SearchOptions(num_jobs=1, policy="swiftspec")
-    asked: dict[str, Any] = {"ttft_s": 0.2, "tpot_s": 0.003, "percentile": 50.0}
+    asked: dict[str, Any] = {"ttft_s": 0.2, "tpot_s": 0.0018, "percentile": 10.0}
     planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800, options=options, workload=workload, **asked)
     saved = planned.save(tmp_path / "plan.json")
     assert saved.under_load is not None
