@@ -104,8 +104,9 @@ def compared(load: UnderLoad, policy: str) -> str:
     metrics = load.predictions[policy].metrics
     part = f"the first {load.num_simulated} of " if load.num_simulated < load.num_requests else ""
     limits = "; ".join(_limits(each, alone=len(load.goal.classes) == 1) for each in load.goal.classes)
+    within = f" and {metrics.request_goodput:.2f} requests/s within their limits" if load.goal.is_limited else ""
+    whose = f" Limits are the plan's: {limits}." if load.goal.is_limited else ""
     return (
         f"The plan was made for this workload. For {part}{count(load.num_requests, 'request')} it predicted a mean "
-        f"TPOT of {milliseconds(metrics.tpot_s.mean)} ms and {metrics.request_goodput:.2f} requests/s within their "
-        f"limits. Limits are the plan's: {limits}."
+        f"TPOT of {milliseconds(metrics.tpot_s.mean)} ms{within}.{whose}"
     )

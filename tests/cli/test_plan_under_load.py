@@ -14,6 +14,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
 from swiftspec.stages.serving import planned_load, simulate_load
+from tests.test_architecture import ROOT
 
 Fails = Callable[..., str]
 
@@ -64,7 +65,7 @@ def test_results_have_the_figures_of_every_policy(folder: Path) -> None:
         assert {"mean", "p95"} <= metrics["ttft_s"].keys() & metrics["tpot_s"].keys() & metrics["e2el_s"].keys()
 
 
-def test_the_choice_is_printed_before_that_for_one_request(made: Plan, folder: Path, tmp_path: Path) -> None:
+def test_the_report_has_a_section_about_the_load(folder: Path) -> None:
     page = (folder / "plan.html").read_text()
     assert "Under load" in page
     assert "requests/s within their limits" in page
@@ -162,6 +163,34 @@ def test_bad_input_is_one_sentence(flags: list[str], sentence: str, folder: Path
     given = [flag.format(**names) for flag in flags]
     assert sentence in fails("plan", *ASKED, *given, "--out", tmp_path / "plan.json")
     assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_recorded_plans_context_is_checked_too(folder: Path, tmp_path: Path, fails: Fails) -> None:
+    recorded = ROOT / "swiftspec/profiles/demo-sapphire-rapids-2-cores"
+    content = json.loads((folder / "W.json").read_text())
+    content["requests"] = [content["requests"][0] | {"prompt_tokens": 9000}]
+    (tmp_path / "W.json").write_text(json.dumps(content))
+    pair = ["--target", "demo/target", "--draft", "demo/draft", "--inflate", "layers=48", "--devices", "2"]
+    files = ["--profile", recorded / "profile.json", "--trace", recorded / "trace.npz"]
+    sentence = fails("plan", *pair, *files, "--workload", tmp_path / "W.json", "--out", tmp_path / "plan.json")
+    assert "requests[0].prompt_tokens is 9000" in sentence
+    assert "positions of demo/target" in sentence
+
+
+def test_without_limits_the_mean_end_to_end_time_is_the_goal_and_that_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "closed.json", tmp_path / "plan.json"
+    lengths = ["--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24"]
+    assert main(["workload", "--arrivals", "closed:3", "--requests", "12", *lengths, "--out", str(path)]) == 0
+    assert main(["plan", *ASKED, "--workload", str(path), "--out", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "for the lowest mean end-to-end time" in said
+    assert "neither the options nor the workload's classes have limits" in said
+    assert main(["simulate", "--plan", str(out), "--workload", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The plan was made for this workload. For 12 requests it predicted a mean TPOT of" in said
+    assert "limits" not in said
 
 
 def test_a_plan_is_not_written_over_its_workload(folder: Path, tmp_path: Path, fails: Fails) -> None:
