@@ -9,7 +9,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import is_model_directory, model_directory
 
-__all__ = ["candidate_of", "files_of", "make_basis", "path_of", "read_profile", "read_trace"]
+__all__ = ["candidate_of", "files_of", "make_basis", "path_of", "read_profile", "read_trace", "stored_path"]
 
 
 def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> Basis:
@@ -17,9 +17,14 @@ def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> 
 
     content: the file's future content, if it is yet to be written.
     """
+    known = file_sha256(path) if content is None else sha256(content).hexdigest()
+    return Basis(path=stored_path(path, plan_path=plan_path), sha256=known)
+
+
+def stored_path(path: Path, *, plan_path: Path) -> str:
+    """Path as a plan names it: relative for files next to or below it."""
     absolute, folder = path.resolve(), plan_path.resolve().parent
-    stored = absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute
-    return Basis(path=str(stored), sha256=file_sha256(path) if content is None else sha256(content).hexdigest())
+    return str(absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute)
 
 
 def read_profile(plan: Plan, plan_path: Path) -> Profile:

@@ -19,6 +19,7 @@ from swiftspec.files.reading import open_input, read_json, shown
 from swiftspec.files.writing import write_output
 
 __all__ = [
+    "Basis",
     "Document",
     "Facts",
     "ModelRef",
@@ -98,6 +99,13 @@ class ModelRef(Facts):
     def __str__(self) -> str:
         inflated = f" inflated to {self.inflate}" if self.inflate else ""
         return f"{self.model}{inflated} in {self.dtype}{' (lossy)' if self.is_lossy else ''}"
+
+
+class Basis(Facts):
+    """A file that another one was computed from: path and SHA-256."""
+
+    path: str
+    sha256: str
 
 
 class Spread(Facts):

@@ -10,7 +10,7 @@ import numpy as np
 from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.timeline import Timeline
 
-__all__ = ["LoadMetrics", "Percentiles", "ServedRecord", "load_metrics"]
+__all__ = ["LoadMetrics", "Percentiles", "ServedRecord", "SimulatedLoad", "load_metrics"]
 
 
 class Percentiles(Facts):
@@ -142,6 +142,35 @@ class LoadMetrics(Facts):
     queued_s: Percentiles
     tokens_per_round: float
     num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedLoad:
+    """Result of a simulation under load.
+
+    Attributes
+    ----------
+    metrics : LoadMetrics
+    records : tuple of ServedRecord
+        Completed requests, in order of arrival.
+    timelines : tuple of Timeline
+        Of the same requests.
+    mean_batch : float
+        Requests per step of the target, by time.
+    busy_fraction : float
+        Share of the time in which the target computed.
+    """
+
+    metrics: LoadMetrics
+    records: tuple[ServedRecord, ...]
+    timelines: tuple[Timeline, ...]
+    mean_batch: float
+    busy_fraction: float
+
+    @property
+    def attained(self) -> float:
+        """Share of all requests, refused ones included, that kept their limits."""
+        return sum(record.meets_limits for record in self.records) / (self.metrics.completed + self.metrics.refused)
 
 
 def load_metrics(

@@ -7,11 +7,12 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from swiftspec.artifacts.document import Document, Facts, ModelRef
+from swiftspec.artifacts.document import Basis, Document, Facts, ModelRef
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.timeline import Metrics
+from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
@@ -41,13 +42,6 @@ WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
 _Count = Annotated[int, Field(ge=0)]
 _Speed = Annotated[float, Field(ge=0)]
 _Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
-
-
-class Basis(Facts):
-    """A file that the plan was computed from: path and SHA-256."""
-
-    path: str
-    sha256: str
 
 
 class Prediction(Facts):
@@ -262,6 +256,8 @@ class Plan(Document):
         The all-reduce of each role of the chosen candidate, if its forwards are composed.
     explored, sensitivities
         Other simulations: the best option on each split, and the choice under other assumptions.
+    under_load : UnderLoad, optional
+        The load that the plan was made for, with its predictions; absent from the file of a plan for one request.
 
     Examples
     --------
@@ -296,6 +292,7 @@ class Plan(Document):
     memory: tuple[GroupMemory, ...] = ()
     explored: tuple[Explored, ...] = ()
     sensitivities: tuple[Sensitivity, ...] = ()
+    under_load: UnderLoad | None = Field(default=None, exclude_if=lambda found: found is None)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -305,6 +302,8 @@ class Plan(Document):
                 raise ValueError(f"{candidate.policy} is on devices {listed}; num_devices is {self.num_devices}")
         if len(self.candidates) <= len(self.alternatives):
             raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
+        if self.under_load is not None:
+            self.under_load.check_policies(self.candidates)
         return self
 
     def __repr__(self) -> str:

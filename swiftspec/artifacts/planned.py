@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from swiftspec.artifacts.basis import make_basis, path_of, read_profile, read_trace
+from swiftspec.artifacts.basis import make_basis, path_of, read_profile, read_trace, stored_path
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.workload import Workload
 from swiftspec.files.writing import locate, write_output
 
 __all__ = ["Planned", "side_files"]
 
-PROFILE_SUFFIX, TRACE_SUFFIX = ".profile.json", ".trace.npz"
+PROFILE_SUFFIX, TRACE_SUFFIX, WORKLOAD_SUFFIX = ".profile.json", ".trace.npz", ".workload.json"
 _UNNAMED = Path("plan.json")  # assumed path of a plan that is written to a stream
 
 
@@ -28,6 +29,10 @@ class Planned:
     trace : AcceptanceTrace
     profile_path, trace_path : Path, optional
         Files of the two; not given if they were just composed or measured.
+    workload : Workload, optional
+        The load that the plan was made for, if it is not a file yet.
+    workload_path : Path, optional
+        Its file.
 
     Examples
     --------
@@ -41,6 +46,8 @@ class Planned:
     trace: AcceptanceTrace
     profile_path: Path | None = None
     trace_path: Path | None = None
+    workload: Workload | None = None
+    workload_path: Path | None = None
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -63,6 +70,7 @@ class Planned:
             trace=read_trace(plan, path),
             profile_path=path_of(plan.profile, path),
             trace_path=path_of(plan.trace, path),
+            workload_path=path_of(plan.under_load.workload, path) if plan.under_load else None,
         )
 
     def __str__(self) -> str:
@@ -86,10 +94,24 @@ class Planned:
             name: make_basis(source, plan_path=path, content=files.get(source))
             for name, source in (("profile", profile_path), ("trace", trace_path))
         }
-        return self.plan.model_copy(update=bases), {} if is_stream else files
+        plan = self._with_workload(self.plan.model_copy(update=bases), path, files)
+        return plan, {} if is_stream else files
+
+    def _with_workload(self, plan: Plan, path: Path, files: dict[Path, bytes]) -> Plan:
+        """The plan as saved at `path` names its workload, which is added to `files` if it is not a file yet."""
+        if plan.under_load is None:
+            return plan
+        workload_path = self.workload_path
+        if workload_path is None:
+            assert self.workload is not None, "a plan made for a load knows it"
+            workload_path = path.with_suffix(WORKLOAD_SUFFIX)
+            files[workload_path] = self.workload.to_bytes()
+        basis = plan.under_load.workload.model_copy(update={"path": stored_path(workload_path, plan_path=path)})
+        return plan.model_copy(update={"under_load": plan.under_load.model_copy(update={"workload": basis})})
 
     def save(self, path: Path | str) -> Plan:
-        """Write the plan to a file, say X.json, and unsaved inputs next to it: X.profile.json and X.trace.npz.
+        """Write the plan to a file, say X.json, and unsaved inputs next to it: X.profile.json, X.trace.npz, and a
+        workload as X.workload.json.
 
         Returns
         -------

@@ -210,6 +210,12 @@ def plan(
     max_gpus: flags.MaxDevices = None,
     split: flags.Split = None,
     price_per_hour: flags.Price = None,
+    workload: flags.WorkloadFile = None,
+    ttft_ms: flags.TtftLimit = None,
+    tpot_ms: flags.TpotLimit = None,
+    percentile: flags.Percentile = None,
+    load_requests: flags.LoadRequests = None,
+    max_running: flags.MaxRunning = None,
     inflate: flags.Inflate = None,
     dtype: flags.ProfileDtype = None,
     policy: Annotated[
@@ -238,9 +244,12 @@ def plan(
           --quant int4 --out plan.json --report plan.html
       swiftspec plan --target llama-3-70b --draft llama-3.2-1b --draft llama-3.2-3b --device h100 \\
           --min-tokens-per-s 200 --price-per-hour 2.5 --out plan.json
+      swiftspec plan --target llama-3-70b --draft llama-3.2-1b --device h800 --devices 8 \\
+          --workload workload.json --ttft-ms 500 --tpot-ms 8 --percentile 95 --out plan.json
     """
     from swiftspec.cli.deployment import named_deployment
     from swiftspec.cli.goal import make_goal
+    from swiftspec.cli.load_goal import make_load
     from swiftspec.cli.plan import parse_degrees
     from swiftspec.cli.plan import plan as search
     from swiftspec.planner.options import SearchOptions
@@ -265,6 +274,14 @@ def plan(
         split=split,
         price_per_hour=price_per_hour,
     )
+    load = make_load(
+        workload,
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
+        percentile=percentile,
+        most_requests=load_requests,
+        max_running=max_running,
+    )
     search(
         target=target,
         drafts=draft or (),
@@ -284,6 +301,7 @@ def plan(
             seed=seed,
             num_jobs=jobs,
             backend=backend,
+            load=load,
         ),
         out=out,
         report=report,

@@ -99,7 +99,7 @@ def best_draft(drafts: Drafts) -> Planned:
     planned = [found for found in drafts.values() if isinstance(found, Planned)]
     if not planned:
         raise next(error for error in drafts.values() if isinstance(error, ValueError))
-    return max(planned, key=lambda found: preference(found.plan.goal, found.plan.chosen))
+    return max(planned, key=lambda found: preference(found.plan))
 
 
 def show_drafts(drafts: Drafts) -> None:
@@ -108,7 +108,7 @@ def show_drafts(drafts: Drafts) -> None:
 
     best = best_draft(drafts)
     made = {name: found.plan for name, found in drafts.items() if isinstance(found, Planned)}
-    ordered = sorted(made, key=lambda name: preference(made[name].goal, made[name].chosen), reverse=True)
+    ordered = sorted(made, key=lambda name: preference(made[name]), reverse=True)
     rows = [_row(name, made[name]) for name in ordered]
     console.table(
         "Drafts",

@@ -7,6 +7,7 @@ __all__ = ["in_flags"]
 _OWN = {  # all others have the flag's name
     "format_name": "--from",
     "num_devices": "--devices",
+    "most_requests": "--load-requests",
     "num_jobs": "--jobs",
     "num_requests": "--requests",
 }
@@ -17,6 +18,7 @@ _SNAKE = (
     "duration_s",
     "format_name",
     "max_new_tokens",
+    "most_requests",
     "num_devices",
     "num_jobs",
     "num_requests",
@@ -33,6 +35,8 @@ _WORDS = (
     "draft",
     "dtype",
     "engine",
+    "objective",
+    "percentile",
     "policy",
     "prompt_tokens",
     "quant",

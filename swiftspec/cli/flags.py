@@ -25,6 +25,7 @@ __all__ = [
     "Json",
     "KvBlocks",
     "Limit",
+    "LoadRequests",
     "MaxDevices",
     "MaxRunning",
     "MaxTpot",
@@ -37,6 +38,7 @@ __all__ = [
     "ObjectiveName",
     "OpTables",
     "OutputTokens",
+    "Percentile",
     "PlanFile",
     "PlanOut",
     "Plot",
@@ -54,11 +56,14 @@ __all__ = [
     "ReportPage",
     "Secret",
     "Seed",
+    "ServedRequests",
     "Split",
     "Target",
     "Timeline",
+    "TpotLimit",
     "TraceFile",
-    "Workload",
+    "TtftLimit",
+    "WorkloadFile",
 ]
 
 Target = Annotated[str, typer.Option(metavar="M", help="Target: a Hugging Face directory, or demo/target.")]
@@ -93,7 +98,9 @@ Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `pr
 PromptFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Several prompts: JSON lines with `prompt`, or Spec-Bench `turns`.")
 ]
-Workload = Annotated[Path | None, typer.Option(metavar="FILE", help="Serve these requests, from `swiftspec workload`.")]
+ServedRequests = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Serve these requests, from `swiftspec workload`.")
+]
 MaxRunning = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8.")
 ]
@@ -222,3 +229,30 @@ Secret = Annotated[
     typer.Option(metavar="FILE", help="Secret shared by all nodes, from `swiftspec secret`; required with --nnodes."),
 ]
 RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Seconds to wait for the other nodes.")]
+WorkloadFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Plan for these requests, from `swiftspec workload`: the most requests/s within their limits (goodput).",
+    ),
+]
+TtftLimit = Annotated[
+    float | None,
+    typer.Option(metavar="MS", help="With --workload: limit on each request's TTFT. Default: its class's."),
+]
+TpotLimit = Annotated[
+    float | None,
+    typer.Option(metavar="MS", help="With --workload: limit on each request's TPOT. Default: its class's."),
+]
+Percentile = Annotated[
+    float | None,
+    typer.Option(metavar="P", help="With --workload: accept only what keeps the limits of P percent of the requests."),
+]
+LoadRequests = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="With --workload: simulate the first N requests. Default: 15,000 output tokens.",
+    ),
+]

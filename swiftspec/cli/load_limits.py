@@ -16,12 +16,12 @@ _FIELDS = {
 }
 
 
-def load_options(limits: Limits) -> LoadOptions:
-    """The options that are given."""
+def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOptions:
+    """The limits that are given, and the usual ones for the others."""
     values = {_FIELDS[flag]: value for flag, value in limits.items() if value is not None}
     if "gather_s" in values:
         values["gather_s"] /= 1e3
-    return LoadOptions(**values)  # type: ignore[arg-type]  # flags have the types of the fields
+    return (usual or LoadOptions()).model_copy(update=values)
 
 
 def refuse_limits(limits: Limits) -> None:

@@ -93,7 +93,7 @@ def simulate(
     plan: flags.PlanFile,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
     max_new_tokens: flags.NewTokens = None,
-    workload: flags.Workload = None,
+    workload: flags.ServedRequests = None,
     max_running: flags.MaxRunning = None,
     max_waiting: flags.MaxWaiting = None,
     kv_blocks: flags.KvBlocks = None,

@@ -30,7 +30,7 @@ def validate(
     ] = None,
     max_new_tokens: flags.NewTokens = None,
     limit: flags.Limit = None,
-    workload: flags.Workload = None,
+    workload: flags.ServedRequests = None,
     max_running: flags.MaxRunning = None,
     max_waiting: flags.MaxWaiting = None,
     kv_blocks: flags.KvBlocks = None,

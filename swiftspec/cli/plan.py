@@ -51,6 +51,7 @@ def plan(
         "--profile": profile,
         "--trace": trace,
         "--op-tables": deployment.op_tables if deployment else None,
+        "--workload": options.load.path if options.load else None,
     }
     beside = {} if deployment is None else side_files(out, with_trace=trace is None)
     check_outputs(inputs=inputs, beside=beside, out=out, report=report, json=json_path)

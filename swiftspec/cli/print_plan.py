@@ -11,6 +11,7 @@ from swiftspec.cli.columns import (
     shape_of,
     speed,
 )
+from swiftspec.cli.print_under_load import show_under_load
 from swiftspec.devices import DEVICES
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import count, engine, estimated, gigabytes, known_errors, money, objective
@@ -30,9 +31,13 @@ def show_plan(made: Plan) -> None:
             "(roofline or assumed)."
         )
     console.paragraph(f"Engine: {engine(made)}")
+    if made.under_load is not None:
+        show_under_load(made, made.under_load)
+        console.paragraph()
+        console.paragraph("For one request at a time:")
     console.paragraph(_sentence(made))
     used = f"On {len(made.chosen.devices)} of {count(made.num_devices, 'device')}"
-    console.paragraph(f"{used}. Objective: {objective(made.goal)}")
+    console.paragraph(f"{used}. Objective: {objective(made)}")
     if made.goal.objective is Objective.DEVICES:
         console.paragraph(_fewest(made))
     console.paragraph(_request(made))

@@ -12,7 +12,8 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.load_limits import Limits, load_options
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.stages.serving import SimulatedLoad
+from swiftspec.reports.under_load import compared
+from swiftspec.stages.serving import SimulatedLoad, planned_load
 from swiftspec.stages.serving import simulate_load as serve
 
 __all__ = ["show_load_metrics", "simulate_load"]
@@ -37,13 +38,16 @@ def simulate_load(
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     asked = Workload.load(workload)
-    options = load_options(limits)
+    assumed = planned_load(made, asked, workload)
+    options = load_options(limits, assumed.options if assumed else None)
     load = serve(Planned.of(made, plan), asked, policy=policy, options=options, seed=seed, stages=console.progress)
     candidate = candidate_of(made, policy)
     console.paragraph(
         f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, at most "
         f"{options.max_running} at once"
     )
+    if assumed is not None:
+        console.paragraph(compared(assumed, candidate.policy))
     show_load_metrics(load)
     if timeline is not None:
         save_timelines(timeline, load.timelines)

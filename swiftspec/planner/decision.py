@@ -13,7 +13,7 @@ from swiftspec.planner.simulations import FinalStage, RankedOption, Simulations,
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.registry import package_of
 
-__all__ = ["Decision", "OutOfReachError", "decide"]
+__all__ = ["Decision", "Explained", "OutOfReachError", "decide", "explained"]
 
 _PATIENT_ROUNDS = 10  # at the 95th percentile
 _LEAST_PATIENCE_S = 0.1
@@ -24,23 +24,17 @@ class OutOfReachError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Outcomes of the last stage.
+class Explained:
+    """Outcomes that can be described as candidates of a plan.
 
     Parameters
     ----------
-    chosen : Outcome
-    ties : sequence of Outcome
-        Options that the noise does not tell apart from it.
-    others : sequence of Outcome
-        The best of each other policy, best first.
+    outcomes : sequence of Outcome
     resamplings : mapping
         By option, the resamples of the budget it was simulated with.
     """
 
-    chosen: Outcome
-    ties: Sequence[Outcome]
-    others: Sequence[Outcome]
+    outcomes: Sequence[Outcome]
     resamplings: Mapping[object, Resampling]
 
     def candidate(self, outcome: Outcome) -> Candidate:
@@ -64,6 +58,35 @@ class Decision:
             patience_s=_patience_s(prediction),
             prediction=prediction,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Explained):
+    """Outcomes of the last stage.
+
+    Parameters
+    ----------
+    chosen : Outcome
+    ties : sequence of Outcome
+        Options that the noise does not tell apart from it.
+    others : sequence of Outcome
+        The best of each other policy, best first.
+    """
+
+    chosen: Outcome
+    ties: Sequence[Outcome]
+    others: Sequence[Outcome]
+
+
+def explained(
+    simulations: Simulations, options: Sequence[Option], budget: Budget, errors: KnownErrors, what: str, *, ahead: int
+) -> Explained:
+    """Outcomes of options at a budget that explains their speed; `what` names them in progress reports."""
+    resampling = _resampling(simulations, budget, errors)
+    return Explained(
+        outcomes=simulations.run(options, budget, what, ahead=ahead),
+        resamplings={option.key: resampling for option in options},
+    )
 
 
 def _patience_s(prediction: Prediction) -> float:
@@ -101,7 +124,7 @@ def decide(
     groups = by_policy([*finals.contenders, *finals.others])
     others = [winner(group)[0] for group in groups if group[0].policy.name != chosen.option.policy.name]
     others.sort(key=simulations.score, reverse=True)
-    return Decision(chosen=chosen, ties=ties, others=others, resamplings=resamplings)
+    return Decision(outcomes=list(outcomes.values()), chosen=chosen, ties=ties, others=others, resamplings=resamplings)
 
 
 def _resampling(simulations: Simulations, budget: Budget, errors: KnownErrors) -> Resampling:

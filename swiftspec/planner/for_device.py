@@ -59,6 +59,10 @@ def plan_for(
     options.check(num_devices=deployment.num_devices)
     models = planned_pair(target, draft)
     _check_acceptance(dataset, trace, acceptance)
+    load = options.load
+    if load is not None:
+        shortest = min(models, key=lambda model: model.spec.max_position)
+        load.check_context(shortest.spec.max_position, shortest.name)
     from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.evaluation import warm_up
     from swiftspec.planner.memory import MemoryModel
@@ -75,6 +79,7 @@ def plan_for(
         dataset=dataset,
         given=acceptance,
         seed=options.seed,
+        longest=load.longest_context if load else 0,
     )
     specs = dict(zip(Role, (model.spec for model in models), strict=True))
     plan = make_plan(
@@ -97,8 +102,16 @@ def plan_for(
         backend=options.backend,
         degrees=AllowedDegrees(sizes=options.degrees, engine=deployment.serving_engine, specs=specs),
         engine=deployment.engine,
+        load=load,
     )
-    return Planned(plan=plan, profile=inputs.profile, trace=inputs.trace, trace_path=trace)
+    return Planned(
+        plan=plan,
+        profile=inputs.profile,
+        trace=inputs.trace,
+        trace_path=trace,
+        workload=load.workload if load else None,
+        workload_path=load.path if load else None,
+    )
 
 
 def _profile_for(context: int, deployment: Deployment, target: PlannedModel, draft: PlannedModel) -> Profile | None:
@@ -136,14 +149,15 @@ def prepare(
     dataset: str | None = None,
     given: "GivenAcceptance | None" = None,
     seed: int = 0,
+    longest: int = 0,
 ) -> Inputs:
-    """Synthesise the trace unless one is given, and compose the profile."""
+    """Synthesise the trace unless one is given, and compose the profile, for contexts of `longest` tokens or more."""
     if trace is not None:
         recorded, acceptance = _given(trace, target, draft)
     else:
         _check_context(deployment.context, target, draft, num_tokens=_num_new_tokens(deployment))
         recorded, acceptance = _synthesised(deployment, target, draft, dataset=dataset, given=given, seed=seed)
-    longest = max(prompt.prompt_length + len(prompt.target_tokens) for prompt in recorded.prompts)
+    longest = max(longest, *(prompt.prompt_length + len(prompt.target_tokens) for prompt in recorded.prompts))
     profile = deployment.profile(target, draft, max_context=longest)
     return Inputs(profile=profile, trace=recorded, acceptance=acceptance)
 

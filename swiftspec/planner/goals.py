@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.artifacts.plan import Candidate, Goal, Objective
+from swiftspec.artifacts.plan import Goal, Objective, Plan
 
 __all__ = ["PER_DEVICE", "Limit", "limits", "preference", "reach", "score", "score_of_speed"]
 
@@ -59,11 +59,15 @@ def score_of_speed(goal: Goal, tokens_per_s: float, num_devices: int) -> float:
     return tokens_per_s
 
 
-def preference(goal: Goal, candidate: Candidate) -> tuple[float, float]:
+def preference(plan: Plan) -> tuple[float, ...]:
     """Sort key for plans made for one goal, the best one last: score, or the devices saved and then the speed.
 
-    A prediction has the median TPOT only, which serves for the objective `tpot-p95`, too.
+    Under a load, that of `LoadGoal.score`. A prediction has the median TPOT only, which serves for the objective
+    `tpot-p95`, too.
     """
+    goal, candidate = plan.goal, plan.chosen
+    if plan.under_load is not None:
+        return plan.under_load.predictions[candidate.policy].score(plan.under_load.goal)
     metrics, num_devices = candidate.prediction.metrics, len(candidate.devices)
     tokens_per_s = metrics.figures.tokens_per_s
     if goal.objective is Objective.DEVICES:

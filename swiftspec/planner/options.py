@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from swiftspec.artifacts.plan import Goal
+from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.models.names import unknown
+from swiftspec.planner.load import Load
 from swiftspec.policies import Layout, policy_class, policy_names
 
 __all__ = ["SearchOptions"]
@@ -29,6 +30,8 @@ class SearchOptions:
         Processes that simulate; -1 for one per core.
     backend : str, optional
         Backend of the simulations: `loky` (here), or an existing cluster of `dask` or `ray`.
+    load : Load, optional
+        Many requests to plan for; one request at a time if not given.
 
     Examples
     --------
@@ -44,6 +47,7 @@ class SearchOptions:
     seed: int = 0
     num_jobs: int = -1
     backend: str | None = None
+    load: Load | None = None
 
     def check(self, *, num_devices: int) -> None:
         """ValueError, naming the field, for options that cannot be searched on `num_devices` devices."""
@@ -53,6 +57,8 @@ class SearchOptions:
             raise ValueError(f"num_jobs is {self.num_jobs}; expected at least 1, or -1 for one per core")
         if self.backend is not None:
             check_backend(self.backend)
+        if self.load is not None and self.goal.objective is not Objective.TOKENS_PER_S:
+            raise ValueError(f"objective is {self.goal.objective}; with a workload the objective is goodput")
         if self.policy is None:
             return
         if self.policy not in (names := policy_names()):

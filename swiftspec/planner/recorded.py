@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.models.spec import Inflation, ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
+from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.search import make_plan
 from swiftspec.progress import Progress
@@ -25,6 +28,8 @@ def plan_recorded(
 ) -> Planned:
     """The plan for one pair of models from its profile and its trace; with their paths, if they are already files."""
     options.check(num_devices=num_devices)
+    if options.load is not None:
+        _check_context(options.load, profile.target)
     plan = make_plan(
         profile=profile,
         trace=trace,
@@ -37,5 +42,23 @@ def plan_recorded(
         backend=options.backend,
         ranks=options.ranks,
         degrees=AllowedDegrees(sizes=options.degrees),
+        load=options.load,
     )
-    return Planned(plan=plan, profile=profile, trace=trace, profile_path=profile_path, trace_path=trace_path)
+    return Planned(
+        plan=plan,
+        profile=profile,
+        trace=trace,
+        profile_path=profile_path,
+        trace_path=trace_path,
+        workload=options.load.workload if options.load else None,
+        workload_path=options.load.path if options.load else None,
+    )
+
+
+def _check_context(load: Load, model: ModelRef) -> None:
+    """ValueError for a request that does not fit into the target's context, where its files are there to tell."""
+    if is_model_directory(model.model):
+        spec = ModelSpec.from_directory(model_directory(model.model))
+        if model.inflate is not None:
+            spec = Inflation.parse(model.inflate).inflated(spec)
+        load.check_context(spec.max_position, model.model)

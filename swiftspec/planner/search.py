@@ -16,6 +16,8 @@ from swiftspec.planner.evaluation import Evaluator
 from swiftspec.planner.fewest import fewest_devices
 from swiftspec.planner.halving import halved
 from swiftspec.planner.known_errors import KnownErrors, known_errors
+from swiftspec.planner.load import Load
+from swiftspec.planner.load_choice import LoadDecision, choose_for_load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.quick import UNTRIED, quickly_found
@@ -61,8 +63,9 @@ def make_plan(
     ranks: int | None = None,
     degrees: AllowedDegrees = ANY_DEGREES,
     engine: str | None = None,
+    load: Load | None = None,
 ) -> Plan:
-    """The best policy, shape and placement for one user of `num_devices` devices, by simulation.
+    """The best policy, shape and placement of `num_devices` devices, for one user or for a load, by simulation.
 
     Parameters
     ----------
@@ -93,6 +96,9 @@ def make_plan(
         Allowed TP degrees.
     engine : str, optional
         Engine whose forwards the profile has, where they are composed; for the plan's readers.
+    load : Load, optional
+        Requests that share the devices. The choice is then the one with the highest goodput among the best for one
+        request; sensitivities, which are those of one request, are left out.
 
     Raises
     ------
@@ -126,6 +132,7 @@ def make_plan(
         ranking = found.ranking()
         rejected.update(found.rejected)
         chosen = RankedOption.of(decision.chosen, goal)
+        loaded = None if load is None else found.under_load(load, trace, num_jobs=num_jobs)
         rows = sensitivities(
             profile=profile,
             trace=trace,
@@ -137,9 +144,10 @@ def make_plan(
             num_jobs=num_jobs,
             errors=errors.forwards,
             degrees=degrees,
-            changes=changes,
+            changes=changes if load is None else None,
             num_devices=_most_devices(goal, chosen.option, num_used),
         )
+    used = loaded.option if loaded else chosen.option
     return Plan(
         origin=Origin.here(),
         device=profile.device,
@@ -150,19 +158,20 @@ def make_plan(
         profile=profile_basis,
         trace=trace_basis,
         max_new_tokens=simulations.longest,
-        chosen=decision.candidate(decision.chosen),
-        alternatives=tuple(map(decision.candidate, decision.others)),
-        ties=tuple(outcome.option.describe() for outcome in decision.ties),
+        chosen=loaded.chosen if loaded else decision.candidate(decision.chosen),
+        alternatives=loaded.alternatives if loaded else tuple(map(decision.candidate, decision.others)),
+        ties=() if loaded else tuple(outcome.option.describe() for outcome in decision.ties),
         num_simulated=simulations.num_simulated,
         rejected=dict(rejected),
         goal=goal,
         acceptance=acceptance,
         known_errors=errors.by_name,
         quantisation=dict(memory.quantisation) if memory else {},
-        collectives=_collectives(profile, chosen.option),
-        memory=memory.groups(chosen.option, context=longest_context(trace)) if memory else (),
+        collectives=_collectives(profile, used),
+        memory=memory.groups(used, context=longest_context(trace)) if memory else (),
         explored=tuple(ranked.cell for ranked in ranking),
         sensitivities=rows,
+        under_load=loaded.under_load if loaded else None,
     )
 
 
@@ -212,6 +221,23 @@ class _Searches:
         assert self._decision is not None, "it found an option or raised"
         finalists = [self._decision.chosen, *self._decision.others]
         return self._simulations.ranking(finalists, self._widest.expected)
+
+    def under_load(self, load: Load, trace: AcceptanceTrace, *, num_jobs: int) -> LoadDecision:
+        """The choice for a load, among the best options for one request."""
+        assert self._widest is not None, "the first search has a last stage"
+        assert self._decision is not None, "it found an option or raised"
+        return choose_for_load(
+            load,
+            profile=self._profile,
+            trace=trace,
+            simulations=self._simulations,
+            decision=self._decision,
+            ranking=self.ranking(),
+            budget=self._widest.whole,
+            errors=self._errors,
+            policy=self._policy,
+            num_jobs=num_jobs,
+        )
 
     @property
     def rejected(self) -> Counter[str]:

@@ -131,6 +131,11 @@ class Simulations:
         """Keys of all options simulated so far, at any budget."""
         return {key for outcomes in self._outcomes.values() for key in outcomes}
 
+    @property
+    def latest(self) -> dict[Key, Outcome]:
+        """The outcome of every simulated option at the last budget that it was simulated with."""
+        return {key: outcome for outcomes in self._outcomes.values() for key, outcome in outcomes.items()}
+
     def ranking(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["RankedOption"]:
         """The best option of every policy on every split by its longest simulation, on the scale of its finalist.
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.plan import Explored, Goal, Plan
+from swiftspec.artifacts.plan import Explored, Plan
 
 __all__ = [
     "count",
@@ -64,9 +64,9 @@ def money(amount: float) -> str:
     return f"{amount:.2f}" if amount >= 1 else f"{amount:.3g}"
 
 
-def objective(goal: Goal) -> str:
+def objective(plan: Plan) -> str:
     """Objective and limits of a plan: `cost, at most 4.00 ms per token, 2 per device and hour`."""
-    limits = []
+    goal, limits = plan.goal, []
     if goal.min_tokens_per_s is not None:
         limits.append(f"at least {goal.min_tokens_per_s:g} tokens/s")
     if goal.max_tpot_s is not None:
@@ -79,7 +79,13 @@ def objective(goal: Goal) -> str:
         limits.append(f"split {' or '.join(goal.splits)}")
     if goal.price_per_hour is not None:
         limits.append(f"{goal.price_per_hour:g} per device and hour")
-    return ", ".join([goal.objective, *limits])
+    return ", ".join([_objective(plan), *limits])
+
+
+def _objective(plan: Plan) -> str:
+    if plan.under_load is None:
+        return plan.goal.objective
+    return "goodput" if plan.under_load.goal.is_limited else "mean end-to-end time"
 
 
 def engine(plan: Plan) -> str:

@@ -1,5 +1,6 @@
 """The stages that predict: plan and simulate."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,8 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.workload import Workload
+from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
@@ -30,6 +33,10 @@ def plan(
     dataset: str | None = None,
     acceptance: str | None = None,
     options: SearchOptions = _ANY,
+    workload: Workload | Path | str | None = None,
+    ttft_s: float | None = None,
+    tpot_s: float | None = None,
+    percentile: float | None = None,
     stages: Stages = silent,
 ) -> Planned:
     """Choose the decoding policy, its tree shape and the split of devices, and predict the speed.
@@ -53,6 +60,13 @@ def plan(
         With `deployment`: acceptance rates, one as `0.75`, or by position as `0.8,0.7,0.6`.
     options : SearchOptions
         The goal, the options to choose from, and where simulations run.
+    workload : Workload, or path, optional
+        Plan for these requests instead of one at a time, and maximise goodput: requests per second within their limits.
+    ttft_s, tpot_s : float, optional
+        With `workload`: highest seconds until the first token, and per output token after it. Limits that are not given
+        are those of the workload's classes; without any, the lowest mean end-to-end time is chosen.
+    percentile : float, optional
+        With `workload`: a candidate is acceptable only if this percentage of all requests keep their limits.
     stages : Stages
         Receives progress reports.
 
@@ -64,7 +78,7 @@ def plan(
     Raises
     ------
     ValueError
-        If a name is unknown, the models do not fit each other or the devices, or an argument is missing.
+        If a name is unknown, the models do not fit each other or the devices, or an argument is missing or wrong.
 
     Examples
     --------
@@ -72,6 +86,8 @@ def plan(
     >>> planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800)
     >>> print(planned)  # the policy, its shape and split, and tokens/s
     """
+    load = Load.read(workload, ttft_s=ttft_s, tpot_s=tpot_s, percentile=percentile)
+    options = options if load is None else replace(options, load=load)
     if deployment is None:
         if profile is None or not isinstance(trace, AcceptanceTrace):
             raise ValueError("deployment is missing; without it a plan needs a profile and a trace of this machine")

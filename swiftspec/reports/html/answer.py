@@ -78,7 +78,7 @@ def _by_role(names: Mapping[Role, str]) -> str:
 
 def _goal(plan: Plan) -> str:
     used = f"On {len(plan.chosen.devices)} of {count(plan.num_devices, 'device')}"
-    return f"{used}. Objective: {objective(plan.goal)}."
+    return f"{used}. Objective: {objective(plan)}."
 
 
 def _warning(view: View) -> Iterator[Markup]:

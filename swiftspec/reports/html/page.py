@@ -5,7 +5,17 @@ from importlib.resources import files
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Timeline
-from swiftspec.reports.html import acceptance, alternatives, answer, explored, machine, parts, sources, timing
+from swiftspec.reports.html import (
+    acceptance,
+    alternatives,
+    answer,
+    explored,
+    machine,
+    parts,
+    sources,
+    timing,
+    under_load,
+)
 from swiftspec.reports.html.markup import Markup, element, join
 
 __all__ = ["render"]
@@ -24,6 +34,7 @@ def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
     view = parts.View(plan=plan, profile=profile, timeline=timeline)
     made = (
         answer.answer(view),
+        under_load.under_load(view),
         explored.heat_map(view),
         explored.speed_against_devices(view),
         timing.ten_rounds(view),

@@ -1,0 +1,123 @@
+"""Predictions of a plan that was made for many requests, and what they assume."""
+
+from collections.abc import Collection, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from swiftspec.artifacts.document import Basis, Facts, file_sha256
+from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
+from swiftspec.artifacts.workload import Workload
+
+__all__ = ["LoadPrediction", "UnderLoad", "workload_sha256"]
+
+_Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+
+
+class LoadPrediction(Facts):
+    """Predicted figures of one candidate under a load.
+
+    Parameters
+    ----------
+    candidate : str
+        `swiftspec 7+1 (verify_rows=16)`.
+    tokens_per_s : float
+        Speed of a single request, which has all devices to itself.
+    attained : float
+        Share of all requests that kept their limits.
+    metrics : LoadMetrics
+    mean_batch : float
+        Requests per step of the target, by time.
+    busy_fraction : float
+        Share of the time in which the target computed.
+    """
+
+    candidate: str
+    tokens_per_s: float = Field(gt=0)
+    attained: _Share
+    metrics: LoadMetrics
+    mean_batch: float = Field(ge=0)
+    busy_fraction: _Share
+
+    @classmethod
+    def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float) -> Self:
+        """Figures of a simulation."""
+        return cls(
+            candidate=candidate,
+            tokens_per_s=tokens_per_s,
+            attained=load.attained,
+            metrics=load.metrics,
+            mean_batch=load.mean_batch,
+            busy_fraction=load.busy_fraction,
+        )
+
+    def score(self, goal: LoadGoal) -> tuple[bool, float, float]:
+        """Sort key, as `LoadGoal.score`."""
+        return goal.score(attained=self.attained, goodput=self.metrics.request_goodput, e2e_s=self.metrics.e2el_s.mean)
+
+
+class UnderLoad(Facts):
+    """A load, what was assumed of it, and the predicted figures of every candidate of a plan.
+
+    Parameters
+    ----------
+    workload : Basis
+        File of the requests, and its SHA-256.
+    arrivals : str
+        Their arrival process, `poisson:6`.
+    num_requests, num_simulated : int
+        Requests of the workload, and the number of these, from the first on, that were simulated.
+    seed : int
+        Of the simulations; all candidates had the same requests and texts.
+    goal : LoadGoal
+        Limits, and how many requests must keep them.
+    options : LoadOptions
+        Limits of the scheduler.
+    num_candidates : int
+        Options that were simulated under the load.
+    predictions : dict of str to LoadPrediction
+        By policy, of each candidate of the plan.
+    single_request : LoadPrediction
+        Of the option that would have been chosen for one request at a time.
+    """
+
+    workload: Basis
+    arrivals: str
+    num_requests: int = Field(ge=1)
+    num_simulated: int = Field(ge=1)
+    seed: int = Field(ge=0)
+    goal: LoadGoal
+    options: LoadOptions
+    num_candidates: int = Field(ge=1)
+    predictions: dict[str, LoadPrediction]
+    single_request: LoadPrediction
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.num_simulated > self.num_requests:
+            raise ValueError(f"num_simulated is {self.num_simulated}; num_requests is {self.num_requests}")
+        return self
+
+    def check_policies(self, policies: Collection[str]) -> None:
+        """ValueError unless there is one prediction for each of a plan's policies."""
+        if self.predictions.keys() != set(policies):
+            found = ", ".join(self.predictions) or "nobody"
+            raise ValueError(f"under_load.predictions are of {found}; expected one of each of {', '.join(policies)}")
+
+    @property
+    def ranked(self) -> Mapping[str, LoadPrediction]:
+        """Predictions by policy, best first."""
+        ordered = sorted(self.predictions.items(), key=lambda item: item[1].score(self.goal), reverse=True)
+        return dict(ordered)
+
+    def is_met_by(self, prediction: LoadPrediction) -> bool:
+        """Whether enough requests keep their limits."""
+        return self.goal.accepts(prediction.attained)
+
+
+def workload_sha256(workload: Workload, path: Path | None = None) -> str:
+    """SHA-256 of a workload's file; of the file that `save` would write if there is none, or it is a pipe."""
+    return file_sha256(path) if path is not None and path.is_file() else sha256(workload.to_bytes()).hexdigest()

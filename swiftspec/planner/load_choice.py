@@ -1,0 +1,231 @@
+"""Choice of a plan for many requests: the best options of the search, simulated under the load.
+
+First the best option of every policy, each for one request. Then variants of the policies that lead under the load:
+with fewer rows in a verification, since rows cost more the more requests share a step, and on other splits.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice
+
+import joblib
+
+from swiftspec.artifacts.document import Basis
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
+from swiftspec.planner.backends import quiet_start
+from swiftspec.planner.decision import Decision, OutOfReachError, explained
+from swiftspec.planner.evaluation import Budget, Outcome
+from swiftspec.planner.known_errors import KnownErrors
+from swiftspec.planner.load import Load
+from swiftspec.planner.option import Key, Option
+from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.simulator.load import serve_workload
+
+__all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load"]
+
+MOST_CANDIDATES = 24
+_MOST_SPLITS = 3  # of a policy, besides its best one
+_FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadDecision:
+    """The option with the highest goodput, and the best one of every other policy, best first."""
+
+    option: Option
+    chosen: Candidate
+    alternatives: tuple[Candidate, ...]
+    under_load: UnderLoad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """An option with its figures, for one request and under the load. keeps: the limits of the plan's goal."""
+
+    option: Option
+    candidate: Candidate
+    prediction: LoadPrediction
+    keeps: bool
+
+
+def choose_for_load(
+    load: Load,
+    *,
+    profile: Profile,
+    trace: AcceptanceTrace,
+    simulations: Simulations,
+    decision: Decision,
+    ranking: Sequence[RankedOption],
+    budget: Budget,
+    errors: KnownErrors,
+    policy: str | None,
+    num_jobs: int,
+) -> LoadDecision:
+    """The candidate with the highest goodput, or without any limits the one with the lowest mean end-to-end time.
+
+    Candidates in which enough requests keep their limits come first; if there are none, the best of all is chosen.
+
+    Parameters
+    ----------
+    decision : Decision
+        The choice for one request.
+    ranking : sequence of RankedOption
+        The best option of every policy on every split, for one request.
+    budget : Budget
+        Of the simulations of one request that candidates are described by.
+    policy : str or None
+        Choose one of this policy's options.
+    """
+    runs = _Runs(load, profile.latencies, trace, simulations, num_jobs)
+    first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
+    ahead = 2 * (MOST_CANDIDATES - len(first))
+    served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
+    leaders = [one.option for one in _ordered(served, load, policy)]
+    variants = list(islice(_variants(leaders, simulations.latest, ranking), MOST_CANDIDATES - len(first)))
+    more = explained(simulations, variants, budget, errors, "variants", ahead=2 * len(variants))
+    served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
+    ordered = _ordered(served, load, policy)
+    best = ordered[0]
+    if not best.keeps or policy not in (None, best.option.policy.name):
+        raise OutOfReachError("no candidate that was simulated under the workload meets the goal's other limits")
+    by_policy: dict[str, _Served] = {}
+    for one in ordered:
+        by_policy.setdefault(one.option.policy.name, one)
+    (alone,) = (one for one in served if one.option.key == decision.chosen.option.key)
+    return LoadDecision(
+        option=best.option,
+        chosen=best.candidate,
+        alternatives=tuple(one.candidate for one in by_policy.values() if one is not best),
+        under_load=UnderLoad(
+            workload=Basis(path=str(load.path or ""), sha256=load.sha256),
+            arrivals=str(load.workload.arrivals),
+            num_requests=len(load.workload.requests),
+            num_simulated=len(load.simulated.requests),
+            seed=simulations.seed,
+            goal=load.goal,
+            options=load.options,
+            num_candidates=len(served),
+            predictions={name: one.prediction for name, one in by_policy.items()},
+            single_request=alone.prediction,
+        ),
+    )
+
+
+def _eligible_first(outcomes: Sequence[Outcome], policy: str | None) -> list[Outcome]:
+    return sorted(outcomes, key=lambda outcome: policy not in (None, outcome.option.policy.name))
+
+
+def _ordered(served: Iterable[_Served], load: Load, policy: str | None) -> list[_Served]:
+    """Best first; those that may be chosen before all others; of equals the simpler one."""
+
+    def rank(one: _Served) -> tuple[bool, bool, tuple[bool, float, float]]:
+        return policy in (None, one.option.policy.name), one.keeps, one.prediction.score(load.goal)
+
+    return sorted(sorted(served, key=lambda one: one.option.simplicity), key=rank, reverse=True)
+
+
+def _variants(
+    leaders: Sequence[Option], latest: Mapping[Key, Outcome], ranking: Sequence[RankedOption]
+) -> Iterator[Option]:
+    """Variants of the leaders' options, those of the best leader first."""
+    for leader in leaders:
+        own = [outcome for outcome in latest.values() if outcome.option.policy.name == leader.policy.name]
+        here = [outcome for outcome in own if outcome.option.split_key == leader.split_key]
+        elsewhere = sorted(
+            (found for found in ranking if found.option.policy.name == leader.policy.name),
+            key=lambda found: found.score,
+            reverse=True,
+        )
+        splits = [found.option for found in elsewhere if found.option.split_key != leader.split_key][:_MOST_SPLITS]
+        seen: set[Key] = {leader.key}
+        for option in chain(_narrower(leader, here), splits):
+            if option.key not in seen:
+                seen.add(option.key)
+                yield option
+
+
+def _narrower(leader: Option, outcomes: Sequence[Outcome]) -> Iterator[Option]:
+    """The fastest options with at most a half, a quarter and an eighth of the leader's rows."""
+    for divisor in _FEWER_ROWS:
+        fitting = [one for one in outcomes if divisor * one.option.policy.target_rows <= leader.policy.target_rows]
+        if fitting:
+            yield max(fitting, key=lambda one: one.tokens_per_s).option
+
+
+class _Runs:
+    """Simulations of candidates under one load, over cores."""
+
+    def __init__(
+        self, load: Load, latencies: Latencies, trace: AcceptanceTrace, simulations: Simulations, num_jobs: int
+    ) -> None:
+        self._simulations = simulations
+        self._num_jobs = num_jobs
+        self._serve = _Server(load, latencies, trace, simulations.seed)
+
+    def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_Served]:
+        """Every option with its figures; `ahead` simulations are still to come after these."""
+        simulations, predictions = self._simulations, []
+        before, total = simulations.num_done, simulations.num_done + len(found) + ahead
+        for done, prediction in enumerate(self._predictions([candidate for _, candidate in found]), start=1):
+            predictions.append(prediction)
+            simulations.report(before + done, total, "under load")
+        simulations.num_done += len(found)
+        return [
+            _Served(
+                option=outcome.option,
+                candidate=candidate,
+                prediction=prediction,
+                keeps=simulations.keeps(outcome),
+            )
+            for (outcome, candidate), prediction in zip(found, predictions, strict=True)
+        ]
+
+    def _predictions(self, candidates: Sequence[Candidate]) -> Iterator[LoadPrediction]:
+        if self._num_jobs == 1 or len(candidates) < 2:
+            yield from map(self._serve, candidates)
+            return
+        pickled = pickle.dumps(self._serve)
+        # No backend is named, so that joblib.parallel_config can send them to a cluster.
+        parallel = joblib.Parallel(n_jobs=self._num_jobs, return_as="generator")
+        with quiet_start():
+            predictions = parallel(joblib.delayed(_serve_there)(pickled, candidate) for candidate in candidates)
+        yield from predictions
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """Serves one load by any candidate: always the same requests, with the same texts."""
+
+    load: Load
+    latencies: Latencies
+    trace: AcceptanceTrace
+    seed: int
+
+    def __call__(self, candidate: Candidate) -> LoadPrediction:
+        served = serve_workload(
+            candidate,
+            self.load.simulated,
+            latencies=self.latencies,
+            trace=self.trace,
+            goal=self.load.goal,
+            options=self.load.options,
+            seed=self.seed,
+        )
+        speed = candidate.prediction.metrics.figures.tokens_per_s
+        return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed)
+
+
+def _serve_there(pickled: bytes, candidate: Candidate) -> LoadPrediction:
+    return _unpickled(pickled)(candidate)
+
+
+@lru_cache(maxsize=2)
+def _unpickled(pickled: bytes) -> Callable[[Candidate], LoadPrediction]:
+    server: Callable[[Candidate], LoadPrediction] = pickle.loads(pickled)
+    return server

@@ -1,0 +1,112 @@
+"""Sentences and table rows about a plan's predictions under load, for the terminal and the report."""
+
+from swiftspec.artifacts.load_metrics import Percentiles
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
+from swiftspec.artifacts.workload import RequestClass
+from swiftspec.reports.formatting import count, milliseconds, percent, speed
+
+__all__ = ["COLUMNS", "TITLE", "assumed", "choice", "compared", "load_row", "single_request", "unmet"]
+
+TITLE = "The best of every policy under this load: goodput in requests/s, latencies in ms, tokens/s of a request alone"
+COLUMNS = ("policy", "split", "goodput", "in limits", "TTFT", "p95", "TPOT", "p95", "E2E", "p95", "alone")
+
+
+def load_row(policy: str, split: str, prediction: LoadPrediction) -> tuple[str, ...]:
+    """Cells for COLUMNS: means and 95th percentiles, and tokens/s of a single request."""
+    metrics = prediction.metrics
+    return (
+        policy,
+        split,
+        f"{metrics.request_goodput:.2f}",
+        percent(prediction.attained),
+        *_two(metrics.ttft_s),
+        *_two(metrics.tpot_s),
+        *_two(metrics.e2el_s),
+        speed(prediction.tokens_per_s),
+    )
+
+
+def _two(values: Percentiles) -> tuple[str, str]:
+    return milliseconds(values.mean), milliseconds(values.p95)
+
+
+def choice(plan: Plan, load: UnderLoad) -> str:
+    """Sentence: the chosen candidate and the figure that it was chosen for."""
+    prediction = load.predictions[plan.chosen.policy]
+    metrics = prediction.metrics
+    if not load.goal.is_limited:
+        return (
+            f"Chosen for this load: {prediction.candidate}, for the lowest mean end-to-end time, "
+            f"{milliseconds(metrics.e2el_s.mean)} ms: neither the options nor the workload's classes have limits."
+        )
+    return (
+        f"Chosen for this load: {prediction.candidate}, for {metrics.request_goodput:.2f} requests/s within their "
+        f"limits, of {metrics.request_throughput:.2f} served ({percent(prediction.attained)})."
+    )
+
+
+def assumed(load: UnderLoad) -> str:
+    """Sentence: the requests, the limits and the scheduler."""
+    simulated = count(load.num_requests, "request")
+    if load.num_simulated < load.num_requests:
+        simulated = f"the first {load.num_simulated} of {simulated}"
+    limits = "; ".join(_limits(each, alone=len(load.goal.classes) == 1) for each in load.goal.classes)
+    kept = f", for {load.goal.percentile:g} % of the requests" if load.goal.percentile is not None else ""
+    name = f" of {load.workload.path}" if load.workload.path else ""
+    limited = f" Limits: {limits}{kept}." if load.goal.is_limited else ""
+    return (
+        f"Load: {load.arrivals}, {simulated}{name}, at most {load.options.max_running} at once; every candidate was "
+        f"simulated with the same requests and texts.{limited}"
+    )
+
+
+def _limits(one: RequestClass, *, alone: bool) -> str:
+    figures = [
+        f"{name} {milliseconds(limit)} ms" for name, limit in (("TTFT", one.ttft_s), ("TPOT", one.tpot_s)) if limit
+    ]
+    return ("" if alone else f"{one.name} ") + (" and ".join(figures) or "none")
+
+
+def unmet(plan: Plan, load: UnderLoad) -> str:
+    """Sentence, if no candidate is acceptable; otherwise empty."""
+    prediction = load.predictions[plan.chosen.policy]
+    if load.is_met_by(prediction):
+        return ""
+    assert load.goal.percentile is not None, "without one every candidate is acceptable"
+    most = max(load.predictions.values(), key=lambda one: one.attained)
+    return (
+        f"No candidate keeps the limits of {load.goal.percentile:g} % of the requests: the chosen one, which has the "
+        f"highest goodput, keeps those of {percent(prediction.attained)}"
+        + (f", and {most.candidate} those of {percent(most.attained)}." if most.attained > prediction.attained else ".")
+    )
+
+
+def single_request(plan: Plan, load: UnderLoad) -> str:
+    """Sentence: the choice for one request at a time, and its figures under the load."""
+    alone = load.single_request
+    if alone.candidate == load.predictions[plan.chosen.policy].candidate:
+        return f"For a single request the choice would be the same, with {speed(alone.tokens_per_s)} tokens/s."
+    under = (
+        f"{alone.metrics.request_goodput:.2f} requests/s within their limits ({percent(alone.attained)})"
+        if load.goal.is_limited
+        else f"a mean end-to-end time of {milliseconds(alone.metrics.e2el_s.mean)} ms"
+    )
+    chosen = load.predictions[plan.chosen.policy]
+    return (
+        f"For a single request {alone.candidate} would be chosen, with {speed(alone.tokens_per_s)} tokens/s against "
+        f"{speed(chosen.tokens_per_s)}; under this load it has {under}."
+    )
+
+
+def compared(load: UnderLoad, policy: str) -> str:
+    """Sentence for a simulation of the same workload: what the plan predicted, and for how many requests."""
+    metrics = load.predictions[policy].metrics
+    part = f"the first {load.num_simulated} of " if load.num_simulated < load.num_requests else ""
+    limits = "; ".join(_limits(each, alone=len(load.goal.classes) == 1) for each in load.goal.classes)
+    within = f" and {metrics.request_goodput:.2f} requests/s within their limits" if load.goal.is_limited else ""
+    whose = f" Limits are the plan's: {limits}." if load.goal.is_limited else ""
+    return (
+        f"The plan was made for this workload. For {part}{count(load.num_requests, 'request')} it predicted a mean "
+        f"TPOT of {milliseconds(metrics.tpot_s.mean)} ms{within}.{whose}"
+    )

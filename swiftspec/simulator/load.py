@@ -1,0 +1,133 @@
+"""A workload served by one candidate of a plan in simulated time: the only code that turns one into the other."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from swiftspec.artifacts.gathering import usual_gather_s
+from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.workload import RequestClass, Workload
+from swiftspec.policies.effects import Role
+from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.simulator.serving import Job, Serving, ServingRun
+
+__all__ = ["serve_workload"]
+
+
+def serve_workload(
+    candidate: Candidate,
+    workload: Workload,
+    *,
+    latencies: Latencies,
+    trace: AcceptanceTrace,
+    goal: LoadGoal,
+    options: LoadOptions,
+    seed: int = 0,
+    done: Callable[[int], None] = lambda _: None,
+) -> SimulatedLoad:
+    """Serve all requests.
+
+    Texts are traced ones, chosen at random for requests that name no prompt. The same seed gives every candidate the
+    same requests with the same texts.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        Of a plan.
+    workload : Workload
+    latencies : Latencies
+        Of the plan's profile.
+    trace : AcceptanceTrace
+        Of the plan.
+    goal : LoadGoal
+        Limits of every class of the workload.
+    options : LoadOptions
+        Limits of the scheduler.
+    done : callable
+        Called with the number of requests that have ended.
+
+    Raises
+    ------
+    ValueError
+        If a prompt is not in the trace, or a request does not fit into the cache.
+    """
+    policy = candidate.build()
+    serving = Serving(
+        latencies,
+        trace,
+        policy,
+        degrees={role: len(group) for role, group in candidate.groups.items()},
+        ranks=candidate.ranks,
+        admission=AdmissionLimits(
+            max_running=options.max_running,
+            max_waiting=options.max_waiting,
+            num_blocks=options.num_blocks,
+            tree_rows=policy.target_rows,
+        ),
+        batch=BatchLimits(
+            prefill_rows=options.prefill_rows,
+            gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
+        ),
+    )
+    run = serving.run(
+        _jobs(workload, trace, seed),
+        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
+        seed=seed,
+        done=done,
+    )
+    return _result(run, workload, goal, target_groups=policy.target_groups)
+
+
+def _jobs(workload: Workload, trace: AcceptanceTrace, seed: int) -> list[Job]:
+    """A job for every request; prompts that it does not name are drawn."""
+    indices = {prompt.prompt_id: index for index, prompt in enumerate(trace.prompts)}
+    drawn = np.random.default_rng([seed, 0]).integers(len(indices), size=len(workload.requests)).tolist()
+    jobs = []
+    for number, request in enumerate(workload.requests):
+        if request.prompt_id is not None and request.prompt_id not in indices:
+            raise ValueError(
+                f"requests[{number}].prompt_id is {request.prompt_id!r}; the plan's trace has no such prompt"
+            )
+        jobs.append(
+            Job(
+                arrival_s=request.arrival_s,
+                prompt_index=drawn[number] if request.prompt_id is None else indices[request.prompt_id],
+                prompt_tokens=None if request.prompt_id is not None else request.prompt_tokens,
+                output_tokens=request.output_tokens,
+            )
+        )
+    return jobs
+
+
+def _result(run: ServingRun, workload: Workload, goal: LoadGoal, *, target_groups: int) -> SimulatedLoad:
+    """Records and metrics of a run."""
+    limits: Mapping[str, RequestClass] = {each.name: each for each in goal.classes}
+    served = [request for request in run.requests if request.ended_s is not None]
+    records = []
+    for request in served:
+        of_class = limits[workload.requests[request.number].class_name]
+        assert request.begun_s is not None
+        records.append(
+            ServedRecord.of(
+                request.timeline,
+                begun_s=request.begun_s,
+                num_preemptions=request.num_preemptions,
+                class_name=of_class.name,
+                ttft_limit_s=of_class.ttft_s,
+                tpot_limit_s=of_class.tpot_s,
+            )
+        )
+    seconds = np.array([step.end_s - step.start_s for step in run.steps if step.role is Role.TARGET])
+    batches = np.array([step.num_requests for step in run.steps if step.role is Role.TARGET])
+    return SimulatedLoad(
+        metrics=load_metrics(records, refused=run.num_refused),
+        records=tuple(records),
+        timelines=tuple(request.timeline for request in served),
+        mean_batch=float(np.average(batches, weights=seconds)),
+        busy_fraction=float(seconds.sum() / run.end_s / target_groups),
+    )

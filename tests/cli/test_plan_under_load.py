@@ -1,0 +1,206 @@
+"""`plan --workload`: files, printed figures, and the same figures when the plan is simulated."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import swiftspec
+from swiftspec.artifacts.document import file_sha256
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.workload import Workload
+from swiftspec.cli.app import main
+from swiftspec.stages.serving import planned_load, simulate_load
+from tests.test_architecture import ROOT
+
+Fails = Callable[..., str]
+
+PAIR = ["--target", "llama-3-8b", "--draft", "llama-3.2-1b", "--device", "h800", "--devices", "2", "--quant", "int4"]
+ASKED = [*PAIR, "--context", "96", "--jobs", "1", "--policy", "swiftspec"]
+LIMITS = ["--ttft-ms", "200", "--tpot-ms", "1.8", "--percentile", "10"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_text() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
+        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("load")
+    lengths = ["--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24", "--class", "chat:ttft=900,tpot=90"]
+    assert main(["workload", "--arrivals", "poisson:40", "--requests", "30", *lengths, "--out", f"{made}/W.json"]) == 0
+    outputs = ["--out", f"{made}/plan.json", "--json", f"{made}/r.json", "--report", f"{made}/plan.html"]
+    assert main(["plan", *ASKED, "--workload", f"{made}/W.json", *LIMITS, *outputs]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path) -> Plan:
+    return Plan.load(folder / "plan.json")
+
+
+def test_a_plan_names_its_workload_and_its_limits(made: Plan, folder: Path) -> None:
+    load = made.under_load
+    assert load is not None
+    assert (load.workload.path, load.workload.sha256) == ("W.json", file_sha256(folder / "W.json"))
+    assert [(one.name, one.ttft_s, one.tpot_s) for one in load.goal.classes] == [("chat", 0.2, 0.0018)]
+    assert (load.goal.percentile, load.num_simulated, load.num_requests) == (10, 30, 30)
+    assert load.predictions.keys() == made.candidates.keys() == {"swiftspec", "autoregressive"}
+
+
+def test_results_have_the_figures_of_every_policy(folder: Path) -> None:
+    load = json.loads((folder / "r.json").read_text())["under_load"]
+    assert set(load) >= {"workload", "goal", "options", "predictions", "single_request", "num_candidates"}
+    for prediction in load["predictions"].values():
+        assert 0 <= prediction["attained"] <= 1
+        metrics = prediction["metrics"]
+        assert metrics["request_goodput"] <= metrics["request_throughput"]
+        assert {"mean", "p95"} <= metrics["ttft_s"].keys() & metrics["tpot_s"].keys() & metrics["e2el_s"].keys()
+
+
+def test_the_report_has_a_section_about_the_load(folder: Path) -> None:
+    page = (folder / "plan.html").read_text()
+    assert "Under load" in page
+    assert "requests/s within their limits" in page
+
+
+@pytest.mark.parametrize("policy", ["swiftspec", "autoregressive"])
+def test_simulating_the_plan_gives_the_planned_figures(policy: str, made: Plan, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    arguments = ["--plan", str(folder / "plan.json"), "--workload", str(folder / "W.json"), "--policy", policy]
+    assert main(["simulate", *arguments, "--json", str(out)]) == 0
+    simulated = json.loads(out.read_text())
+    assert made.under_load is not None
+    predicted = made.under_load.predictions[policy]
+    assert simulated["metrics"] == predicted.metrics.model_dump(mode="json")
+    assert simulated["mean_batch"] == predicted.mean_batch
+    assert simulated["candidate"] == predicted.candidate
+
+
+def test_another_workload_has_its_own_limits(made: Plan, folder: Path) -> None:
+    planned = swiftspec.Planned.load(folder / "plan.json")
+    same, other = Workload.load(folder / "W.json"), Workload.load(folder / "W.json").scaled(rate=39.0)
+    assert planned_load(made, same) is not None
+    assert planned_load(made, other) is None
+    assert simulate_load(planned, same).metrics.attainment["chat"] < 1.0
+    assert simulate_load(planned, other).metrics.attainment["chat"] == 1.0
+
+
+def test_no_acceptable_candidate_is_said_in_a_sentence(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = ["--ttft-ms", "0.001", "--percentile", "99", "--load-requests", "10", "--max-running", "4"]
+    out = tmp_path / "plan.json"
+    assert main(["plan", *ASKED, "--workload", str(folder / "W.json"), *limits, "--out", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "No candidate keeps the limits of 99 % of the requests: the chosen one" in said
+    assert "keeps those of 0.0 %" in said
+    assert "the first 10 of 30 requests" in said
+    assert "at most 4 at once" in said
+    assert "Objective: goodput" in said
+    # Its file is elsewhere, and its name is absolute.
+    load = Plan.load(out).under_load
+    assert load is not None
+    assert Path(load.workload.path) == (folder / "W.json").resolve()
+
+
+def test_the_same_from_python_with_a_workload_that_is_no_file_yet(made: Plan, folder: Path, tmp_path: Path) -> None:
+    workload = Workload.load(folder / "W.json")
+    h800 = swiftspec.Deployment(device="h800", num_devices=2, quant="int4", context=96)
+    options = swiftspec.SearchOptions(num_jobs=1, policy="swiftspec")
+    asked: dict[str, Any] = {"ttft_s": 0.2, "tpot_s": 0.0018, "percentile": 10.0}
+    planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800, options=options, workload=workload, **asked)
+    saved = planned.save(tmp_path / "plan.json")
+    assert saved.under_load is not None
+    assert made.under_load is not None
+    assert saved.under_load.predictions == made.under_load.predictions
+    assert saved.under_load.workload.path == "plan.workload.json"
+    assert saved.under_load.workload.sha256 == file_sha256(tmp_path / "plan.workload.json")
+    (tmp_path / "below").mkdir()
+    again = swiftspec.Planned.load(tmp_path / "plan.json").save(tmp_path / "below" / "plan.json")
+    assert again.under_load is not None
+    assert Path(again.under_load.workload.path) == (tmp_path / "plan.workload.json").resolve()
+
+
+def test_a_plan_without_a_workload_does_not_mention_one(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["plan", *ASKED, "--out", str(out)]) == 0
+    assert "under_load" not in json.loads(out.read_text())
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--help"]) == 0
+    assert "--workload workload.json --ttft-ms 500 --tpot-ms 8 --percentile 95" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--ttft-ms", "200"], "--ttft-ms is 200; it needs --workload"),
+        (["--percentile", "99"], "--percentile is 99; it needs --workload"),
+        (["--workload", "{W}", "--ttft-ms", "-200"], "--ttft-ms is -200; expected a positive number of milliseconds"),
+        (["--workload", "{W}", "--tpot-ms", "nan"], "--tpot-ms is nan; expected a positive number of milliseconds"),
+        (["--workload", "{W}", "--percentile", "0"], "--percentile is 0; expected more than 0, and at most 100"),
+        (["--workload", "{W}", "--percentile", "100.1"], "--percentile is 100.1; expected more than 0"),
+        (["--workload", "{W}", "--objective", "tpot"], "--objective is tpot; with a workload the objective is goodput"),
+        (["--workload", "{empty}"], "requests is []"),
+        (["--workload", "{long}"], "requests[0].prompt_tokens is 9000; with 24 output tokens that is more than the"),
+        (["--workload", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_bad_input_is_one_sentence(flags: list[str], sentence: str, folder: Path, tmp_path: Path, fails: Fails) -> None:
+    content = json.loads((folder / "W.json").read_text())
+    for name, changes in (("empty", []), ("long", [content["requests"][0] | {"prompt_tokens": 9000}])):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content | {"requests": changes}))
+    names = {"W": folder / "W.json", "empty": tmp_path / "empty.json", "long": tmp_path / "long.json"}
+    given = [flag.format(**names) for flag in flags]
+    assert sentence in fails("plan", *ASKED, *given, "--out", tmp_path / "plan.json")
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_recorded_plans_context_is_checked_too(folder: Path, tmp_path: Path, fails: Fails) -> None:
+    recorded = ROOT / "swiftspec/profiles/demo-sapphire-rapids-2-cores"
+    content = json.loads((folder / "W.json").read_text())
+    content["requests"] = [content["requests"][0] | {"prompt_tokens": 9000}]
+    (tmp_path / "W.json").write_text(json.dumps(content))
+    pair = ["--target", "demo/target", "--draft", "demo/draft", "--inflate", "layers=48", "--devices", "2"]
+    files = ["--profile", recorded / "profile.json", "--trace", recorded / "trace.npz"]
+    sentence = fails("plan", *pair, *files, "--workload", tmp_path / "W.json", "--out", tmp_path / "plan.json")
+    assert "requests[0].prompt_tokens is 9000" in sentence
+    assert "positions of demo/target" in sentence
+
+
+def test_without_limits_the_mean_end_to_end_time_is_the_goal_and_that_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "closed.json", tmp_path / "plan.json"
+    lengths = ["--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24"]
+    assert main(["workload", "--arrivals", "closed:3", "--requests", "12", *lengths, "--out", str(path)]) == 0
+    assert main(["plan", *ASKED, "--workload", str(path), "--out", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "for the lowest mean end-to-end time" in said
+    assert "neither the options nor the workload's classes have limits" in said
+    assert main(["simulate", "--plan", str(out), "--workload", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The plan was made for this workload. For 12 requests it predicted a mean TPOT of" in said
+    assert "limits" not in said
+
+
+def test_a_plan_is_not_written_over_its_workload(folder: Path, tmp_path: Path, fails: Fails) -> None:
+    path = Path(shutil.copy(folder / "W.json", tmp_path / "W.json"))
+    assert "which is read as --workload" in fails("plan", *ASKED, "--workload", path, "--out", path)
+
+
+def test_predictions_of_other_policies_than_the_plans_are_refused(folder: Path, tmp_path: Path, fails: Fails) -> None:
+    content = json.loads((folder / "plan.json").read_text())
+    del content["under_load"]["predictions"]["autoregressive"]
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    sentence = fails("simulate", "--plan", tmp_path / "plan.json")
+    assert "under_load.predictions are of swiftspec; expected one of each of swiftspec, autoregressive" in sentence
