@@ -18,8 +18,7 @@ from swiftspec.policies.effects import (
 __all__ = ["Ask", "Grant", "Step", "ask_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(NamedTuple):
     """A forward that a request's program waits for.
 
     Parameters
@@ -87,10 +86,8 @@ _KINDS: Mapping[type[Forward], ForwardKind] = {
 }
 
 
-def ask_of(
-    request: int, effect: Forward, *, num_left: int, is_elastic: bool, since_s: float, num_overtaken: int
-) -> Ask:
-    """The ask that a forward is. num_left: rows not computed yet; those of the exit for a `TargetFinish`."""
+def ask_of(request: int, effect: Forward, *, num_rows: int, is_elastic: bool, since_s: float) -> Ask:
+    """The ask that a forward is. num_rows: those of the exit for a `TargetFinish`."""
     model = Role.TARGET
     if isinstance(effect, Prefill):
         model = effect.role
@@ -102,9 +99,8 @@ def ask_of(
         request=request,
         model=model,
         kind=kind,
-        num_rows=num_left,
+        num_rows=num_rows,
         is_prefill=isinstance(effect, Prefill),
         is_elastic=is_elastic and isinstance(effect, TargetForward),
         since_s=since_s,
-        num_overtaken=num_overtaken,
     )

@@ -74,14 +74,10 @@ def choose(asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s:
     """
     if num_running == 1 and asks:
         return _step(_whole(asks))
-    halves = [ask for ask in asks if ask.kind is ForwardKind.SECOND_HALF]
+    halves, prefills, drafts, verifications = _sorted(asks)
     if halves:
         return _step(_whole(halves))
-    prefills = [ask for ask in asks if ask.is_prefill]
-    drafts = [ask for ask in asks if ask.model is Role.DRAFT and not ask.is_prefill]
-    verifications = [ask for ask in asks if ask.model is Role.TARGET and not ask.is_prefill]
-    is_overdue = any(ask.num_overtaken >= limits.max_overtaken for ask in (*verifications, *prefills))
-    if drafts and not is_overdue:
+    if drafts and not any(ask.num_overtaken >= limits.max_overtaken for ask in (*verifications, *prefills)):
         return _with_prompts(_alike(drafts), prefills, limits)
     if verifications:
         gathered_s = min(ask.since_s for ask in verifications) + limits.gather_s
@@ -94,6 +90,24 @@ def choose(asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s:
         first = min(prefills, key=lambda ask: ask.since_s)
         return _step(_chunks([ask for ask in prefills if ask.model is first.model], limits.prefill_rows))
     return None
+
+
+def _sorted(asks: Sequence[Ask]) -> tuple[list[Ask], list[Ask], list[Ask], list[Ask]]:
+    """Second halves, prompts, the draft's forwards and verifications, each in the order of `asks`."""
+    halves: list[Ask] = []
+    prefills: list[Ask] = []
+    drafts: list[Ask] = []
+    verifications: list[Ask] = []
+    for ask in asks:
+        if ask.kind is ForwardKind.SECOND_HALF:
+            halves.append(ask)
+        elif ask.is_prefill:
+            prefills.append(ask)
+        elif ask.model is Role.DRAFT:
+            drafts.append(ask)
+        else:
+            verifications.append(ask)
+    return halves, prefills, drafts, verifications
 
 
 def _alike(asks: Sequence[Ask]) -> list[Ask]:

@@ -117,12 +117,8 @@ class RequestPart:
         self._meter = device.meter
         self._perform: Mapping[type[Effect], Callable[[Any], Events]] = {
             **dict.fromkeys((Prefill, DraftForward, TargetForward, TargetExit, TargetFinish), self._forward),
-            KeepKV: self._keep_kv,
-            Send: self._send,
             Receive: self._receive,
-            Poll: self._poll,
-            Clock: self._clock,
-            Commit: self._commit,
+            **dict.fromkeys((KeepKV, Send, Poll, Clock, Commit), self._perform_on_host),
         }
         self._answers: Mapping[type[Effect], Callable[[Any], Any]] = {
             Prefill: lambda effect: self.oracle.prefill(effect.role, effect.tokens),
@@ -151,10 +147,36 @@ class RequestPart:
             answer = yield from perform[type(effect)](effect)
         self.is_finished = self.device.is_idle = True
 
-    def perform(self, effect: Effect) -> Events:
-        """An effect that is no forward; its answer."""
-        answer = yield from self._perform[type(effect)](effect)
-        return answer
+    def begin(self, effect: Effect) -> float:
+        """Begin an effect that neither computes nor waits; the host's seconds for it, after which it is to `complete`."""
+        match effect:
+            case KeepKV(role, slots, num_verified):
+                self.oracle.keep(role, slots, num_verified)
+                return self._meter.host(Phase.COMPACT, len(slots))
+            case Send():
+                return self._meter.host(Phase.SEND, 0)
+            case Commit():
+                return self._meter.host(Phase.COMMIT, 0)
+        return 0.0
+
+    def complete(self, effect: Effect, start_s: float) -> Any:
+        """The answer of an effect that began at `start_s`."""
+        match effect:
+            case Poll(peer):
+                message = self._from[peer].poll()
+                if message is not None:
+                    self.note(Phase.WAIT, self.role, start_s)
+                return message
+            case KeepKV(role, slots):
+                self.note(Phase.COMPACT, role, start_s, rows=len(slots))
+            case Send(message, peer):
+                self.note(Phase.SEND, self.role, start_s)
+                self._to[peer].send(message, hop_s=self._meter.hop())
+            case Commit(tokens):
+                self.note(Phase.COMMIT, self.role, start_s, tokens=len(tokens))
+            case Clock():
+                return float(self.env.now)
+        return None
 
     def answer(self, effect: Forward) -> Any:
         """The answer of a forward that was computed."""
@@ -196,17 +218,6 @@ class RequestPart:
         self._halfway = effect.rows
         return self.oracle.exit(effect.rows, effect.num_candidates)
 
-    def _keep_kv(self, effect: KeepKV) -> Events:
-        self.oracle.keep(effect.role, effect.slots, effect.num_verified)
-        yield from self._host(Phase.COMPACT, effect.role, rows=len(effect.slots))
-
-    def _commit(self, effect: Commit) -> Events:
-        yield from self._host(Phase.COMMIT, self.role, tokens=len(effect.tokens))
-
-    def _send(self, effect: Send) -> Events:
-        yield from self._host(Phase.SEND, self.role)
-        self._to[effect.peer].send(effect.message, hop_s=self._meter.hop())
-
     def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message | None]:
         start_s = self.env.now
         self.device.is_idle = True
@@ -215,20 +226,9 @@ class RequestPart:
         self.note(Phase.WAIT, self.role, start_s)
         return message
 
-    def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:
-        yield from ()
-        message = self._from[effect.peer].poll()
-        if message is not None:
-            self.note(Phase.WAIT, self.role, self.env.now)
-        return message
-
-    def _clock(self, _: Clock) -> Generator[simpy.Event, Any, float]:
-        yield from ()
-        return float(self.env.now)
-
-    def _host(self, phase: Phase, model: Role, *, rows: int = 0, tokens: int = 0) -> Events:
+    def _perform_on_host(self, effect: Effect) -> Events:
         start_s = self.env.now
-        host_s = self._meter.host(phase, rows)
+        host_s = self.begin(effect)
         if host_s:
             yield self.env.timeout(host_s)
-        self.note(phase, model, start_s, rows=rows, tokens=tokens)
+        return self.complete(effect, start_s)

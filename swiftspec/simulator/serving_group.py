@@ -90,18 +90,22 @@ class ServingGroup:
 
     def _proceed(self, program: int, answer: Any) -> Events:
         """A program's effects until it asks for a forward, waits for a message, or ends."""
-        part, group = self._parts[program], self._group
-        while (effect := group.resume(program, answer, now_s=self._env.now)) is not None:
+        part, group, env = self._parts[program], self._group, self._env
+        while (effect := group.resume(program, answer, now_s=env.now)) is not None:
             if isinstance(effect, Receive):
                 message = part.poll(effect.peer)
                 if message is None:
                     group.block(program, effect)
-                    self._waiting_since_s[program] = self._env.now
+                    self._waiting_since_s[program] = env.now
                     return
-                part.note(Phase.WAIT, self.device.role, self._env.now)
+                part.note(Phase.WAIT, self.device.role, env.now)
                 answer = message
                 continue
-            answer = yield from part.perform(effect)
+            start_s = env.now
+            host_s = part.begin(effect)
+            if host_s:
+                yield env.timeout(host_s)
+            answer = part.complete(effect, start_s)
             if isinstance(effect, Commit) and program in group:
                 self._service.note_commit(program, effect.tokens)
             if program not in group:  # it gave way meanwhile
