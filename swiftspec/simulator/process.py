@@ -4,8 +4,8 @@ Simplifications: a forward that starts while a peer is not idle is priced with a
 messages arrive one hop after they were sent, in order, whatever the receiver is doing.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
 
 import simpy
 
@@ -32,11 +32,32 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.simulator.channel import Link
 from swiftspec.simulator.latency import LatencySampler
-from swiftspec.simulator.oracle import TraceOracle
 
-__all__ = ["DeviceGroup", "Events", "RequestPart"]
+__all__ = ["DeviceGroup", "Events", "Oracle", "RequestPart"]
 
 Events = Generator[simpy.Event, Any, Any]
+
+
+class Oracle(Protocol):
+    """Answers of a request's forwards on a device group, and lengths of its caches."""
+
+    def context(self, role: Role, /) -> int:
+        """Slots in use in a role's cache, which the next forward attends to."""
+
+    def prefill(self, role: Role, tokens: Sequence[int], /) -> Any:
+        """Answer of a `Prefill`."""
+
+    def draft(self, rows: Sequence[Row], num_candidates: int, /, *, fuzzy: bool = False) -> Any:
+        """Answer of a `DraftForward`."""
+
+    def exit(self, rows: Sequence[Row], num_candidates: int, /) -> Any:
+        """Answer of a `TargetExit`."""
+
+    def target(self, rows: Sequence[Row], /) -> Any:
+        """Answer of a `TargetForward` or `TargetFinish`."""
+
+    def keep(self, role: Role, slots: Sequence[int], num_verified: int, /) -> None:
+        """Compact a role's cache."""
 
 
 class DeviceGroup:
@@ -104,7 +125,7 @@ class RequestPart:
         Whether its program has ended.
     """
 
-    def __init__(self, device: DeviceGroup, *, oracle: TraceOracle) -> None:
+    def __init__(self, device: DeviceGroup, *, oracle: Oracle) -> None:
         self.env = device.env
         self.role = device.role
         self.device = device
@@ -148,7 +169,7 @@ class RequestPart:
         self.is_finished = self.device.is_idle = True
 
     def begin(self, effect: Effect) -> float:
-        """Begin an effect that neither computes nor waits; the host's seconds for it, after which it is to `complete`."""
+        """Begin an effect that neither computes nor waits; the host's seconds until it is to `complete`."""
         match effect:
             case KeepKV(role, slots, num_verified):
                 self.oracle.keep(role, slots, num_verified)

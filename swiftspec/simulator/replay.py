@@ -1,0 +1,207 @@
+"""Replay of recorded rounds: programs that ask for the same forwards as real ones, and grow no trees.
+
+Under load a request's rounds take longer than they did alone. The replay assumes that they are otherwise the same:
+
+- A round verifies as many rows and commits as many tokens as it was recorded with. If fewer rows are granted, accepted
+  ones among the others are lost, and the next recorded round begins after as many tokens as there are by then.
+- A draft that polls for the verdict takes its recorded turns until the verdict comes, then more of the largest one, as
+  long as its tree has room; what it drafts meanwhile changes no acceptance.
+- The target waits for the draft's message that it received in the recording, or any later one.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from swiftspec.policies.effects import (
+    Commit,
+    DraftForward,
+    Effect,
+    KeepKV,
+    Message,
+    Poll,
+    Prefill,
+    Program,
+    Receive,
+    Role,
+    Row,
+    Send,
+    Step,
+    Stop,
+    TargetForward,
+    Verdict,
+)
+from swiftspec.simulator.recording import Await, Recording
+
+__all__ = ["CountingOracle", "play_draft", "play_target"]
+
+_POLL, _RECEIVE = Poll(), Receive()
+
+
+class CountingOracle:
+    """Cache lengths of a replayed program; its answers are the numbers of rows."""
+
+    def __init__(self) -> None:
+        self._prefix = dict.fromkeys(Role, 0)
+        self._slots = dict.fromkeys(Role, 0)
+
+    def context(self, role: Role) -> int:
+        """Slots in use in a role's cache, prefix and tree."""
+        return self._prefix[role] + self._slots[role]
+
+    def prefill(self, role: Role, tokens: Sequence[int]) -> int:
+        """Lengthen the prefix."""
+        self._prefix[role] += len(tokens)
+        return len(tokens)
+
+    def draft(self, rows: Sequence[Row], _: int, *, fuzzy: bool = False) -> int:
+        """Fill tree slots of the draft."""
+        self._slots[Role.DRAFT] += len(rows)
+        return len(rows)
+
+    def exit(self, rows: Sequence[Row], _: int) -> int:
+        """Half a verification, which fills no slots yet."""
+        return len(rows)
+
+    def target(self, rows: Sequence[Row]) -> int:
+        """Fill tree slots of the target."""
+        self._slots[Role.TARGET] += len(rows)
+        return len(rows)
+
+    def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
+        """Compact."""
+        self._prefix[role] += num_verified
+        self._slots[role] = len(slots) - num_verified
+
+
+def play_target(recording: Recording, prompt: tuple[int, ...], output: Sequence[int], *, num_output: int) -> Program:
+    """A target's program that commits `output` from token `num_output` on; `prompt` has the tokens before."""
+    return _Target(recording, prompt, output, num_output).run()
+
+
+class _Target:
+    """A target's program, and its place in a recording.
+
+    `_generation` counts how often it left the order of the recording: the draft's messages from before are stale.
+    """
+
+    def __init__(self, recording: Recording, prompt: tuple[int, ...], output: Sequence[int], num_output: int) -> None:
+        self._recording = recording
+        self._starts = [played.start for played in recording.rounds]
+        self._prompt = prompt
+        self._output = output
+        self._num_output = num_output
+        self._generation = 0
+        self._received: tuple[int, ...] = (-1,)
+
+    def run(self) -> Program:
+        number: int | None = 0
+        while number is not None:
+            number = yield from self._play(number)
+
+    def _play(self, number: int) -> Step[int | None]:
+        """One round; the number of the next one, None if the output ends."""
+        played = self._recording.rounds[number]
+        num_tokens = min(len(played.path), len(self._output) - self._num_output)
+        generation, num_sent = self._generation, 0
+        for index, effect in enumerate(played.effects):
+            if isinstance(effect, Await):
+                yield from self._await(effect)
+            elif isinstance(effect, Send):
+                if index == played.verdict:
+                    yield Send(self._verdict(number, num_tokens), effect.peer)
+                else:
+                    yield Send(Verdict((generation, played.segments[num_sent])), effect.peer)
+                num_sent += 1
+            elif isinstance(effect, Commit):
+                first = self._num_output
+                self._num_output = first + num_tokens
+                yield Commit(tuple(self._output[first : self._num_output]))
+                if self._num_output == len(self._output):
+                    if played.verdict is None and self._recording.segments:
+                        yield Send(Stop())
+                    return None
+            elif isinstance(effect, KeepKV) and effect.role is Role.TARGET and num_tokens < len(effect.slots):
+                yield KeepKV(Role.TARGET, played.path[:num_tokens], num_tokens)
+            else:
+                answer = yield _fitted(effect, self._prompt, self._recording)
+                if isinstance(effect, TargetForward) and answer < len(effect.rows):
+                    num_tokens = min(num_tokens, sum(row < answer for row in played.path))
+        following = self._after(self._num_output)
+        if following != number + 1:
+            self._generation = generation + 1
+        return following
+
+    def _after(self, num_output: int) -> int:
+        """The first round that begins with so many tokens, or more; one of the last if there is none."""
+        return min(bisect_left(self._starts, num_output, lo=1), len(self._starts) - 2)
+
+    def _verdict(self, number: int, num_tokens: int) -> Message:
+        """What makes the draft go on as it did before the next round."""
+        num_output = self._num_output + num_tokens
+        if num_output == len(self._output):
+            return Stop()
+        following = self._after(num_output)
+        if following == number + 1:
+            return Verdict((self._generation, self._recording.rounds[number].segments[-1]))
+        return Verdict((self._generation + 1, self._recording.rounds[following - 1].segments[-1]))
+
+    def _await(self, wanted: Await) -> Step[None]:
+        while self._received < (self._generation, *wanted):
+            message = yield _RECEIVE
+            assert isinstance(message, Verdict)
+            self._received = message.tokens
+
+
+def play_draft(recording: Recording, prompt: tuple[int, ...], *, capacity: int) -> Program:
+    """A draft's program. capacity: tree slots of its cache."""
+    generation = segment = num_slots = most_rows = 0
+    is_owing = False  # whether it left out messages that the target may be waiting for
+    largest: list[Effect] = []  # of all turns, the one with most rows
+    while True:
+        recorded, number = recording.segments[segment], 0
+        turns = iter(recorded.turns)
+        message: Message | None = None
+        effects: list[Effect] | None = recorded.effects
+        while effects is not None:
+            for effect in effects:
+                if isinstance(effect, DraftForward):
+                    num_slots += len(effect.rows)
+                    yield effect
+                elif isinstance(effect, Send):
+                    yield Send(Verdict((generation, segment, number)), effect.peer)
+                    number, is_owing = number + 1, False
+                else:
+                    if isinstance(effect, KeepKV):
+                        num_slots = len(effect.slots) - effect.num_verified
+                    yield _fitted(effect, prompt, recording)
+            effects = next(turns, None)
+            if effects is None and recorded.is_polling and 0 < most_rows <= capacity - num_slots:
+                effects = largest
+            if effects is not None:
+                message = yield _POLL
+                if message is not None:
+                    break
+                if (num_rows := _num_rows(effects)) >= most_rows:
+                    largest, most_rows = effects, num_rows
+        is_owing = is_owing or number < recorded.num_messages
+        if message is None:
+            if is_owing:
+                yield Send(Verdict((generation, segment, number)))
+                is_owing = False
+            message = yield _RECEIVE
+        if isinstance(message, Stop):
+            return
+        assert isinstance(message, Verdict)
+        generation, segment = message.tokens
+
+
+def _num_rows(effects: Iterable[Effect]) -> int:
+    return sum(len(effect.rows) for effect in effects if isinstance(effect, DraftForward))
+
+
+def _fitted(effect: Effect, prompt: tuple[int, ...], recording: Recording) -> Effect:
+    """An effect; a prefill reads as many tokens more or less as the prompt has."""
+    if not isinstance(effect, Prefill):
+        return effect
+    num_tokens = len(effect.tokens) + len(prompt) - recording.num_prompt_tokens
+    return Prefill(effect.role, prompt[: max(1, num_tokens)], effect.position)
