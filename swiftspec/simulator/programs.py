@@ -1,6 +1,6 @@
 """Programs of a served request, each with what answers its forwards: a policy's own, logged ones, or replayed ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,10 +15,6 @@ from swiftspec.simulator.replay import CountingOracle, play_draft, play_target
 from swiftspec.simulator.texts import StretchedOracle, StretchedText
 
 __all__ = ["LoggedPrograms", "ReplayedPrograms", "RequestPrograms", "TracedPrograms"]
-
-# A request of the sampled prompts is recorded so often in all. Different ones of a prompt differ in their random
-# numbers: the candidates of wrong tokens, and the latencies.
-_NUM_RECORDINGS = 64
 
 Begun = list[tuple[Program, Oracle]]
 
@@ -65,36 +61,36 @@ class TracedPrograms:
 
 
 class LoggedPrograms:
-    """Programs whose effects are logged.
-
-    Attributes
-    ----------
-    logs : list
-        Of the last request that began, one for each device group.
-    """
+    """Programs whose effects are logged."""
 
     def __init__(self, programs: RequestPrograms) -> None:
         self._programs = programs
-        self.logs: list[Log] = []
+        self._logged: list[tuple[StretchedText, list[Log]]] = []
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
         """The programs that those underlying make, logged."""
         begun = self._programs.begin(number, text, num_output, devices)
-        self.logs = [[] for _ in begun]
-        return [(logged(program, log), oracle) for (program, oracle), log in zip(begun, self.logs, strict=True)]
+        logs: list[Log] = [[] for _ in begun]
+        self._logged.append((text, logs))
+        return [(logged(program, log), oracle) for (program, oracle), log in zip(begun, logs, strict=True)]
+
+    def recordings(self) -> dict[int, list[Recording]]:
+        """Recordings of the requests that were not interrupted, by the index of their prompt."""
+        found: dict[int, list[Recording]] = {}
+        for text, logs in self._logged:
+            recording = Recording.of(logs, num_prompt_tokens=len(text.prompt))
+            if recording is not None and recording.num_tokens == len(text.output):
+                found.setdefault(text.indices[0], []).append(recording)
+        return found
 
 
 class ReplayedPrograms:
-    """Replays of recorded requests, made when they are first needed; other programs where they cannot be replayed.
+    """Replays of recorded requests.
 
     Parameters
     ----------
-    indices : sequence of int
-        Prompts with which texts begin. Where there are many, some of them stand for the others.
-    record : callable
-        Simulates a request alone, given the index of its prompt, the length of its prompt and a number for its random
-        numbers.
-    others : RequestPrograms
+    recordings : mapping
+        By the index of the prompt with which a text begins; at least one. Prompts without one share those of others.
     draft_slots : int
         Tree slots of the draft's cache.
 
@@ -104,34 +100,19 @@ class ReplayedPrograms:
         Requests that were replayed, counted again when they began again.
     """
 
-    def __init__(
-        self,
-        indices: Sequence[int],
-        *,
-        record: Callable[[int, int, int], Recording | None],
-        others: RequestPrograms,
-        draft_slots: int,
-    ) -> None:
-        distinct = sorted(set(indices))
-        sampled = distinct[:: -(-len(distinct) // _NUM_RECORDINGS)]
-        self._stand_in = {index: sampled[place % len(sampled)] for place, index in enumerate(distinct)}
-        self._stand_in |= {index: index for index in sampled}
-        self._num_variants = max(1, _NUM_RECORDINGS // len(sampled))
-        self._record, self._others, self._draft_slots = record, others, draft_slots
-        self._recordings: dict[tuple[int, int], Recording | None] = {}
+    def __init__(self, recordings: Mapping[int, Sequence[Recording]], *, draft_slots: int) -> None:
+        self._recordings = recordings
+        self._all = [recording for index in sorted(recordings) for recording in recordings[index]]
+        self._draft_slots = draft_slots
         self.num_replayed = 0
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
         """Programs that replay a recording of the text's prompt."""
-        key = (self._stand_in[text.indices[0]], number % self._num_variants)
-        if key not in self._recordings:
-            self._recordings[key] = self._record(key[0], len(text.prompt), len(self._recordings))
-        recording = self._recordings[key]
-        if recording is None:
-            return self._others.begin(number, text, num_output, devices)
+        found = self._recordings.get(text.indices[0], self._all)
+        recording = found[number % len(found)]
         self.num_replayed += 1
         prompt = (*text.prompt, *text.output[:num_output])
         programs = [play_target(recording, prompt, text.output, num_output=num_output)]
-        if recording.segments:
+        if len(devices) > 1:
             programs.append(play_draft(recording, prompt, capacity=self._draft_slots))
         return [(program, CountingOracle()) for program in programs]

@@ -107,6 +107,11 @@ class Recording:
     segments: tuple[Segment, ...]
     num_prompt_tokens: int
 
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens."""
+        return self.rounds[-1].start + len(self.rounds[-1].path)
+
     @classmethod
     def of(cls, logs: Sequence[Log], *, num_prompt_tokens: int) -> "Recording | None":
         """Cut the logs of a target's program and of a draft's, if there is one. None if they cannot be played again.

@@ -1,9 +1,9 @@
 """Replay of recorded rounds: programs that ask for the same forwards as real ones, and grow no trees.
 
-Under load a request's rounds take longer than they did alone. The replay assumes that they are otherwise the same:
+At another time rounds may take longer or shorter. The replay assumes that they are otherwise the same:
 
-- A round verifies as many rows and commits as many tokens as it was recorded with. If fewer rows are granted, accepted
-  ones among the others are lost, and the next recorded round begins after as many tokens as there are by then.
+- A round verifies as many rows and accepts as many tokens as in the recording. If fewer rows are granted, accepted ones
+  among the others are verified in the next round, before its own.
 - A draft that polls for the verdict takes its recorded turns until the verdict comes, then more of the largest one, as
   long as its tree has room; what it drafts meanwhile changes no acceptance.
 - The target waits for the draft's message that it received in the recording, or any later one.
@@ -82,6 +82,7 @@ class _Target:
     """A target's program, and its place in a recording.
 
     `_generation` counts how often it left the order of the recording: the draft's messages from before are stale.
+    `_num_lost` is the number of accepted tokens whose rows were not granted.
     """
 
     def __init__(self, recording: Recording, prompt: tuple[int, ...], output: Sequence[int], num_output: int) -> None:
@@ -90,6 +91,8 @@ class _Target:
         self._prompt = prompt
         self._output = output
         self._num_output = num_output
+        self._is_continued = num_output > 0
+        self._num_lost = 0
         self._generation = 0
         self._received: tuple[int, ...] = (-1,)
 
@@ -101,49 +104,59 @@ class _Target:
     def _play(self, number: int) -> Step[int | None]:
         """One round; the number of the next one, None if the output ends."""
         played = self._recording.rounds[number]
-        num_tokens = min(len(played.path), len(self._output) - self._num_output)
-        generation, num_sent = self._generation, 0
+        # What a verification of too few rows left out is in the next one, before what is new.
+        path = (*range(self._num_lost), *[row + self._num_lost for row in played.path])
+        num_tokens = self._clipped(len(path))
+        num_sent = 0
         for index, effect in enumerate(played.effects):
             if isinstance(effect, Await):
                 yield from self._await(effect)
             elif isinstance(effect, Send):
-                if index == played.verdict:
-                    yield Send(self._verdict(number, num_tokens), effect.peer)
-                else:
-                    yield Send(Verdict((generation, played.segments[num_sent])), effect.peer)
+                yield Send(self._message(number, index, num_sent, num_tokens), effect.peer)
                 num_sent += 1
             elif isinstance(effect, Commit):
                 first = self._num_output
                 self._num_output = first + num_tokens
                 yield Commit(tuple(self._output[first : self._num_output]))
-                if self._num_output == len(self._output):
-                    if played.verdict is None and self._recording.segments:
-                        yield Send(Stop())
-                    return None
-            elif isinstance(effect, KeepKV) and effect.role is Role.TARGET and num_tokens < len(effect.slots):
-                yield KeepKV(Role.TARGET, played.path[:num_tokens], num_tokens)
+            elif isinstance(effect, KeepKV) and effect.role is Role.TARGET:
+                yield KeepKV(Role.TARGET, path[:num_tokens], num_tokens)
             else:
                 answer = yield _fitted(effect, self._prompt, self._recording)
-                if isinstance(effect, TargetForward) and answer < len(effect.rows):
-                    num_tokens = min(num_tokens, sum(row < answer for row in played.path))
-        following = self._after(self._num_output)
+                if isinstance(effect, TargetForward):
+                    num_tokens = sum(row < answer for row in path)
+                    self._num_lost = len(path) - num_tokens
+                    num_tokens = self._clipped(num_tokens)
+            if self._num_output == len(self._output):
+                if played.verdict is None and self._recording.segments:
+                    yield Send(Stop())
+                return None
+        following = self._after(number, self._num_output)
         if following != number + 1:
-            self._generation = generation + 1
+            self._generation, self._num_lost = self._generation + 1, 0
         return following
 
-    def _after(self, num_output: int) -> int:
-        """The first round that begins with so many tokens, or more; one of the last if there is none."""
-        return min(bisect_left(self._starts, num_output, lo=1), len(self._starts) - 2)
+    def _clipped(self, num_tokens: int) -> int:
+        return min(num_tokens, len(self._output) - self._num_output)
 
-    def _verdict(self, number: int, num_tokens: int) -> Message:
-        """What makes the draft go on as it did before the next round."""
-        num_output = self._num_output + num_tokens
-        if num_output == len(self._output):
-            return Stop()
-        following = self._after(num_output)
+    def _message(self, number: int, index: int, num_sent: int, num_tokens: int) -> Message:
+        """A message of a round. The verdict makes the draft go on as it did before the round that follows."""
+        played = self._recording.rounds[number]
+        following = number + 1
+        if index == played.verdict:
+            num_output = self._num_output + num_tokens
+            if num_output == len(self._output):
+                return Stop()
+            following = self._after(number, num_output)
         if following == number + 1:
-            return Verdict((self._generation, self._recording.rounds[number].segments[-1]))
+            return Verdict((self._generation, played.segments[num_sent]))
         return Verdict((self._generation + 1, self._recording.rounds[following - 1].segments[-1]))
+
+    def _after(self, number: int, num_output: int) -> int:
+        """The next round. An output that is longer than the recorded one goes on with the recording's first rounds."""
+        last = len(self._starts) - 1
+        if number == 0 and self._is_continued:
+            return min(bisect_left(self._starts, num_output % max(1, self._starts[last]), lo=1), last)
+        return number + 1 if number < last else 1
 
     def _await(self, wanted: Await) -> Step[None]:
         while self._received < (self._generation, *wanted):

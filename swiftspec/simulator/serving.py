@@ -23,9 +23,10 @@ from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool
 from swiftspec.simulator.process import Events, RequestPart
 from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, RequestPrograms, TracedPrograms
-from swiftspec.simulator.recording import Recording
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.simulator.texts import StretchedText
+
+NUM_RECORDED = 100
 
 __all__ = ["Job", "ServedRequest", "Serving", "ServingRun"]
 
@@ -77,7 +78,7 @@ class Serving:
         """Serve all jobs, from an empty machine to an empty machine.
 
         num_clients: a closed loop of so many clients, each of which sends its next request when its last one is done.
-        is_replay: requests replay rounds that were recorded of requests alone (see `replay`), where they can.
+        is_replay: the first requests are recorded, and all replay the recorded rounds (see `replay`), if they can.
         done: called with the number of requests that have ended.
 
         Raises
@@ -87,34 +88,23 @@ class Serving:
         """
         traced = self._traced(seed)
         if not is_replay:
-            return _Run(self, jobs, programs=traced, meter=self._meter(seed, 0), done=done).served(num_clients)
-        longest: dict[int, int] = {}
-        for job in jobs:
-            longest[job.prompt_index] = max(job.output_tokens, longest.get(job.prompt_index, 0))
-
-        def record(index: int, prompt_tokens: int, number: int) -> Recording | None:
-            job = Job(prompt_index=index, prompt_tokens=prompt_tokens, output_tokens=longest[index])
-            return self._recorded(job, seed=seed, number=number)
-
-        replayed = ReplayedPrograms(list(longest), record=record, others=traced, draft_slots=self.policy.draft_rows)
-        run = _Run(self, jobs, programs=replayed, meter=self._meter(seed, 0), done=done).served(num_clients)
+            return _Run(self, jobs, programs=traced, meter=self._meter(seed), done=done).served(num_clients)
+        first = sorted(jobs, key=lambda job: job.arrival_s)[:NUM_RECORDED]
+        programs = LoggedPrograms(traced)
+        _Run(self, first, programs=programs, meter=self._meter(seed)).served(num_clients)
+        recordings = programs.recordings()
+        if not recordings:
+            return self.run(jobs, num_clients=num_clients, seed=seed, done=done)
+        replayed = ReplayedPrograms(recordings, draft_slots=self.policy.draft_rows)
+        run = _Run(self, jobs, programs=replayed, meter=self._meter(seed), done=done).served(num_clients)
         return replace(run, num_replayed=replayed.num_replayed)
 
     def _traced(self, seed: int) -> TracedPrograms:
         return TracedPrograms(self.policy, self._trace, self._pool, seed=seed)
 
-    def _recorded(self, job: Job, *, seed: int, number: int) -> Recording | None:
-        """The rounds of a job that is alone, with the random numbers of the program of this number."""
-        programs = LoggedPrograms(self._traced(seed))
-        alone = AdmissionLimits(max_running=1)
-        run = _Run(
-            self, [job], programs=programs, meter=self._meter(seed, number), admission=alone, first_number=number
-        ).served(None)
-        return Recording.of(programs.logs, num_prompt_tokens=len(run.requests[0].text.prompt))
-
-    def _meter(self, *entropy: int) -> LatencySampler:
+    def _meter(self, seed: int) -> LatencySampler:
         meter = LatencySampler(self._prices, degrees=self._degrees, ranks=self._ranks)
-        meter.seed(*entropy)
+        meter.seed(seed, 0)
         return meter
 
     def new_group(self) -> Group:
@@ -144,8 +134,6 @@ class _Run:
         *,
         programs: RequestPrograms,
         meter: LatencySampler,
-        admission: AdmissionLimits | None = None,
-        first_number: int = 0,
         done: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.env = simpy.Environment()
@@ -156,9 +144,9 @@ class _Run:
         ]
         # Where several groups verify for a draft, the draft commits.
         self._leader = self._groups[-1 if serving.policy.target_groups > 1 else 0]
-        self._queue = AdmissionQueue(admission or serving.admission)
+        self._queue = AdmissionQueue(serving.admission)
         self._requests: list[ServedRequest] = []
-        self._numbers = count(first_number)
+        self._numbers = count()
         self._done, self._num_done = done, 0
         self._program_of: dict[int, int] = {}  # of each request that runs
         self._request_of: dict[int, int] = {}  # of each of its programs

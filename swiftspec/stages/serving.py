@@ -38,6 +38,9 @@ class LoadOptions:
     gather_s : float or None
         How long verifications wait for those of other requests, if the draft has devices of its own. If None,
         `artifacts.gathering`'s.
+    replay : bool or None
+        Whether requests replay rounds that were recorded of requests alone, instead of growing trees. If None, where
+        there are more than 1000 requests. Policies whose rounds cannot be recorded are always simulated in full.
     """
 
     max_running: int = 8
@@ -45,6 +48,7 @@ class LoadOptions:
     num_blocks: int | None = None
     prefill_rows: int = 128
     gather_s: float | None = None
+    replay: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,8 @@ class SimulatedLoad:
         Requests per step of the target, by time.
     busy_fraction : float
         Share of the time in which the target computed.
+    num_replayed : int
+        Requests that replayed recorded rounds, counted again if they gave way.
     """
 
     metrics: LoadMetrics
@@ -69,8 +75,10 @@ class SimulatedLoad:
     timelines: tuple[Timeline, ...]
     mean_batch: float
     busy_fraction: float
+    num_replayed: int = 0
 
 
+_MOST_FULL = 1000  # requests that are simulated in full by default
 _ANY = LoadOptions()
 
 
@@ -136,6 +144,7 @@ def simulate_load(
             jobs,
             num_clients=workload.arrivals.num_clients if workload.is_closed else None,
             seed=seed,
+            is_replay=len(jobs) > _MOST_FULL if options.replay is None else options.replay,
             done=lambda count: progress(count, len(jobs), "requests"),
         )
     served = [request for request in run.requests if request.ended_s is not None]
@@ -162,6 +171,7 @@ def simulate_load(
         timelines=tuple(request.timeline for request in served),
         mean_batch=float(np.average(batches, weights=seconds)),
         busy_fraction=float(seconds.sum() / run.end_s / built.target_groups),
+        num_replayed=run.num_replayed,
     )
 
 
