@@ -187,9 +187,12 @@ def _rounds(log: Log, sent: Sequence[Await]) -> list[Round]:
             close()
         if isinstance(effect, Poll | Receive):
             if answer is not None:
-                if played and isinstance(played[-1], Await):
-                    played.pop()  # the last of several messages is the one to wait for
-                played.append(sent[num_received])
+                if isinstance(effect, Poll):
+                    played.append(effect)
+                else:
+                    if played and isinstance(played[-1], Await):
+                        played.pop()  # the last of several messages is the one to wait for
+                    played.append(sent[num_received])
                 num_received += 1
             continue
         if isinstance(effect, Commit):

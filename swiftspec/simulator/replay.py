@@ -111,6 +111,8 @@ class _Target:
         for index, effect in enumerate(played.effects):
             if isinstance(effect, Await):
                 yield from self._await(effect)
+            elif isinstance(effect, Poll):
+                self._note((yield effect))
             elif isinstance(effect, Send):
                 yield Send(self._message(number, index, num_sent, num_tokens), effect.peer)
                 num_sent += 1
@@ -160,8 +162,10 @@ class _Target:
 
     def _await(self, wanted: Await) -> Step[None]:
         while self._received < (self._generation, *wanted):
-            message = yield _RECEIVE
-            assert isinstance(message, Verdict)
+            self._note((yield _RECEIVE))
+
+    def _note(self, message: Message | None) -> None:
+        if isinstance(message, Verdict):
             self._received = message.tokens
 
 
