@@ -142,7 +142,7 @@ def _within(asks: Sequence[Ask], max_rows: int) -> list[_Granted]:
 
     Who has waited longest goes first, and is granted whatever its size.
     """
-    if sum(ask.num_rows for ask in asks) <= max_rows:
+    if sum([ask.num_rows for ask in asks]) <= max_rows:
         return _whole(asks)
     elastic = [ask for ask in asks if ask.is_elastic]
     rigid = sorted((ask for ask in asks if not ask.is_elastic), key=lambda ask: (-ask.num_overtaken, ask.since_s))
@@ -171,5 +171,5 @@ def _whole(asks: Sequence[Ask]) -> list[_Granted]:
 
 def _step(granted: Sequence[_Granted]) -> Step:
     first, _ = granted[0]
-    grants = tuple(Grant(ask.request, num_rows) for ask, num_rows in granted)
+    grants = tuple([Grant(ask.request, num_rows) for ask, num_rows in granted])
     return Step(model=first.model, kind=first.kind, grants=grants)
