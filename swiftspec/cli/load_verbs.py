@@ -113,6 +113,14 @@ def simulate(
         float | None,
         typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's wait for the others'."),
     ] = None,
+    replay: Annotated[
+        bool | None,
+        typer.Option(
+            "--replay/--full",
+            help="With --workload: replay rounds recorded of the first requests, or grow every tree. Default: replay "
+            "above 1000 requests.",
+        ),
+    ] = None,
     timeline: flags.Timeline = None,
     seed: flags.Seed = 0,
     plot: flags.Plot = None,
@@ -132,6 +140,7 @@ def simulate(
         "--kv-blocks": kv_blocks,
         "--prefill-tokens": prefill_tokens,
         "--gather-ms": gather_ms,
+        "--replay": replay,
     }
     if workload is not None:
         from swiftspec.cli.simulate_load import simulate_load
@@ -150,9 +159,9 @@ def simulate(
         return
     if given := [flag for flag, value in limits.items() if value is not None]:
         raise ValueError(f"{given[0]} is {limits[given[0]]}; it is only for --workload")
-    from swiftspec.cli.simulate import simulate as replay
+    from swiftspec.cli.simulate import simulate as simulate_alone
 
-    replay(
+    simulate_alone(
         plan=plan,
         policy=policy,
         max_new_tokens=max_new_tokens,

@@ -187,12 +187,7 @@ def _rounds(log: Log, sent: Sequence[Await]) -> list[Round]:
             close()
         if isinstance(effect, Poll | Receive):
             if answer is not None:
-                if isinstance(effect, Poll):
-                    played.append(effect)
-                else:
-                    if played and isinstance(played[-1], Await):
-                        played.pop()  # the last of several messages is the one to wait for
-                    played.append(sent[num_received])
+                _note_message(played, effect, sent[num_received])
                 num_received += 1
             continue
         if isinstance(effect, Commit):
@@ -205,6 +200,16 @@ def _rounds(log: Log, sent: Sequence[Await]) -> list[Round]:
         played.append(_plain(effect))
     close()
     return rounds
+
+
+def _note_message(played: list[Played], effect: Poll | Receive, message: Await) -> None:
+    """Note that a target received a message. One that it polled for it would not have waited for."""
+    if isinstance(effect, Poll):
+        played.append(effect)
+        return
+    if played and isinstance(played[-1], Await):
+        played.pop()  # of several messages the last one is to be waited for
+    played.append(message)
 
 
 def _verdict(effects: Sequence[Played]) -> int | None:

@@ -10,7 +10,7 @@ At another time rounds may take longer or shorter. The replay assumes that they 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from swiftspec.policies.effects import (
     Commit,
@@ -30,7 +30,7 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from swiftspec.simulator.recording import Await, Recording
+from swiftspec.simulator.recording import Await, Recording, Round, Segment
 
 __all__ = ["CountingOracle", "play_draft", "play_target"]
 
@@ -53,7 +53,7 @@ class CountingOracle:
         self._prefix[role] += len(tokens)
         return len(tokens)
 
-    def draft(self, rows: Sequence[Row], _: int, *, fuzzy: bool = False) -> int:
+    def draft(self, rows: Sequence[Row], _: int, *, fuzzy: bool = False) -> int:  # noqa: ARG002 - as of every oracle
         """Fill tree slots of the draft."""
         self._slots[Role.DRAFT] += len(rows)
         return len(rows)
@@ -109,10 +109,8 @@ class _Target:
         num_tokens = self._clipped(len(path))
         num_sent = 0
         for index, effect in enumerate(played.effects):
-            if isinstance(effect, Await):
-                yield from self._await(effect)
-            elif isinstance(effect, Poll):
-                self._note((yield effect))
+            if isinstance(effect, Await | Poll):
+                yield from self._listen(effect)
             elif isinstance(effect, Send):
                 yield Send(self._message(number, index, num_sent, num_tokens), effect.peer)
                 num_sent += 1
@@ -120,22 +118,26 @@ class _Target:
                 first = self._num_output
                 self._num_output = first + num_tokens
                 yield Commit(tuple(self._output[first : self._num_output]))
+                if self._num_output == len(self._output):
+                    yield from self._end(played)
+                    return None
             elif isinstance(effect, KeepKV) and effect.role is Role.TARGET:
                 yield KeepKV(Role.TARGET, path[:num_tokens], num_tokens)
             else:
                 answer = yield _fitted(effect, self._prompt, self._recording)
                 if isinstance(effect, TargetForward):
-                    num_tokens = sum(row < answer for row in path)
-                    self._num_lost = len(path) - num_tokens
-                    num_tokens = self._clipped(num_tokens)
-            if self._num_output == len(self._output):
-                if played.verdict is None and self._recording.segments:
-                    yield Send(Stop())
-                return None
+                    num_accepted = sum([row < answer for row in path])
+                    self._num_lost = len(path) - num_accepted
+                    num_tokens = self._clipped(num_accepted)
         following = self._after(number, self._num_output)
         if following != number + 1:
             self._generation, self._num_lost = self._generation + 1, 0
         return following
+
+    def _end(self, played: Round) -> Program:
+        """End the draft's program where no verdict has done so."""
+        if played.verdict is None and self._recording.segments:
+            yield Send(Stop())
 
     def _clipped(self, num_tokens: int) -> int:
         return min(num_tokens, len(self._output) - self._num_output)
@@ -160,8 +162,11 @@ class _Target:
             return min(bisect_left(self._starts, num_output % max(1, self._starts[last]), lo=1), last)
         return number + 1 if number < last else 1
 
-    def _await(self, wanted: Await) -> Step[None]:
-        while self._received < (self._generation, *wanted):
+    def _listen(self, effect: Await | Poll) -> Step[None]:
+        if isinstance(effect, Poll):
+            self._note((yield effect))
+            return
+        while self._received < (self._generation, *effect):
             self._note((yield _RECEIVE))
 
     def _note(self, message: Message | None) -> None:
@@ -171,45 +176,75 @@ class _Target:
 
 def play_draft(recording: Recording, prompt: tuple[int, ...], *, capacity: int) -> Program:
     """A draft's program. capacity: tree slots of its cache."""
-    generation = segment = num_slots = most_rows = 0
-    is_owing = False  # whether it left out messages that the target may be waiting for
-    largest: list[Effect] = []  # of all turns, the one with most rows
-    while True:
-        recorded, number = recording.segments[segment], 0
+    return _Draft(recording, prompt, capacity).run()
+
+
+class _Draft:
+    """A draft's program, and its place in a recording.
+
+    `_is_owing` says whether it left out messages, since a verdict came sooner than in the recording: the target may be
+    waiting for them. `_largest` is the turn with most rows so far.
+    """
+
+    def __init__(self, recording: Recording, prompt: tuple[int, ...], capacity: int) -> None:
+        self._recording = recording
+        self._prompt = prompt
+        self._capacity = capacity
+        self._generation = self._segment = self._num_sent = self._num_slots = self._most_rows = 0
+        self._is_owing = False
+        self._largest: list[Effect] = []
+
+    def run(self) -> Program:
+        while True:
+            message = yield from self._play(self._recording.segments[self._segment])
+            if isinstance(message, Stop):
+                return
+            assert isinstance(message, Verdict)
+            self._generation, self._segment = message.tokens
+
+    def _play(self, recorded: Segment) -> Step[Message]:
+        """One segment; the message that ends it."""
+        self._num_sent = 0
+        yield from self._perform(recorded.effects)
         turns = iter(recorded.turns)
-        message: Message | None = None
-        effects: list[Effect] | None = recorded.effects
-        while effects is not None:
-            for effect in effects:
-                if isinstance(effect, DraftForward):
-                    num_slots += len(effect.rows)
-                    yield effect
-                elif isinstance(effect, Send):
-                    yield Send(Verdict((generation, segment, number)), effect.peer)
-                    number, is_owing = number + 1, False
-                else:
-                    if isinstance(effect, KeepKV):
-                        num_slots = len(effect.slots) - effect.num_verified
-                    yield _fitted(effect, prompt, recording)
-            effects = next(turns, None)
-            if effects is None and recorded.is_polling and 0 < most_rows <= capacity - num_slots:
-                effects = largest
-            if effects is not None:
-                message = yield _POLL
-                if message is not None:
-                    break
-                if (num_rows := _num_rows(effects)) >= most_rows:
-                    largest, most_rows = effects, num_rows
-        is_owing = is_owing or number < recorded.num_messages
-        if message is None:
-            if is_owing:
-                yield Send(Verdict((generation, segment, number)))
-                is_owing = False
-            message = yield _RECEIVE
-        if isinstance(message, Stop):
-            return
-        assert isinstance(message, Verdict)
-        generation, segment = message.tokens
+        while (effects := self._next_turn(turns, recorded)) is not None:
+            message: Message | None = yield _POLL
+            if message is not None:
+                self._is_owing = self._is_owing or self._num_sent < recorded.num_messages
+                return message
+            yield from self._perform(effects)
+        if self._is_owing:
+            yield self._next_message(0)
+        awaited: Message = yield _RECEIVE
+        return awaited
+
+    def _next_turn(self, turns: Iterator[list[Effect]], recorded: Segment) -> list[Effect] | None:
+        """The next recorded turn; after the last one the largest of all, while the draft would poll and has room."""
+        effects = next(turns, None)
+        if effects is not None:
+            if (num_rows := _num_rows(effects)) >= self._most_rows:
+                self._largest, self._most_rows = effects, num_rows
+            return effects
+        has_room = 0 < self._most_rows <= self._capacity - self._num_slots
+        return self._largest if recorded.is_polling and has_room else None
+
+    def _perform(self, effects: Iterable[Effect]) -> Step[None]:
+        for effect in effects:
+            if isinstance(effect, DraftForward):
+                self._num_slots += len(effect.rows)
+                yield effect
+            elif isinstance(effect, Send):
+                yield self._next_message(effect.peer)
+            else:
+                if isinstance(effect, KeepKV):
+                    self._num_slots = len(effect.slots) - effect.num_verified
+                yield _fitted(effect, self._prompt, self._recording)
+
+    def _next_message(self, peer: int) -> Send:
+        message = Verdict((self._generation, self._segment, self._num_sent))
+        self._num_sent += 1
+        self._is_owing = False
+        return Send(message, peer)
 
 
 def _num_rows(effects: Iterable[Effect]) -> int:

@@ -26,7 +26,7 @@ from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, Reque
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.simulator.texts import StretchedText
 
-NUM_RECORDED = 100
+NUM_RECORDED = 100  # requests; the larger part of a small run is replayed from those of others
 
 __all__ = ["Job", "ServedRequest", "Serving", "ServingRun"]
 
