@@ -1,4 +1,4 @@
-"""Error of replayed rounds under load, against simulations that grow every tree: `python -m tools.replay_error --plan P`.
+"""Error of replayed rounds under load, against simulations that grow every tree: `python -m tools.replay_error --plan`.
 
 Prints the table of docs/load.md: mean TTFT, TPOT and end-to-end time and throughput of the simulation in full, and the
 relative errors of the replay of the same requests. Only the first of them are recorded.
@@ -52,14 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     planned = read_plan(options.plan)
+    prompt_tokens = Lengths.model_validate({"distribution": "lognormal", "mean": 300, "cv": 0.5})
+    output_tokens = Lengths.model_validate({"distribution": "fixed", "tokens": 128})
     print(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}")
     for policy in options.policies:
         for rate in options.rates:
             workload = make_workload(
-                Arrivals(process="poisson", rate=rate),
+                Arrivals.model_validate({"process": "poisson", "rate": rate}),
                 num_requests=options.requests,
-                prompt_tokens=Lengths(distribution="lognormal", mean=300, cv=0.5),
-                output_tokens=Lengths(distribution="fixed", tokens=128),
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
                 seed=options.seed,
             )
             print(f"| {' | '.join(row(planned, workload, policy, rate, options.seed))} |")

@@ -26,8 +26,6 @@ from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, Reque
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.simulator.texts import StretchedText
 
-NUM_RECORDED = 100  # requests; the larger part of a small run is replayed from those of others
-
 __all__ = ["Job", "ServedRequest", "Serving", "ServingRun"]
 
 
@@ -72,13 +70,13 @@ class Serving:
         *,
         num_clients: int | None = None,
         seed: int = 0,
-        is_replay: bool = False,
+        num_recorded: int = 0,
         done: Callable[[int], None] = lambda _: None,
     ) -> ServingRun:
         """Serve all jobs, from an empty machine to an empty machine.
 
         num_clients: a closed loop of so many clients, each of which sends its next request when its last one is done.
-        is_replay: the first requests are recorded, and all replay the recorded rounds (see `replay`), if they can.
+        num_recorded: if any, as many of the first requests are recorded, and all replay these rounds (see `replay`).
         done: called with the number of requests that have ended.
 
         Raises
@@ -87,9 +85,9 @@ class Serving:
             If a job's prompt does not exist, or it could never fit into the cache.
         """
         traced = self._traced(seed)
-        if not is_replay:
+        if not num_recorded:
             return _Run(self, jobs, programs=traced, meter=self._meter(seed), done=done).served(num_clients)
-        first = sorted(jobs, key=lambda job: job.arrival_s)[:NUM_RECORDED]
+        first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
         programs = LoggedPrograms(traced)
         _Run(self, first, programs=programs, meter=self._meter(seed)).served(num_clients)
         recordings = programs.recordings()

@@ -79,6 +79,7 @@ class SimulatedLoad:
 
 
 _MOST_FULL = 1000  # requests that are simulated in full by default
+_NUM_RECORDED = 200
 _ANY = LoadOptions()
 
 
@@ -139,12 +140,13 @@ def simulate_load(
         batch=BatchLimits(prefill_rows=options.prefill_rows, gather_s=gather_s),
     )
     jobs = _jobs(planned, workload, seed)
+    is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
     with stages("simulate") as progress:
         run = serving.run(
             jobs,
             num_clients=workload.arrivals.num_clients if workload.is_closed else None,
             seed=seed,
-            is_replay=len(jobs) > _MOST_FULL if options.replay is None else options.replay,
+            num_recorded=_NUM_RECORDED if is_replay else 0,
             done=lambda count: progress(count, len(jobs), "requests"),
         )
     served = [request for request in run.requests if request.ended_s is not None]
