@@ -27,6 +27,10 @@ class LoadOptions(Facts):
     gather_s : float or None
         How long verifications wait for those of other requests, if the draft has devices of its own. If None,
         `artifacts.gathering`'s.
+    replay : bool or None
+        Whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If
+        None, where there are more than 1000 requests. Policies whose rounds cannot be recorded are always simulated in
+        full.
     """
 
     max_running: int = Field(default=8, ge=1)
@@ -34,6 +38,7 @@ class LoadOptions(Facts):
     num_blocks: int | None = Field(default=None, ge=1)
     prefill_rows: int = Field(default=128, ge=1)
     gather_s: float | None = Field(default=None, ge=0)
+    replay: bool | None = None
 
 
 class LoadGoal(Facts):

@@ -159,6 +159,8 @@ class SimulatedLoad:
         Requests per step of the target, by time.
     busy_fraction : float
         Share of the time in which the target computed.
+    num_replayed : int
+        Requests that replayed recorded rounds, counted again if they gave way.
     """
 
     metrics: LoadMetrics
@@ -166,6 +168,7 @@ class SimulatedLoad:
     timelines: tuple[Timeline, ...]
     mean_batch: float
     busy_fraction: float
+    num_replayed: int = 0
 
     @property
     def attained(self) -> float:

@@ -13,6 +13,7 @@ _FIELDS = {
     "--kv-blocks": "num_blocks",
     "--prefill-tokens": "prefill_rows",
     "--gather-ms": "gather_s",
+    "--replay": "replay",
 }
 
 

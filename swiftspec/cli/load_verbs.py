@@ -99,6 +99,14 @@ def simulate(
     kv_blocks: flags.KvBlocks = None,
     prefill_tokens: flags.PrefillTokens = None,
     gather_ms: flags.GatherMs = None,
+    replay: Annotated[
+        bool | None,
+        typer.Option(
+            "--replay/--full",
+            help="With --workload: replay rounds recorded of the first requests, or grow every tree. Default: replay "
+            "above 1000 requests.",
+        ),
+    ] = None,
     timeline: flags.Timeline = None,
     seed: flags.Seed = 0,
     plot: flags.Plot = None,
@@ -120,6 +128,7 @@ def simulate(
         "--kv-blocks": kv_blocks,
         "--prefill-tokens": prefill_tokens,
         "--gather-ms": gather_ms,
+        "--replay": replay,
     }
     if workload is not None:
         from swiftspec.cli.simulate_load import simulate_load
@@ -137,9 +146,9 @@ def simulate(
         )
         return
     refuse_limits(limits)
-    from swiftspec.cli.simulate import simulate as replay
+    from swiftspec.cli.simulate import simulate as simulate_alone
 
-    replay(
+    simulate_alone(
         plan=plan,
         policy=policy,
         max_new_tokens=max_new_tokens,

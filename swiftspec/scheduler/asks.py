@@ -1,6 +1,5 @@
 """Asks and steps: the forwards that programs wait for, and those of them that a device group computes together."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,15 +10,13 @@ from swiftspec.policies.effects import (
     Prefill,
     Role,
     TargetExit,
-    TargetFinish,
     TargetForward,
 )
 
 __all__ = ["Ask", "Grant", "Step", "ask_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(NamedTuple):
     """A forward that a request's program waits for.
 
     Parameters
@@ -76,35 +73,18 @@ class Step:
     @property
     def num_rows(self) -> int:
         """Rows of all requests together."""
-        return sum(grant.num_rows for grant in self.grants)
+        return sum([grant.num_rows for grant in self.grants])
 
 
-_KINDS: Mapping[type[Forward], ForwardKind] = {
-    Prefill: ForwardKind.EXACT,
-    TargetForward: ForwardKind.EXACT,
-    TargetExit: ForwardKind.FIRST_HALF,
-    TargetFinish: ForwardKind.SECOND_HALF,
-}
-
-
-def ask_of(
-    request: int, effect: Forward, *, num_left: int, is_elastic: bool, since_s: float, num_overtaken: int
-) -> Ask:
-    """The ask that a forward is. num_left: rows not computed yet; those of the exit for a `TargetFinish`."""
-    model = Role.TARGET
-    if isinstance(effect, Prefill):
-        model = effect.role
-    elif isinstance(effect, DraftForward):
-        model = Role.DRAFT
-    is_layer_parallel = isinstance(effect, DraftForward) and effect.fuzzy
-    kind = ForwardKind.LAYER_PARALLEL if is_layer_parallel else _KINDS.get(type(effect), ForwardKind.EXACT)
-    return Ask(
-        request=request,
-        model=model,
-        kind=kind,
-        num_rows=num_left,
-        is_prefill=isinstance(effect, Prefill),
-        is_elastic=is_elastic and isinstance(effect, TargetForward),
-        since_s=since_s,
-        num_overtaken=num_overtaken,
-    )
+def ask_of(request: int, effect: Forward, *, num_rows: int, is_elastic: bool, since_s: float) -> Ask:
+    """The ask that a forward is. num_rows: those of the exit for a `TargetFinish`."""
+    model, kind = Role.TARGET, ForwardKind.EXACT
+    if isinstance(effect, DraftForward):
+        model, kind = Role.DRAFT, ForwardKind.LAYER_PARALLEL if effect.fuzzy else ForwardKind.EXACT
+    elif isinstance(effect, Prefill):
+        return Ask(request, effect.role, kind, num_rows, is_prefill=True, since_s=since_s)
+    elif isinstance(effect, TargetForward):
+        return Ask(request, model, kind, num_rows, is_elastic=is_elastic, since_s=since_s)
+    else:
+        kind = ForwardKind.FIRST_HALF if isinstance(effect, TargetExit) else ForwardKind.SECOND_HALF
+    return Ask(request, model, kind, num_rows, since_s=since_s)

@@ -74,14 +74,10 @@ def choose(asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s:
     """
     if num_running == 1 and asks:
         return _step(_whole(asks))
-    halves = [ask for ask in asks if ask.kind is ForwardKind.SECOND_HALF]
+    halves, prefills, drafts, verifications = _sorted(asks)
     if halves:
         return _step(_whole(halves))
-    prefills = [ask for ask in asks if ask.is_prefill]
-    drafts = [ask for ask in asks if ask.model is Role.DRAFT and not ask.is_prefill]
-    verifications = [ask for ask in asks if ask.model is Role.TARGET and not ask.is_prefill]
-    is_overdue = any(ask.num_overtaken >= limits.max_overtaken for ask in (*verifications, *prefills))
-    if drafts and not is_overdue:
+    if drafts and not any(ask.num_overtaken >= limits.max_overtaken for ask in (*verifications, *prefills)):
         return _with_prompts(_alike(drafts), prefills, limits)
     if verifications:
         gathered_s = min(ask.since_s for ask in verifications) + limits.gather_s
@@ -94,6 +90,24 @@ def choose(asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s:
         first = min(prefills, key=lambda ask: ask.since_s)
         return _step(_chunks([ask for ask in prefills if ask.model is first.model], limits.prefill_rows))
     return None
+
+
+def _sorted(asks: Sequence[Ask]) -> tuple[list[Ask], list[Ask], list[Ask], list[Ask]]:
+    """Second halves, prompts, the draft's forwards and verifications, each in the order of `asks`."""
+    halves: list[Ask] = []
+    prefills: list[Ask] = []
+    drafts: list[Ask] = []
+    verifications: list[Ask] = []
+    for ask in asks:
+        if ask.kind is ForwardKind.SECOND_HALF:
+            halves.append(ask)
+        elif ask.is_prefill:
+            prefills.append(ask)
+        elif ask.model is Role.DRAFT:
+            drafts.append(ask)
+        else:
+            verifications.append(ask)
+    return halves, prefills, drafts, verifications
 
 
 def _alike(asks: Sequence[Ask]) -> list[Ask]:
@@ -128,7 +142,7 @@ def _within(asks: Sequence[Ask], max_rows: int) -> list[_Granted]:
 
     Who has waited longest goes first, and is granted whatever its size.
     """
-    if sum(ask.num_rows for ask in asks) <= max_rows:
+    if sum([ask.num_rows for ask in asks]) <= max_rows:
         return _whole(asks)
     elastic = [ask for ask in asks if ask.is_elastic]
     rigid = sorted((ask for ask in asks if not ask.is_elastic), key=lambda ask: (-ask.num_overtaken, ask.since_s))
@@ -157,5 +171,5 @@ def _whole(asks: Sequence[Ask]) -> list[_Granted]:
 
 def _step(granted: Sequence[_Granted]) -> Step:
     first, _ = granted[0]
-    grants = tuple(Grant(ask.request, num_rows) for ask, num_rows in granted)
+    grants = tuple([Grant(ask.request, num_rows) for ask, num_rows in granted])
     return Step(model=first.model, kind=first.kind, grants=grants)

@@ -35,8 +35,7 @@ class _Running:
     program: Program
     is_elastic: bool
     effect: Forward | None = None
-    since_s: float = 0.0
-    num_overtaken: int = 0
+    ask: Ask | None = None  # what is left of that effect
     num_prefilled: int = 0  # tokens of the prefill that it waits for
     num_halfway: int = 0  # rows of its last exit
 
@@ -99,9 +98,16 @@ class Group:
             return None
         if not isinstance(effect, Forward):
             return effect
-        running.effect, running.since_s, running.num_overtaken, running.num_prefilled = effect, now_s, 0, 0
+        running.effect, running.num_prefilled = effect, 0
+        if isinstance(effect, Prefill):
+            num_rows = len(effect.tokens)
+        elif isinstance(effect, TargetFinish):
+            num_rows = running.num_halfway
+        else:
+            num_rows = len(effect.rows)
         if isinstance(effect, TargetExit):
-            running.num_halfway = len(effect.rows)
+            running.num_halfway = num_rows
+        running.ask = ask_of(request, effect, num_rows=num_rows, is_elastic=running.is_elastic, since_s=now_s)
         self._asking[request] = running
         return None
 
@@ -123,28 +129,16 @@ class Group:
         """The next step, as `batching.choose`."""
         if not self._asking:
             return None
-        asks = list(self._asks())
+        asks = [running.ask for running in self._running.values() if running.ask is not None]
         return choose(asks, limits=self._limits, num_running=len(self._running), now_s=now_s)
-
-    def _asks(self) -> Iterator[Ask]:
-        for request, running in self._running.items():
-            if request in self._asking:
-                assert running.effect is not None
-                yield ask_of(
-                    request,
-                    running.effect,
-                    num_left=_num_rows(running),
-                    is_elastic=running.is_elastic,
-                    since_s=running.since_s,
-                    num_overtaken=running.num_overtaken,
-                )
 
     def begin(self, step: Step) -> list[tuple[int, Forward]]:
         """The forwards of a step, by request, with the rows that were granted; the others are overtaken."""
         granted = {grant.request for grant in step.grants}
         for request, running in self._asking.items():
             if request not in granted:
-                running.num_overtaken += 1
+                assert running.ask is not None
+                running.ask = running.ask._replace(num_overtaken=running.ask.num_overtaken + 1)
         return [(grant.request, self._part(grant)) for grant in step.grants]
 
     def _part(self, grant: Grant) -> Forward:
@@ -154,7 +148,7 @@ class Group:
             first = running.num_prefilled
             tokens = effect.tokens[first : first + grant.num_rows]
             return Prefill(effect.role, tokens, effect.position + first)
-        if isinstance(effect, TargetForward):
+        if isinstance(effect, TargetForward) and grant.num_rows < len(effect.rows):
             return TargetForward(effect.rows[: grant.num_rows])
         assert effect is not None
         return effect
@@ -167,18 +161,10 @@ class Group:
                 continue
             if isinstance(running.effect, Prefill):
                 running.num_prefilled += num_rows
-                if running.num_prefilled < len(running.effect.tokens):
+                if num_left := len(running.effect.tokens) - running.num_prefilled:
+                    assert running.ask is not None
+                    running.ask = running.ask._replace(num_rows=num_left)
                     continue
             del self._asking[request]
-            running.effect = None
+            running.effect = running.ask = None
             self._ready.append((request, answers[request]))
-
-
-def _num_rows(running: _Running) -> int:
-    effect = running.effect
-    if isinstance(effect, Prefill):
-        return len(effect.tokens) - running.num_prefilled
-    if isinstance(effect, TargetFinish):
-        return running.num_halfway
-    assert effect is not None
-    return len(effect.rows)

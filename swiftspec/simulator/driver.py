@@ -146,24 +146,30 @@ class Simulator:
                 raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self._prompts)}")
             meter.seed(seed, index, scales=self.errors.scales(seed=seed, index=index, mirrored=mirrored))
             env = simpy.Environment(initial_time=clock_s)
-            parts = self._parts(env, policy, meter, seed=seed, index=index)
-            request = parts[0].oracle.request(max_new_tokens)
+            parts, request = self._parts(env, policy, meter, seed=seed, index=index, max_new_tokens=max_new_tokens)
             spans = _run_request(env, parts, policy, request)
             timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
 
     def _parts(
-        self, env: simpy.Environment, policy: Policy, meter: LatencySampler, *, seed: int, index: int
-    ) -> list[RequestPart]:
-        """A part per device group; each has its own oracle, since each has its own caches."""
-
-        parts = []
-        for device in device_groups(env, policy, meter):
+        self,
+        env: simpy.Environment,
+        policy: Policy,
+        meter: LatencySampler,
+        *,
+        seed: int,
+        index: int,
+        max_new_tokens: int | None,
+    ) -> tuple[list[RequestPart], Request]:
+        """A part per device group; each has its own oracle, since each has its own caches. And the request."""
+        devices = device_groups(env, policy, meter)
+        oracles = []
+        for device in devices:
             rng = np.random.default_rng([seed, index, *device.stream])
-            oracle = self._oracle(self._pool, self._prompts[index], prompt_index=index, rng=rng)
-            parts.append(RequestPart(device, oracle=oracle))
-        return connected(parts)
+            oracles.append(self._oracle(self._pool, self._prompts[index], prompt_index=index, rng=rng))
+        parts = [RequestPart(device, oracle=oracle) for device, oracle in zip(devices, oracles, strict=True)]
+        return connected(parts), oracles[0].request(max_new_tokens)
 
 
 def device_groups(env: simpy.Environment, policy: Policy, meter: LatencySampler) -> list[DeviceGroup]:

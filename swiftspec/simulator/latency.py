@@ -136,7 +136,8 @@ class LatencySampler:
 
     def _charge(self, phase: Phase, cost: LatencyDraw, *, scale: float = 1.0) -> float:
         quantiles_s, shares = cost
-        seconds = scale * quantiles_s[int(self._draws[phase]() * len(quantiles_s))]
+        drawn_s = scale * quantiles_s[int(self._draws[phase]() * len(quantiles_s))]
+        seconds = self.seconds
         for provenance, share in shares:
-            self.seconds[provenance] = self.seconds.get(provenance, 0.0) + seconds * share
-        return seconds
+            seconds[provenance] = seconds.get(provenance, 0.0) + drawn_s * share
+        return drawn_s

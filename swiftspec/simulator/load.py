@@ -18,6 +18,9 @@ from swiftspec.simulator.serving import Job, Serving, ServingRun
 
 __all__ = ["serve_workload"]
 
+_MOST_FULL = 1000  # requests that are simulated in full by default
+_NUM_RECORDED = 200
+
 
 def serve_workload(
     candidate: Candidate,
@@ -74,10 +77,13 @@ def serve_workload(
             gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
         ),
     )
+    jobs = _jobs(workload, trace, seed)
+    is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
     run = serving.run(
-        _jobs(workload, trace, seed),
+        jobs,
         num_clients=workload.arrivals.num_clients if workload.is_closed else None,
         seed=seed,
+        num_recorded=_NUM_RECORDED if is_replay else 0,
         done=done,
     )
     return _result(run, workload, goal, target_groups=policy.target_groups)
@@ -130,4 +136,5 @@ def _result(run: ServingRun, workload: Workload, goal: LoadGoal, *, target_group
         timelines=tuple(request.timeline for request in served),
         mean_batch=float(np.average(batches, weights=seconds)),
         busy_fraction=float(seconds.sum() / run.end_s / target_groups),
+        num_replayed=run.num_replayed,
     )

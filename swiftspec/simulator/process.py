@@ -4,8 +4,8 @@ Simplifications: a forward that starts while a peer is not idle is priced with a
 messages arrive one hop after they were sent, in order, whatever the receiver is doing.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
 
 import simpy
 
@@ -32,11 +32,32 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.simulator.channel import Link
 from swiftspec.simulator.latency import LatencySampler
-from swiftspec.simulator.oracle import TraceOracle
 
-__all__ = ["DeviceGroup", "Events", "RequestPart"]
+__all__ = ["DeviceGroup", "Events", "Oracle", "RequestPart"]
 
 Events = Generator[simpy.Event, Any, Any]
+
+
+class Oracle(Protocol):
+    """Answers of a request's forwards on a device group, and lengths of its caches."""
+
+    def context(self, role: Role, /) -> int:
+        """Slots in use in a role's cache, which the next forward attends to."""
+
+    def prefill(self, role: Role, tokens: Sequence[int], /) -> Any:
+        """Answer of a `Prefill`."""
+
+    def draft(self, rows: Sequence[Row], num_candidates: int, /, *, fuzzy: bool = False) -> Any:
+        """Answer of a `DraftForward`."""
+
+    def exit(self, rows: Sequence[Row], num_candidates: int, /) -> Any:
+        """Answer of a `TargetExit`."""
+
+    def target(self, rows: Sequence[Row], /) -> Any:
+        """Answer of a `TargetForward` or `TargetFinish`."""
+
+    def keep(self, role: Role, slots: Sequence[int], num_verified: int, /) -> None:
+        """Compact a role's cache."""
 
 
 class DeviceGroup:
@@ -104,7 +125,7 @@ class RequestPart:
         Whether its program has ended.
     """
 
-    def __init__(self, device: DeviceGroup, *, oracle: TraceOracle) -> None:
+    def __init__(self, device: DeviceGroup, *, oracle: Oracle) -> None:
         self.env = device.env
         self.role = device.role
         self.device = device
@@ -117,12 +138,8 @@ class RequestPart:
         self._meter = device.meter
         self._perform: Mapping[type[Effect], Callable[[Any], Events]] = {
             **dict.fromkeys((Prefill, DraftForward, TargetForward, TargetExit, TargetFinish), self._forward),
-            KeepKV: self._keep_kv,
-            Send: self._send,
             Receive: self._receive,
-            Poll: self._poll,
-            Clock: self._clock,
-            Commit: self._commit,
+            **dict.fromkeys((KeepKV, Send, Poll, Clock, Commit), self._perform_on_host),
         }
         self._answers: Mapping[type[Effect], Callable[[Any], Any]] = {
             Prefill: lambda effect: self.oracle.prefill(effect.role, effect.tokens),
@@ -151,10 +168,36 @@ class RequestPart:
             answer = yield from perform[type(effect)](effect)
         self.is_finished = self.device.is_idle = True
 
-    def perform(self, effect: Effect) -> Events:
-        """An effect that is no forward; its answer."""
-        answer = yield from self._perform[type(effect)](effect)
-        return answer
+    def begin(self, effect: Effect) -> float:
+        """Begin an effect that neither computes nor waits; the host's seconds until it is to `complete`."""
+        match effect:
+            case KeepKV(role, slots, num_verified):
+                self.oracle.keep(role, slots, num_verified)
+                return self._meter.host(Phase.COMPACT, len(slots))
+            case Send():
+                return self._meter.host(Phase.SEND, 0)
+            case Commit():
+                return self._meter.host(Phase.COMMIT, 0)
+        return 0.0
+
+    def complete(self, effect: Effect, start_s: float) -> Any:
+        """The answer of an effect that began at `start_s`."""
+        match effect:
+            case Poll(peer):
+                message = self._from[peer].poll()
+                if message is not None:
+                    self.note(Phase.WAIT, self.role, start_s)
+                return message
+            case KeepKV(role, slots):
+                self.note(Phase.COMPACT, role, start_s, rows=len(slots))
+            case Send(message, peer):
+                self.note(Phase.SEND, self.role, start_s)
+                self._to[peer].send(message, hop_s=self._meter.hop())
+            case Commit(tokens):
+                self.note(Phase.COMMIT, self.role, start_s, tokens=len(tokens))
+            case Clock():
+                return float(self.env.now)
+        return None
 
     def answer(self, effect: Forward) -> Any:
         """The answer of a forward that was computed."""
@@ -196,17 +239,6 @@ class RequestPart:
         self._halfway = effect.rows
         return self.oracle.exit(effect.rows, effect.num_candidates)
 
-    def _keep_kv(self, effect: KeepKV) -> Events:
-        self.oracle.keep(effect.role, effect.slots, effect.num_verified)
-        yield from self._host(Phase.COMPACT, effect.role, rows=len(effect.slots))
-
-    def _commit(self, effect: Commit) -> Events:
-        yield from self._host(Phase.COMMIT, self.role, tokens=len(effect.tokens))
-
-    def _send(self, effect: Send) -> Events:
-        yield from self._host(Phase.SEND, self.role)
-        self._to[effect.peer].send(effect.message, hop_s=self._meter.hop())
-
     def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message | None]:
         start_s = self.env.now
         self.device.is_idle = True
@@ -215,20 +247,9 @@ class RequestPart:
         self.note(Phase.WAIT, self.role, start_s)
         return message
 
-    def _poll(self, effect: Poll) -> Generator[simpy.Event, Any, Message | None]:
-        yield from ()
-        message = self._from[effect.peer].poll()
-        if message is not None:
-            self.note(Phase.WAIT, self.role, self.env.now)
-        return message
-
-    def _clock(self, _: Clock) -> Generator[simpy.Event, Any, float]:
-        yield from ()
-        return float(self.env.now)
-
-    def _host(self, phase: Phase, model: Role, *, rows: int = 0, tokens: int = 0) -> Events:
+    def _perform_on_host(self, effect: Effect) -> Events:
         start_s = self.env.now
-        host_s = self._meter.host(phase, rows)
+        host_s = self.begin(effect)
         if host_s:
             yield self.env.timeout(host_s)
-        self.note(phase, model, start_s, rows=rows, tokens=tokens)
+        return self.complete(effect, start_s)

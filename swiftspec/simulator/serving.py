@@ -4,100 +4,29 @@ A step costs what a forward of as many rows costs, at the mean context of its ro
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import count
 
-import numpy as np
 import simpy
 
 from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Span, Timeline
+from swiftspec.artifacts.timeline import Span
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.policies import Policy, Request
+from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.group import Group
 from swiftspec.simulator.driver import connected, device_groups, group_degrees, group_ranks
+from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
-from swiftspec.simulator.oracle import CandidatePool, TraceOracle
-from swiftspec.simulator.process import DeviceGroup, Events, RequestPart
+from swiftspec.simulator.oracle import CandidatePool
+from swiftspec.simulator.process import Events, RequestPart
+from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, RequestPrograms, TracedPrograms
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
-from swiftspec.simulator.texts import StretchedOracle, StretchedText
+from swiftspec.simulator.texts import StretchedText
 
 __all__ = ["Job", "ServedRequest", "Serving", "ServingRun"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A request to serve.
-
-    Parameters
-    ----------
-    arrival_s : float
-        When it comes. In a closed loop only the order counts.
-    prompt_index : int
-        Index of the traced prompt that its text begins with.
-    prompt_tokens : int or None
-        Length of its prompt, see `StretchedText`; that of the traced one if None.
-    output_tokens : int
-        Length of its output.
-    """
-
-    arrival_s: float = 0.0
-    prompt_index: int
-    prompt_tokens: int | None = None
-    output_tokens: int
-
-
-@dataclass(slots=True, kw_only=True)
-class ServedRequest:
-    """A job, and what became of it.
-
-    Parameters
-    ----------
-    number : int
-        Place in the order of arrival.
-    job : Job
-    text : StretchedText
-    arrival_s : float
-    done : simpy.Event
-        Happens when it ends.
-
-    Attributes
-    ----------
-    begun_s, ended_s : float or None
-        When it was admitted first, and when it ended. None if it was refused.
-    num_preemptions : int
-    output : list of int
-    """
-
-    number: int
-    job: Job
-    text: StretchedText
-    arrival_s: float
-    done: simpy.Event
-    begun_s: float | None = None
-    ended_s: float | None = None
-    num_preemptions: int = 0
-    spans: list[Span] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
-
-    @property
-    def timeline(self) -> Timeline:
-        """Its spans from its arrival on, with its own rows of the steps that it shared."""
-        spans = tuple(sorted(self.spans, key=lambda span: (span.start_s, span.role is Role.DRAFT, span.group)))
-        return Timeline(request=str(self.job.prompt_index), start_s=self.arrival_s, spans=spans)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingRun:
-    """Everything that was served, the steps of all device groups in order of time, and when the last request ended."""
-
-    requests: tuple[ServedRequest, ...]
-    steps: tuple[ComputedStep, ...]
-    num_refused: int
-    end_s: float
 
 
 class Serving:
@@ -131,7 +60,7 @@ class Serving:
         self._batch = batch
         self._prices = LatencyTable(latencies)
         self._pool = CandidatePool(trace)
-        self._prompts = trace.prompts
+        self._trace = trace
         self._degrees = group_degrees(degrees, policy)
         self._ranks = group_ranks(ranks or {}, policy)
 
@@ -141,11 +70,13 @@ class Serving:
         *,
         num_clients: int | None = None,
         seed: int = 0,
+        num_recorded: int = 0,
         done: Callable[[int], None] = lambda _: None,
     ) -> ServingRun:
         """Serve all jobs, from an empty machine to an empty machine.
 
         num_clients: a closed loop of so many clients, each of which sends its next request when its last one is done.
+        num_recorded: if any, as many of the first requests are recorded, and all replay these rounds (see `replay`).
         done: called with the number of requests that have ended.
 
         Raises
@@ -153,10 +84,23 @@ class Serving:
         ValueError
             If a job's prompt does not exist, or it could never fit into the cache.
         """
-        return _Run(self, jobs, seed=seed, done=done).served(num_clients)
+        traced = self._traced(seed)
+        if not num_recorded:
+            return _Run(self, jobs, programs=traced, meter=self._meter(seed), done=done).served(num_clients)
+        first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
+        programs = LoggedPrograms(traced)
+        _Run(self, first, programs=programs, meter=self._meter(seed)).served(num_clients)
+        recordings = programs.recordings()
+        if not recordings:
+            return self.run(jobs, num_clients=num_clients, seed=seed, done=done)
+        replayed = ReplayedPrograms(recordings, draft_slots=self.policy.draft_rows)
+        run = _Run(self, jobs, programs=replayed, meter=self._meter(seed), done=done).served(num_clients)
+        return replace(run, num_replayed=replayed.num_replayed)
 
-    def meter(self, seed: int) -> LatencySampler:
-        """Draws of latencies, for a run."""
+    def _traced(self, seed: int) -> TracedPrograms:
+        return TracedPrograms(self.policy, self._trace, self._pool, seed=seed)
+
+    def _meter(self, seed: int) -> LatencySampler:
         meter = LatencySampler(self._prices, degrees=self._degrees, ranks=self._ranks)
         meter.seed(seed, 0)
         return meter
@@ -167,16 +111,12 @@ class Serving:
 
     def text(self, job: Job) -> StretchedText:
         """A job's prompt and output."""
-        if not 0 <= job.prompt_index < len(self._prompts):
-            raise ValueError(f"prompt_index is {job.prompt_index}; expected one of the trace's {len(self._prompts)}")
+        prompts = self._trace.prompts
+        if not 0 <= job.prompt_index < len(prompts):
+            raise ValueError(f"prompt_index is {job.prompt_index}; expected one of the trace's {len(prompts)}")
         return StretchedText(
-            self._prompts, job.prompt_index, prompt_tokens=job.prompt_tokens, output_tokens=job.output_tokens
+            prompts, job.prompt_index, prompt_tokens=job.prompt_tokens, output_tokens=job.output_tokens
         )
-
-    def oracle(self, program: int, text: StretchedText, device: DeviceGroup, seed: int) -> TraceOracle:
-        """Answers for a program on a device group, from random numbers of its own."""
-        rng = np.random.default_rng([seed, program, *device.stream])
-        return StretchedOracle(self._pool, self._prompts, text, rng=rng)
 
 
 class _Run:
@@ -185,11 +125,18 @@ class _Run:
     A request that gave way begins again with another program: programs have numbers of their own.
     """
 
-    def __init__(self, serving: Serving, jobs: Sequence[Job], *, seed: int, done: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        jobs: Sequence[Job],
+        *,
+        programs: RequestPrograms,
+        meter: LatencySampler,
+        done: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self.env = simpy.Environment()
         self.steps: list[ComputedStep] = []
-        self._serving, self._jobs, self._seed = serving, jobs, seed
-        meter = serving.meter(seed)
+        self._serving, self._jobs, self._programs = serving, jobs, programs
         self._groups = [
             ServingGroup(device, serving.new_group(), self) for device in device_groups(self.env, serving.policy, meter)
         ]
@@ -262,19 +209,15 @@ class _Run:
             request.begun_s = float(self.env.now)
         program = next(self._numbers)
         self._program_of[number], self._request_of[program] = program, number
-        rest = Request(
-            prompt=(*request.text.prompt, *request.output),
-            max_new_tokens=len(request.text.output) - len(request.output),
+        begun = self._programs.begin(
+            program, request.text, len(request.output), [group.device for group in self._groups]
         )
-        parts = []
-        for group in self._groups:
-            oracle = self._serving.oracle(program, request.text, group.device, self._seed)
-            parts.append(RequestPart(group.device, oracle=oracle))
+        parts = [
+            RequestPart(group.device, oracle=oracle) for group, (_, oracle) in zip(self._groups, begun, strict=True)
+        ]
         connected(parts)
-        programs = policy.programs(rest)
-        for group, part in zip(self._groups, parts, strict=True):
-            again = programs if group.device.group == 0 else policy.programs(rest)
-            group.add(program, again[group.device.role], part, is_elastic=policy.elastic)
+        for group, part, (generator, _) in zip(self._groups, parts, begun, strict=True):
+            group.add(program, generator, part, is_elastic=policy.elastic)
 
     def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
         """Count tokens as output; whoever has to give way for them is stopped."""

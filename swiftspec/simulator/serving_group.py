@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.artifacts.timeline import Phase, Span
-from swiftspec.policies.effects import Commit, Message, Program, Receive, Role
+from swiftspec.policies.effects import Commit, Message, Poll, Program, Receive, Role
 from swiftspec.scheduler.asks import Step
 from swiftspec.scheduler.batching import WaitUntil
 from swiftspec.scheduler.group import Group
@@ -48,6 +48,8 @@ class ServingGroup:
         self._env = device.env
         self._parts: dict[int, RequestPart] = {}
         self._waiting_since_s: dict[int, float] = {}
+        self._num_seen = 0  # messages that had arrived when those that wait looked for theirs
+        self._has_deadlines = False  # whether one of them has ever waited for a limited time
 
     def add(self, program: int, generator: Program, part: RequestPart, *, is_elastic: bool) -> None:
         """Begin a request's part."""
@@ -78,6 +80,9 @@ class ServingGroup:
         """Let the programs go on whose message has come, or whose time is over; whether there are any."""
         now_s = self._env.now
         arrived: list[tuple[int, Message | None]] = []
+        if self._num_seen == self.device.num_arrived and not self._has_deadlines:
+            return False  # whoever waits has looked before
+        self._num_seen = self.device.num_arrived
         for program, effect in self._group.receiving.items():
             message = self._parts[program].poll(effect.peer)
             since_s = self._waiting_since_s[program]
@@ -90,18 +95,29 @@ class ServingGroup:
 
     def _proceed(self, program: int, answer: Any) -> Events:
         """A program's effects until it asks for a forward, waits for a message, or ends."""
-        part, group = self._parts[program], self._group
-        while (effect := group.resume(program, answer, now_s=self._env.now)) is not None:
+        part, group, env = self._parts[program], self._group, self._env
+        while (effect := group.resume(program, answer, now_s=env.now)) is not None:
             if isinstance(effect, Receive):
                 message = part.poll(effect.peer)
                 if message is None:
                     group.block(program, effect)
-                    self._waiting_since_s[program] = self._env.now
+                    self._has_deadlines = self._has_deadlines or effect.within_s is not None
+                    self._waiting_since_s[program] = env.now
                     return
-                part.note(Phase.WAIT, self.device.role, self._env.now)
+                part.note(Phase.WAIT, self.device.role, env.now)
                 answer = message
                 continue
-            answer = yield from part.perform(effect)
+            if type(effect) is Poll:
+                # An asynchronous draft looks for its verdict before every forward.
+                answer = part.poll(effect.peer)
+                if answer is not None:
+                    part.note(Phase.WAIT, self.device.role, env.now)
+                continue
+            start_s = env.now
+            host_s = part.begin(effect)
+            if host_s:
+                yield env.timeout(host_s)
+            answer = part.complete(effect, start_s)
             if isinstance(effect, Commit) and program in group:
                 self._service.note_commit(program, effect.tokens)
             if program not in group:  # it gave way meanwhile
@@ -113,13 +129,13 @@ class ServingGroup:
         env, device = self._env, self.device
         effects = self._group.begin(step)
         forms = [(program, effect, *self._parts[program].form(effect)) for program, effect in effects]
-        host_s = sum(device.meter.host(phase, rows) for _, _, phase, _, rows in forms)
+        host_s = sum([device.meter.host(phase, rows) for _, _, phase, _, rows in forms])
         if host_s:
             yield env.timeout(host_s)
         start_s = env.now
         # Prompts are priced as such only where nothing else is computed with them.
         phase = next((phase for _, _, phase, _, _ in forms if phase is not Phase.PREFILL), Phase.PREFILL)
-        attended = sum(rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms)
+        attended = sum([rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms])
         yield from device.compute(phase, step.model, rows=step.num_rows, context=round(attended / step.num_rows))
         answers = {}
         for program, effect, its_phase, model, rows in forms:

@@ -146,7 +146,8 @@ def test_a_step_is_of_one_kind_within_its_limits_and_grants_what_was_asked(
         assert (ask.model, ask.kind) == (step.model, step.kind)
         assert 1 <= rows <= ask.num_rows
         assert rows == ask.num_rows or ask.is_elastic or ask.is_prefill
-    assert sum(rows for ask, rows in granted if ask.is_prefill) <= prefill_rows
+    if len(asks) > 1:  # one that is alone has its prompt read at once
+        assert sum(rows for ask, rows in granted if ask.is_prefill) <= prefill_rows
     others = [(ask, rows) for ask, rows in granted if not ask.is_prefill]
     num_elastic = sum(ask.is_elastic for ask, _ in others)
     if step.kind is not ForwardKind.SECOND_HALF and len(others) > 1:

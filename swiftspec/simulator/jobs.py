@@ -1,0 +1,88 @@
+"""Jobs to serve in simulated time, and what became of them."""
+
+from dataclasses import dataclass, field
+
+import simpy
+
+from swiftspec.artifacts.timeline import Span, Timeline
+from swiftspec.policies.effects import Role
+from swiftspec.simulator.serving_group import ComputedStep
+from swiftspec.simulator.texts import StretchedText
+
+__all__ = ["Job", "ServedRequest", "ServingRun"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A request to serve.
+
+    Parameters
+    ----------
+    arrival_s : float
+        When it comes. In a closed loop only the order counts.
+    prompt_index : int
+        Index of the traced prompt that its text begins with.
+    prompt_tokens : int or None
+        Length of its prompt, see `StretchedText`; that of the traced one if None.
+    output_tokens : int
+        Length of its output.
+    """
+
+    arrival_s: float = 0.0
+    prompt_index: int
+    prompt_tokens: int | None = None
+    output_tokens: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ServedRequest:
+    """A job, and what became of it.
+
+    Parameters
+    ----------
+    number : int
+        Place in the order of arrival.
+    job : Job
+    text : StretchedText
+    arrival_s : float
+    done : simpy.Event
+        Happens when it ends.
+
+    Attributes
+    ----------
+    begun_s, ended_s : float or None
+        When it was admitted first, and when it ended. None if it was refused.
+    num_preemptions : int
+    output : list of int
+    """
+
+    number: int
+    job: Job
+    text: StretchedText
+    arrival_s: float
+    done: simpy.Event
+    begun_s: float | None = None
+    ended_s: float | None = None
+    num_preemptions: int = 0
+    spans: list[Span] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Its spans from its arrival on, with its own rows of the steps that it shared."""
+        spans = tuple(sorted(self.spans, key=lambda span: (span.start_s, span.role is Role.DRAFT, span.group)))
+        return Timeline(request=str(self.job.prompt_index), start_s=self.arrival_s, spans=spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRun:
+    """Everything that was served, the steps of all device groups in order of time, and when the last request ended.
+
+    num_replayed: requests that replayed rounds, counted again if they gave way.
+    """
+
+    requests: tuple[ServedRequest, ...]
+    steps: tuple[ComputedStep, ...]
+    num_refused: int
+    end_s: float
+    num_replayed: int = 0

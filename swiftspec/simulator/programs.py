@@ -1,0 +1,118 @@
+"""Programs of a served request, each with what answers its forwards: a policy's own, logged ones, or replayed ones."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.policies import Policy, Request
+from swiftspec.policies.effects import Program
+from swiftspec.simulator.oracle import CandidatePool
+from swiftspec.simulator.process import DeviceGroup, Oracle
+from swiftspec.simulator.recording import Log, Recording, logged
+from swiftspec.simulator.replay import CountingOracle, play_draft, play_target
+from swiftspec.simulator.texts import StretchedOracle, StretchedText
+
+__all__ = ["LoggedPrograms", "ReplayedPrograms", "RequestPrograms", "TracedPrograms"]
+
+Begun = list[tuple[Program, Oracle]]
+
+
+class RequestPrograms(Protocol):
+    """Maker of the programs of served requests."""
+
+    def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
+        """A program for each device group.
+
+        number: sets its random numbers apart from those of others. num_output: tokens of the output that exist already.
+        """
+
+
+class TracedPrograms:
+    """A policy's programs, whose forwards are answered from a trace.
+
+    Parameters
+    ----------
+    policy : Policy
+    trace : AcceptanceTrace
+    pool : CandidatePool
+        The trace's candidates.
+    seed : int
+    """
+
+    def __init__(self, policy: Policy, trace: AcceptanceTrace, pool: CandidatePool, *, seed: int) -> None:
+        self._policy = policy
+        self._prompts = trace.prompts
+        self._pool = pool
+        self._seed = seed
+
+    def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
+        """A program for each device group, and an oracle with random numbers of its own."""
+        rest = Request(prompt=(*text.prompt, *text.output[:num_output]), max_new_tokens=len(text.output) - num_output)
+        programs = self._policy.programs(rest)
+        begun: Begun = []
+        for device in devices:
+            rng = np.random.default_rng([self._seed, number, *device.stream])
+            oracle = StretchedOracle(self._pool, self._prompts, text, rng=rng)
+            again = programs if device.group == 0 else self._policy.programs(rest)
+            begun.append((again[device.role], oracle))
+        return begun
+
+
+class LoggedPrograms:
+    """Programs whose effects are logged."""
+
+    def __init__(self, programs: RequestPrograms) -> None:
+        self._programs = programs
+        self._logged: list[tuple[StretchedText, list[Log]]] = []
+
+    def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
+        """The programs that those underlying make, logged."""
+        begun = self._programs.begin(number, text, num_output, devices)
+        logs: list[Log] = [[] for _ in begun]
+        self._logged.append((text, logs))
+        return [(logged(program, log), oracle) for (program, oracle), log in zip(begun, logs, strict=True)]
+
+    def recordings(self) -> dict[int, list[Recording]]:
+        """Recordings of the requests that were not interrupted, by the index of their prompt."""
+        found: dict[int, list[Recording]] = {}
+        for text, logs in self._logged:
+            recording = Recording.of(logs, num_prompt_tokens=len(text.prompt))
+            if recording is not None and recording.num_tokens == len(text.output):
+                found.setdefault(text.indices[0], []).append(recording)
+        return found
+
+
+class ReplayedPrograms:
+    """Replays of recorded requests.
+
+    Parameters
+    ----------
+    recordings : mapping
+        By the index of the prompt with which a text begins; at least one. Prompts without one share those of others.
+    draft_slots : int
+        Tree slots of the draft's cache.
+
+    Attributes
+    ----------
+    num_replayed : int
+        Requests that were replayed, counted again when they began again.
+    """
+
+    def __init__(self, recordings: Mapping[int, Sequence[Recording]], *, draft_slots: int) -> None:
+        self._recordings = recordings
+        self._all = [recording for index in sorted(recordings) for recording in recordings[index]]
+        self._draft_slots = draft_slots
+        self.num_replayed = 0
+
+    def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
+        """Programs that replay a recording of the text's prompt."""
+        found = self._recordings.get(text.indices[0], self._all)
+        recording = found[number % len(found)]
+        self.num_replayed += 1
+        prompt = (*text.prompt, *text.output[:num_output])
+        programs = [play_target(recording, prompt, text.output, num_output=num_output)]
+        if len(devices) > 1:
+            programs.append(play_draft(recording, prompt, capacity=self._draft_slots))
+        return [(program, CountingOracle()) for program in programs]
