@@ -47,7 +47,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "profiler": frozenset(
         {"engine", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
-        | {"devices", "files", "models", "policies", "progress", "torch", "numpy"}
+        | {"devices", "files", "models", "policies", "progress", "scheduler", "torch", "numpy"}
     ),
     "validation": frozenset({"engine", "profiler", "planner", "artifacts", "devices", "models", "progress"}),
     "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),

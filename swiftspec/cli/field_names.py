@@ -17,6 +17,7 @@ _SNAKE = (
     "duration_s",
     "format_name",
     "max_new_tokens",
+    "max_sequences",
     "num_devices",
     "num_jobs",
     "num_requests",

@@ -12,6 +12,7 @@ from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profiler import grids, steps
+from swiftspec.profiler.benches import benches_of
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
 from tests.engine.pairs import references, write_pair
@@ -143,8 +144,8 @@ def test_row_grids_cover_what_the_policies_ask_for() -> None:
 
 
 def test_gpus_are_measured_in_groups_and_splits_of_all_sizes() -> None:
-    assert [str(bench) for bench in steps._benches("cuda", 1)] == ["co-located 1"]
-    benches = list(steps._benches("cuda", 3))
+    assert [str(bench) for bench in benches_of("cuda", 1)] == ["co-located 1"]
+    benches = list(benches_of("cuda", 3))
     assert [str(bench) for bench in benches] == [
         "co-located 1",
         "co-located 2",
@@ -163,7 +164,7 @@ def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
 
 
 def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:
-    for bench in steps._benches("cuda", 2):
+    for bench in benches_of("cuda", 2):
         shapes = bench.host_shapes()
         assert shapes
         assert max(max(shape.target_rows, shape.draft_rows) for shape in shapes) <= TREE_SLOTS["cuda"]
