@@ -18,6 +18,7 @@ from swiftspec.policies.effects import Role
 __all__ = ["MOST_SEQUENCES", "Sharing", "SharingCost", "SharingPoint", "SharingTable", "fit_costs"]
 
 MOST_SEQUENCES = 4096  # more than any engine runs at once
+_ROUNDS, _LEAST_DEVIATION = 30, 1e-6
 _Seconds = Annotated[float, Field(gt=0, le=1e6)]
 _Cost = Annotated[float, Field(ge=0, le=1e6)]
 _Error = Annotated[float, Field(ge=0)]
@@ -77,13 +78,13 @@ class SharingCost(_OfTable):
     """Cost of each sequence of a step beyond the first.
 
     sequence_s: d0, seconds for the sequence itself. slot_s: d1, seconds for every slot of its context. median_error,
-    largest_error: of the fit, as shares of a step's measured seconds.
+    largest_error: of the fit, as shares of a step's measured seconds; None if nothing was measured.
     """
 
     sequence_s: _Cost
     slot_s: _Cost
-    median_error: _Error = 0.0
-    largest_error: _Error = 0.0
+    median_error: _Error | None = None
+    largest_error: _Error | None = None
     provenance: Provenance
 
     def seconds(self, context: float) -> float:
@@ -110,8 +111,9 @@ class Sharing(Facts):
 def fit_costs(points: Iterable[SharingPoint]) -> tuple[SharingCost, ...]:
     """Cost of every table with steps of several sequences, and of one with as many rows at the same context.
 
-    Least squares of relative errors, with neither part of the cost below 0. From steps at a single context, all of the
-    cost is the sequence's own.
+    Least sum of relative errors, with neither part of the cost below 0. A step that something else slowed down counts
+    no more than any other, as it would with squares. From steps at a single context, all of the cost is the sequence's
+    own.
     """
     tables: dict[SharingTable, list[SharingPoint]] = {}
     for point in points:
@@ -132,7 +134,7 @@ def _fit(table: SharingTable, points: Sequence[SharingPoint]) -> SharingCost | N
     columns = np.stack([further, further * contexts], axis=1)
     if len(set(contexts.tolist())) == 1:
         columns[:, 1] = 0.0
-    found = _least_squares(columns / measured_s[:, None], (measured_s - reference_s) / measured_s)
+    found = _least_deviations(columns / measured_s[:, None], (measured_s - reference_s) / measured_s)
     errors = np.abs((reference_s + columns @ found) / measured_s - 1)
     return SharingCost(
         **table._asdict(),
@@ -142,6 +144,15 @@ def _fit(table: SharingTable, points: Sequence[SharingPoint]) -> SharingCost | N
         largest_error=float(errors.max()),
         provenance=weakest(point.provenance for point in shared),
     )
+
+
+def _least_deviations(columns: _Array, values: _Array) -> _Array:
+    """Two factors, neither below 0, by squares whose weights fall with the deviation. columns (values, 2)."""
+    found = _least_squares(columns, values)
+    for _ in range(_ROUNDS):
+        weights = 1 / np.sqrt(np.maximum(np.abs(values - columns @ found), _LEAST_DEVIATION))
+        found = _least_squares(columns * weights[:, None], values * weights)
+    return found
 
 
 def _least_squares(columns: _Array, values: _Array) -> _Array:

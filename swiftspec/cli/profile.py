@@ -151,8 +151,7 @@ def show_sharing(sharing: Sharing) -> None:
             f"{cost.sequence_s * 1e6:.1f}",
             f"{cost.slot_s * 1e9:.1f}",
             str(measured[cost.table]),
-            percent(cost.median_error),
-            percent(cost.largest_error),
+            *("-" if error is None else percent(error) for error in (cost.median_error, cost.largest_error)),
         )
         for cost in sharing.costs
     ]

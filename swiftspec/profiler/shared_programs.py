@@ -43,7 +43,7 @@ class _Sharing(Shape):
     """One of the requests that share steps.
 
     index: place among them; the later half ends after each stage. num_requests: of the first stage. begin_s: time of
-    the driver's clock when all have read their prompts; until then they verify single rows. repeats: forwards of every
+    the driver's clock when all have read their prompts; until then they compute single rows. repeats: forwards of every
     row count.
     """
 
@@ -70,10 +70,6 @@ class _Sharing(Shape):
             if self.index < sharing:
                 yield rows_each(sharing, self.num_requests)
 
-    def _gather(self, request: Request) -> Step[None]:
-        while (yield from clock()) < self.begin_s:
-            yield from verify(request, 1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColocatedSharing(_Sharing):
@@ -92,12 +88,17 @@ class ColocatedSharing(_Sharing):
     def _both(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
-        yield from self._gather(request)
+        # Others read their prompts beside forwards of the same model only.
+        while (yield from clock()) < self.begin_s:
+            yield from verify(request, 1)
+            yield from expand(request, 1)
         for grid in self._stages():
-            for forward in (verify, expand):
-                for rows in grid:
-                    for _ in range(self.repeats):
-                        yield from forward(request, rows)
+            for rows in grid:
+                for _ in range(self.repeats):
+                    # Drafts go first: a request that is a step behind catches up before the next verification.
+                    yield from verify(request, rows)
+                    for _ in range(IN_A_ROW):
+                        yield from expand(request, rows)
         yield Commit((0,))
 
 
@@ -117,7 +118,8 @@ class DisaggregatedSharing(_Sharing):
 
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
-        yield from self._gather(request)
+        while (yield from clock()) < self.begin_s:
+            yield from verify(request, 1)
         for grid in self._stages():
             for rows in grid:
                 for _ in range(self.repeats):

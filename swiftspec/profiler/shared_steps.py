@@ -21,9 +21,9 @@ from swiftspec.profiler.shared_programs import MOST_ROWS, ColocatedSharing, Disa
 
 __all__ = ["check_max_sequences", "measure_sharing", "shared_steps"]
 
-_PASSES, _REPEATS = 3, 6
-_LEAST_SAMPLES = 3  # of a point
-# Requests begin together when each has read its prompt; that took them so long when they did so the last time.
+_PASSES, _REPEATS = 2, 6
+_LEAST_SAMPLES = 4  # of a point
+# Requests begin together, this much later than they are expected to have read their prompts.
 _GATHERING_FACTOR, _GATHERING_S = 1.5, 0.05
 
 
@@ -48,20 +48,21 @@ def measure_sharing(
     max_sequences : int
         At least 2.
     contexts : sequence of int
-        Those that leave no room for the largest step are left out.
+        In ascending order. Those that leave no room for the largest step are left out.
     """
     num_requests = stages(max_sequences)[0]
     possible = [context for context in contexts if context + MOST_ROWS <= spec.max_position]
-    samples = _Samples(bench)
+    requests, samples = _Requests(engine, bench, spec), _Samples(bench)
+    token_s = 0.0  # until requests have read the prompts of all, for each token of one
     for context in sorted({*possible[:1], *possible[-1:]}):
-        requests = _Requests(engine, bench, spec, context)
-        # The first time, requests do not wait: it compiles shapes, and tells how long all prompts take.
-        gathered_s = _gathering_s(requests.run(num_requests, begin_s=0.0, repeats=1))
-        for _ in range(_PASSES):
-            begin_s = time.perf_counter() + gathered_s
-            timelines = requests.run(num_requests, begin_s=begin_s, repeats=_REPEATS)
-            samples.add(context, shared_steps(timelines, since_s=begin_s))
-            gathered_s = _gathering_s(timelines)
+        # The first time, requests do not wait for each other: it compiles shapes, and tells how fast prompts are read.
+        repeats = [1, *[_REPEATS] * _PASSES] if not token_s else [_REPEATS] * _PASSES
+        for number in repeats:
+            begin_s = time.perf_counter() + _GATHERING_FACTOR * token_s * context + _GATHERING_S * bool(token_s)
+            timelines = requests.run(num_requests, context, begin_s=begin_s, repeats=number)
+            if token_s:
+                samples.add(context, shared_steps(timelines, since_s=begin_s))
+            token_s = _prefill_s(timelines) / context
     return list(samples.points())
 
 
@@ -82,31 +83,33 @@ def shared_steps(timelines: Iterable[Timeline], *, since_s: float) -> Iterator[t
             yield len(spans), first
 
 
-def _gathering_s(timelines: Sequence[Timeline]) -> float:
-    """Seconds in which requests that begin together again will have read their prompts."""
+def _prefill_s(timelines: Sequence[Timeline]) -> float:
+    """Seconds from the first request's beginning until all had read their prompts."""
     begun_s = min(timeline.start_s for timeline in timelines)
     prefills = (span for timeline in timelines for span in timeline.spans if span.phase is Phase.PREFILL)
-    return _GATHERING_FACTOR * (max(span.end_s for span in prefills) - begun_s) + _GATHERING_S
+    return max(span.end_s for span in prefills) - begun_s
 
 
 class _Requests:
     """Requests of random tokens that are begun together on an engine."""
 
-    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec, context: int) -> None:
+    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
         self._engine = engine
         self._policy = DisaggregatedSharing if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
         self._spec = spec
-        self._context = context
         self._rng = np.random.default_rng(0)
 
-    def run(self, num_requests: int, *, begin_s: float, repeats: int) -> list[Timeline]:
-        """Timelines of requests that share steps from `begin_s` on, a time of `time.perf_counter`."""
+    def run(self, num_requests: int, context: int, *, begin_s: float, repeats: int) -> list[Timeline]:
+        """Timelines of requests that share steps from `begin_s` on, a time of `time.perf_counter`.
+
+        context: length of their prompts.
+        """
         queues = [SimpleQueue[Event]() for _ in range(num_requests)]
         for index, queue in enumerate(queues):
             policy = self._policy(index=index, num_requests=num_requests, begin_s=begin_s, repeats=repeats)
-            prompt = tuple(self._rng.integers(1, self._spec.vocab_size, self._context).tolist())
+            prompt = tuple(self._rng.integers(1, self._spec.vocab_size, context).tolist())
             request = Request(prompt=prompt, max_new_tokens=1)
-            self._engine.submit(policy, request, request_id=str(self._context), sampler=Sampler(), deliver=queue.put)
+            self._engine.submit(policy, request, request_id=str(context), sampler=Sampler(), deliver=queue.put)
         return [_timeline(queue) for queue in queues]
 
 

@@ -34,6 +34,7 @@ from swiftspec.profiler.grids import (
     DRAFT_ROWS,
     HALVES_ROWS,
     HOST_TOKENS,
+    LONGEST_SHARED,
     PASSES,
     REPEATS,
     SWEEP_REPEATS,
@@ -52,6 +53,7 @@ GPU_TARGET_ROWS = CAPTURE_SIZES
 GPU_DRAFT_ROWS = tuple(rows for rows in CAPTURE_SIZES if rows <= 32)
 GPU_HALVES_ROWS = tuple(rows for rows in CAPTURE_SIZES if 2 <= rows <= 16)
 GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
+GPU_LONGEST_SHARED = 2000
 GPU_PASSES = 1  # a GPU is not shared, and capturing its forwards takes longer than measuring them
 _SLACK = 512  # slots of the cache beyond the longest context, for rows and the tokens of a request
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards also makes one look cold
@@ -117,10 +119,14 @@ def measure_profile(
         if bench.silent:
             tp_groups.measure(bench)
     sharing_points: list[SharingPoint] = []
+    longest = LONGEST_SHARED if device == "cpu" else GPU_LONGEST_SHARED
+    shared_contexts = [context for context in contexts if context <= longest]
     for done, bench in enumerate(shared, start=total - len(shared)):
         progress(done, total, f"{bench}: steps of up to {max_sequences} sequences")
         with bench.open(target=target, draft=draft, max_context=max_context, num_requests=max_sequences) as engine:
-            sharing_points += measure_sharing(engine, bench, spec=spec, max_sequences=max_sequences, contexts=contexts)
+            sharing_points += measure_sharing(
+                engine, bench, spec=spec, max_sequences=max_sequences, contexts=shared_contexts
+            )
     progress(total, total, "done")
     arrival = arrival_point(interrupted)
     points = [list(_bench_points(bench, timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
