@@ -19,7 +19,7 @@ def composed_cost(role: Role, spec: ModelSpec, *, device: DeviceSpec, degree: in
     engine's own time for a sequence (scheduling, block tables, sampling) and the imbalance of sequences of different
     lengths, which would add to the cost; and that the attention of one short sequence does not fill a device, and that
     of many rows computes for longer than it reads, which both hide some of it. In the op tables of an H100 a further
-    sequence of 2048 slots of a 70B model costs 1.3 times as much on one device, and half as much on each of four.
+    sequence of 2048 slots of a 70B model costs 1.2 times as much on one device, and half as much on each of four.
     """
     shard = sharded(spec, degree)
     slot_bytes = 2 * shard.kv_size * spec.num_layers * BF16_BYTES  # keys and values

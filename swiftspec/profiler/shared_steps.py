@@ -19,12 +19,12 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench
 from swiftspec.profiler.shared_programs import MOST_ROWS, ColocatedSharing, DisaggregatedSharing, stages
 
-__all__ = ["check_max_sequences", "measure_sharing", "shared_steps"]
+__all__ = ["Samples", "check_max_sequences", "measure_sharing", "shared_steps"]
 
 _PASSES, _REPEATS = 2, 6
 _LEAST_SAMPLES = 4  # of a point
 # Requests begin together, this much later than they are expected to have read their prompts.
-_GATHERING_FACTOR, _GATHERING_S = 1.5, 0.05
+_GATHERING_FACTOR, _GATHERING_S = 1.5, 0.3
 
 
 def check_max_sequences(max_sequences: int) -> None:
@@ -52,7 +52,7 @@ def measure_sharing(
     """
     num_requests = stages(max_sequences)[0]
     possible = [context for context in contexts if context + MOST_ROWS <= spec.max_position]
-    requests, samples = _Requests(engine, bench, spec), _Samples(bench)
+    requests, samples = _Requests(engine, bench, spec), Samples(bench)
     token_s = 0.0  # until requests have read the prompts of all, for each token of one
     for context in sorted({*possible[:1], *possible[-1:]}):
         # The first time, requests do not wait for each other: it compiles shapes, and tells how fast prompts are read.
@@ -121,7 +121,7 @@ def _timeline(queue: SimpleQueue[Event]) -> Timeline:
     return event.timeline
 
 
-class _Samples:
+class Samples:
     """Seconds of a bench's steps, by table, sequences, rows and context."""
 
     def __init__(self, bench: Bench) -> None:

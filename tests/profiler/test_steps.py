@@ -4,6 +4,7 @@ import pytest
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.sharing import SharingTable
 from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
@@ -109,8 +110,26 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
             draft=draft,
             device="cpu",
             num_devices=min(2, len(os.sched_getaffinity(0))),
+            max_sequences=4,
             progress=lambda *_: None,
         )
+
+
+def test_a_real_profile_knows_what_steps_of_several_sequences_cost(measured: Profile) -> None:
+    assert measured.sharing is not None
+    tables = {step.table for step in measured.steps if not step.cold and step.phase in (Phase.VERIFY, Phase.EXPAND)}
+    wanted = {SharingTable(table.role, table.degree, table.ranks, table.peer_busy) for table in tables}
+    # A draft beside its target measures for as long as the target does, which is shorter than usual here.
+    sure = {table for table in wanted if table.role is Role.TARGET or not table.peer_busy}
+    assert sure <= {cost.table for cost in measured.sharing.costs} <= wanted
+    for table in sure:
+        points = [point for point in measured.sharing.points if point.table == table]
+        assert {(point.sequences, point.rows) for point in points} >= {
+            *((4, rows) for rows in (4, 16, 32)),
+            *((2, rows) for rows in (2, 8, 16)),
+            *((1, rows) for rows in (2, 4, 8, 16, 32)),
+        }
+        assert {point.context for point in points} == {16, 64}
 
 
 def test_a_real_profile_answers_every_question_of_a_plan(measured: Profile) -> None:
