@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from swiftspec.artifacts.document import Document, Facts, ModelRef
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
+from swiftspec.artifacts.sharing import Sharing
 from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase
 from swiftspec.policies.effects import Role
@@ -151,6 +152,8 @@ class Profile(Document):
         Models whose prompts a CPU pads to one of a few sizes, see `artifacts.steps`.
     others_share : float, optional
         Share of the cores' time that other processes took while this was measured.
+    sharing : Sharing, optional
+        Cost of steps of several sequences. A file without it has no such field.
 
     Examples
     --------
@@ -175,6 +178,7 @@ class Profile(Document):
     checks: tuple[StepPoint, ...] = ()
     padded_prompts: tuple[Role, ...] = tuple(Role)
     others_share: float | None = Field(default=None, ge=0.0, le=1.0)
+    sharing: Sharing | None = None
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:
@@ -185,6 +189,12 @@ class Profile(Document):
                 what = ", ".join(str(part) for part in key)
                 raise ValueError(f"{name} holds {count} entries of ({what}); expected one each")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Older files have no sharing costs, and are written as they were read."""
+        fields: dict[str, Any] = handler(self)
+        return {name: value for name, value in fields.items() if name != "sharing" or value is not None}
 
     def step(
         self,
@@ -287,6 +297,7 @@ class Profile(Document):
             },
             host={phase: HostGrid(points) for phase, points in host.items()},
             peers_interfere=self.peers_interfere,
+            sharing={cost.table: cost for cost in self.sharing.costs} if self.sharing else {},
         )
 
     def _in_capture_sizes(self, table: StepTable) -> bool:

@@ -1,13 +1,14 @@
 """Step and host latencies, interpolated and extrapolated. Plain arrays, quick to copy to other processes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
+from swiftspec.artifacts.sharing import SharingCost, SharingTable
 from swiftspec.artifacts.timeline import DRAFTING, Phase
 from swiftspec.policies.effects import Role
 
@@ -193,11 +194,12 @@ class HostGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Latencies of a profile without its other facts. `peers_interfere`: as in `Profile`."""
+    """Latencies of a profile without its other facts. `peers_interfere`, `sharing`: as in `Profile`."""
 
     steps: Mapping[StepTable, StepGrid]
     host: Mapping[Phase, HostGrid]
     peers_interfere: bool
+    sharing: Mapping[SharingTable, SharingCost] = field(default_factory=dict)
 
     def step(
         self,
@@ -231,6 +233,21 @@ class Latencies:
         """The steps of a table, else of its warm counterpart: without a measured difference there is none."""
         return self.steps.get(table) or self.steps.get(table._replace(cold=False))
 
+    def further_sequence(
+        self, role: Role, *, degree: int, ranks: int, peer_busy: bool, context: int
+    ) -> tuple[float, Provenance]:
+        """Seconds that each sequence beyond the first adds to a step; none, and `assumed`, if that is not known.
+
+        An unmeasured cost beside a busy peer equals that beside an idle one, and the reverse; if peers interfere, it is
+        `assumed`.
+        """
+        peer_busy = peer_busy and self.peers_interfere
+        table = SharingTable(role, degree, ranks, peer_busy)
+        if (cost := self.sharing.get(table)) is not None:
+            return cost.seconds(context), cost.provenance
+        other = self.sharing.get(table._replace(peer_busy=not peer_busy))
+        return (0.0 if other is None else other.seconds(context)), Provenance.ASSUMED
+
     def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
         """As `Profile.host_latency`."""
         grid = self.host.get(phase)
@@ -248,7 +265,7 @@ class Latencies:
     def changed(self, change: Callable[[StepTable, StepGrid], StepGrid]) -> Self:
         """The same latencies with every table replaced by the result of `change`."""
         steps = {table: change(table, grid) for table, grid in self.steps.items()}
-        return type(self)(steps=steps, host=self.host, peers_interfere=self.peers_interfere)
+        return replace(self, steps=steps)
 
 
 def _stretched(column: _Column, factors: _Array) -> _Column:

@@ -116,6 +116,9 @@ def profile(
     ranks: Annotated[
         int, typer.Option(min=1, metavar="N", help="On a CPU, also measure models divided by N processes.")
     ] = 1,
+    max_sequences: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Also measure steps that up to N requests share.")
+    ] = 1,
     ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Also time single operations (.npz).")] = None,
     accept_noise: Annotated[
         bool, typer.Option("--accept-noise", help="Save a GPU's profile even if its times are noisy.")
@@ -140,6 +143,7 @@ def profile(
         devices=devices,
         out=out,
         ranks=ranks,
+        max_sequences=max_sequences,
         ops=ops,
         accept_noise=accept_noise,
         plot=plot,

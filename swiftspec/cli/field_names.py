@@ -18,6 +18,7 @@ _SNAKE = (
     "duration_s",
     "format_name",
     "max_new_tokens",
+    "max_sequences",
     "most_requests",
     "num_devices",
     "num_jobs",

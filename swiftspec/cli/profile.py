@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
+from swiftspec.artifacts.sharing import Sharing
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, signed_percent
@@ -17,7 +18,7 @@ from swiftspec.profiler.pair import measure_pair, registered_name
 if TYPE_CHECKING:
     from swiftspec.profiler.op_benchmark import OpRow
 
-__all__ = ["profile", "show_profile"]
+__all__ = ["profile", "show_profile", "show_sharing"]
 
 
 def profile(
@@ -34,6 +35,7 @@ def profile(
     plot: Path | None = None,
     json_path: Path | None = None,
     ranks: int = 1,
+    max_sequences: int = 1,
     passes: int | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Profile:
@@ -52,6 +54,7 @@ def profile(
         device=device,
         num_devices=devices,
         ranks=ranks,
+        max_sequences=max_sequences,
         with_ops=ops is not None,
         accept_noise=accept_noise,
         stages=console.progress,
@@ -73,7 +76,10 @@ def profile(
         from swiftspec.reports.figures import save_figure, step_latency
 
         save_figure(plot, step_latency(measured))
-    write_json(json_path, {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)})
+    content = {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)}
+    if measured.sharing is not None:
+        content["sharing"] = measured.sharing.model_dump(mode="json")["costs"]
+    write_json(json_path, content)
     return measured
 
 
@@ -120,6 +126,8 @@ def show_profile(measured: Profile) -> None:
     columns = ("forward", "degree", "peer", "", "rows", "median ms", "p97.5 ms", "tokens/s at most")
     console.table(f"Whole forwards after a prefix of {context} tokens", columns, rows)
     show_checks(measured, context)
+    if measured.sharing is not None:
+        show_sharing(measured.sharing)
     origins = Counter(str(point.provenance) for point in (*measured.steps, *measured.host))
     samples = sum(point.num_samples for point in (*measured.steps, *measured.host))
     known = ", ".join(f"{count} {origin}" for origin, count in origins.items())
@@ -130,6 +138,28 @@ def show_profile(measured: Profile) -> None:
     if measured.others_share is not None:
         advice = "; measure again on a quiet machine" if measured.others_share > BUSY_SHARE else ""
         console.paragraph(f"Other processes took {percent(measured.others_share)} of the cores' time meanwhile{advice}")
+
+
+def show_sharing(sharing: Sharing) -> None:
+    """Print each model's cost of a further sequence, and how well it fits the steps that were measured."""
+    measured = Counter(point.table for point in sharing.points if point.sequences > 1)
+    rows = [
+        (
+            cost.role,
+            named_group(cost.degree, cost.ranks),
+            "busy" if cost.peer_busy else "idle",
+            f"{cost.sequence_s * 1e6:.1f}",
+            f"{cost.slot_s * 1e9:.1f}",
+            str(measured[cost.table]),
+            *("-" if error is None else percent(error) for error in (cost.median_error, cost.largest_error)),
+        )
+        for cost in sharing.costs
+    ]
+    if not rows:
+        console.paragraph("No step was shared by several sequences at both contexts")
+        return
+    columns = ("model", "degree", "peer", "us", "ns per slot", "kinds of steps", "median error", "largest")
+    console.table("Cost of each sequence of a step beyond the first", columns, rows, num_text_columns=3)
 
 
 def show_checks(measured: Profile, context: int) -> None:

@@ -8,10 +8,12 @@ from typing import Protocol
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance, weakest
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
+from swiftspec.artifacts.sharing import Sharing, SharingCost
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.published import PublishedForwards
+from swiftspec.costmodel.sharing import composed_cost
 from swiftspec.devices import DeviceSpec
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
@@ -80,7 +82,8 @@ def compose_profile(
     collective : str, optional
         The all-reduce of composed forwards; the fastest known one if not given.
 
-    Composed steps have no spread: all their quantiles are the same.
+    Composed steps have no spread: all their quantiles are the same. Steps of several sequences have composed sharing
+    costs, those of published forwards too.
     """
     if num_devices < 1:
         raise ValueError(f"num_devices is {num_devices}; expected at least 1")
@@ -89,6 +92,7 @@ def compose_profile(
     host = host or Host.of("trtllm")
     steps: list[StepPoint] = []
     collectives: list[Collective] = []
+    costs: list[SharingCost] = []
     for role, model, weights in ((Role.TARGET, target, quant), (Role.DRAFT, draft, draft_quant or quant)):
         for degree in range(1, min(num_devices, device.devices_per_node) + 1):
             forwards = published if weights == "int4" else None
@@ -105,6 +109,7 @@ def compose_profile(
                 published=forwards,
             )
             steps += group.steps(max_context)
+            costs.append(composed_cost(role, model.spec, device=device, degree=degree))
     return Profile(
         origin=Origin.here(),
         device=device.name,
@@ -115,6 +120,7 @@ def compose_profile(
         host=tuple(_host_points()),
         peers_interfere=False,
         collectives=tuple(collectives),
+        sharing=Sharing(costs=tuple(costs)),
     )
 
 

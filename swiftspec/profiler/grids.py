@@ -12,6 +12,7 @@ __all__ = [
     "HALVES_ROWS",
     "HOST_SHAPES",
     "HOST_TOKENS",
+    "LONGEST_SHARED",
     "PASSES",
     "REPEATS",
     "SWEEP_REPEATS",
@@ -22,6 +23,7 @@ TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
 HALVES_ROWS = (2, 4, 6, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
+LONGEST_SHARED = 256  # context of steps of several sequences: all of them have to be prefilled
 # Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
 PASSES = 3
 REPEATS = 3

@@ -72,6 +72,7 @@ def measure_pair(
     device: str = "cpu",
     num_devices: int | None = None,
     ranks: int = 1,
+    max_sequences: int = 1,
     with_ops: bool = False,
     accept_noise: bool = False,
     stages: Stages = silent,
@@ -83,6 +84,10 @@ def measure_pair(
     `passes` and `stop` are passed to `measure_profile`.
     """
     num_devices = _checked_devices(device, num_devices, ranks)
+    if max_sequences != 1:
+        from swiftspec.profiler.shared_steps import check_max_sequences
+
+        check_max_sequences(max_sequences)
     pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
     op_rows = _measure_ops(pair, device, num_devices, stages) if with_ops else []
     from swiftspec.profiler.steps import measure_profile
@@ -95,6 +100,7 @@ def measure_pair(
             num_devices=num_devices,
             progress=progress,
             ranks=ranks,
+            max_sequences=max_sequences,
             passes=passes,
             stop=stop,
         )

@@ -26,14 +26,24 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.policies.request import Request
 
-__all__ = ["NUM_CANDIDATES", "AlternatingSweep", "Interruptions", "OverlappedSweep", "Resumptions"]
+__all__ = [
+    "IN_A_ROW",
+    "NUM_CANDIDATES",
+    "SIGNAL",
+    "AlternatingSweep",
+    "Interruptions",
+    "OverlappedSweep",
+    "Resumptions",
+    "expand",
+    "verify",
+]
 
 # Policies run several draft forwards of one size: after one of another size a forward takes up to 15 % longer.
-_IN_A_ROW = 3
+IN_A_ROW = 3
 # Plain decoding runs one row alone hundreds of times, and the first ten of a burst still find memory slow (3 to 5 %).
 _BURSTS_ALONE = 5
 _FEW_ROWS = 6  # of a verification during which something else is measured
-_SIGNAL = Verdict(())
+SIGNAL = Verdict(())
 NUM_CANDIDATES = 8  # kept per node by the policies' default shapes
 
 
@@ -91,13 +101,13 @@ class AlternatingSweep(_Sweep):
         # One row alone is what plain decoding verifies, which has no draft; there is none to slow it down.
         speculative = sum(rows > 1 for rows in verified)
         for number, rows in enumerate(verified):
-            yield from _verify(request, rows)
+            yield from verify(request, rows)
             if number >= speculative:
                 continue
             draft_rows = drafted[number * len(drafted) // speculative]
             # The first one finds the draft's weights evicted.
-            for _ in range(1 + _IN_A_ROW):
-                yield from _expand(request, draft_rows, fuzzy=number % 2 == 1)
+            for _ in range(1 + IN_A_ROW):
+                yield from expand(request, draft_rows, fuzzy=number % 2 == 1)
         yield Commit((0,))
 
 
@@ -118,7 +128,7 @@ class OverlappedSweep(_Sweep):
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         for rows in self._in_order(self.target_rows_grid):
-            yield from _verify(request, rows)
+            yield from verify(request, rows)
         for rows in self._in_order(self.halves_rows_grid):
             yield from target_exit(_chain(request, rows), NUM_CANDIDATES)
             yield from target_finish()
@@ -129,10 +139,10 @@ class OverlappedSweep(_Sweep):
     def _draft(self, request: Request) -> Program:
         yield Prefill(Role.DRAFT, request.prompt)
         for rows in cycle(self.draft_rows_grid):
-            for _ in range(2 * _IN_A_ROW):
+            for _ in range(2 * IN_A_ROW):
                 if (yield Poll()) is not None:
                     return
-                yield from _expand(request, rows)
+                yield from expand(request, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,17 +162,17 @@ class Resumptions(_Sweep):
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         for _ in range(self.repeats * len(self.draft_rows_grid)):
-            yield from _verify(request, _FEW_ROWS)
-            yield Send(_SIGNAL)
+            yield from verify(request, _FEW_ROWS)
+            yield Send(SIGNAL)
         yield Send(Stop())
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
         yield Prefill(Role.DRAFT, request.prompt)
         for rows in cycle(self.draft_rows_grid):
-            if (yield Receive()) != _SIGNAL:
+            if (yield Receive()) != SIGNAL:
                 return
-            yield from _expand(request, rows)
+            yield from expand(request, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +192,8 @@ class Interruptions(_Sweep):
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         for _ in range(2 * self.repeats * len(self.target_rows_grid)):
-            yield from _verify(request, _FEW_ROWS)
-            yield Send(_SIGNAL)  # the draft switches between sending and not
+            yield from verify(request, _FEW_ROWS)
+            yield Send(SIGNAL)  # the draft switches between sending and not
             while (yield Poll()) is not None:
                 pass
         yield Send(Stop())
@@ -193,14 +203,14 @@ class Interruptions(_Sweep):
         yield Prefill(Role.DRAFT, request.prompt)
         sends = False
         while True:
-            yield from _expand(request, 1)
+            yield from expand(request, 1)
             message = yield Poll()
-            if message == _SIGNAL:
+            if message == SIGNAL:
                 sends = not sends
             elif message is not None:
                 return
             if sends:
-                yield Send(_SIGNAL)
+                yield Send(SIGNAL)
 
 
 def _chain(request: Request, num_rows: int) -> tuple[Row, ...]:
@@ -209,11 +219,13 @@ def _chain(request: Request, num_rows: int) -> tuple[Row, ...]:
     return tuple(Row(request.prompt[i % length], length + i, (1 << i) - 1) for i in range(num_rows))
 
 
-def _verify(request: Request, num_rows: int) -> Step[None]:
+def verify(request: Request, num_rows: int) -> Step[None]:
+    """A verification of so many rows after the prompt, none of which is kept."""
     yield from target_forward(_chain(request, num_rows))
     yield KeepKV(Role.TARGET, (), 0)
 
 
-def _expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Step[None]:
+def expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Step[None]:
+    """An expansion of so many rows after the prompt, none of which is kept."""
     yield from draft_forward(_chain(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
     yield KeepKV(Role.DRAFT, (), 0)

@@ -5,40 +5,36 @@ Groups that several ranks divide are measured as shards, and composed (see `tens
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import product
+from dataclasses import replace
+from itertools import count, product
 
 import numpy as np
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.latency import Latency, Provenance
-from swiftspec.artifacts.plan import named_split
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
+from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
-from swiftspec.devices.local import TREE_SLOTS, Device
+from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.cpu_model import pads_prompts
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
-from swiftspec.engine.process.placement import LocalExecutor
-from swiftspec.engine.process.protocol import Setup
-from swiftspec.engine.process.run_folder import run_folder
-from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
+from swiftspec.profiler.benches import Bench, benches_of
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
 from swiftspec.profiler.device_name import origin_on
 from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
     HALVES_ROWS,
-    HOST_SHAPES,
     HOST_TOKENS,
+    LONGEST_SHARED,
     PASSES,
     REPEATS,
     SWEEP_REPEATS,
@@ -46,6 +42,7 @@ from swiftspec.profiler.grids import (
 )
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
+from swiftspec.profiler.shared_steps import check_max_sequences, measure_sharing
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
 from swiftspec.progress import Progress
 
@@ -56,60 +53,10 @@ GPU_TARGET_ROWS = CAPTURE_SIZES
 GPU_DRAFT_ROWS = tuple(rows for rows in CAPTURE_SIZES if rows <= 32)
 GPU_HALVES_ROWS = tuple(rows for rows in CAPTURE_SIZES if 2 <= rows <= 16)
 GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
+GPU_LONGEST_SHARED = 2000
 GPU_PASSES = 1  # a GPU is not shared, and capturing its forwards takes longer than measuring them
 _SLACK = 512  # slots of the cache beyond the longest context, for rows and the tokens of a request
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards also makes one look cold
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bench:
-    """An engine to measure on, and the group sizes that its spans are recorded for. silent: without collectives."""
-
-    device: Device
-    layout: Layout
-    groups: dict[Role, tuple[int, ...]]
-    ranks: dict[Role, int] = field(default_factory=dict)
-    silent: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.layout} {named_split(self.groups, self.ranks)}{', shards' * self.silent}"
-
-    @contextmanager
-    def open(self, *, target: ModelRef, draft: ModelRef, max_context: int) -> Iterator[Launcher]:
-        kind = _NoOpExecutor if self.silent else LocalExecutor
-        with (
-            run_folder() as folder,
-            shared_fork_server() as fork_server,
-            Launcher(
-                target=target,
-                draft=draft,
-                groups=self.groups,
-                layout=self.layout,
-                ranks=self.ranks,
-                max_context=max_context,
-                device=self.device,
-                executor=kind(folder, fork_server),
-            ) as engine,
-        ):
-            yield engine
-
-    def points(self, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
-        """Steps of its timelines; if ranks divide a group, only the steps of that group."""
-        for step in step_points(timelines, self.groups, self.layout, ranks=self.ranks):
-            if step.ranks > 1 or not self.ranks:
-                yield step
-
-    def host_shapes(self) -> list[Policy]:
-        """Shapes whose trees fit into the engine's caches."""
-        most = TREE_SLOTS[self.device]
-        return [shape for shape in HOST_SHAPES[self.layout] if max(shape.draft_rows, shape.target_rows) <= most]
-
-
-class _NoOpExecutor(LocalExecutor):
-    """This machine, with TP groups that compute without sending anything."""
-
-    def start(self, setup: Setup) -> Worker:
-        return super().start(replace(setup, silent=True))
 
 
 @shared_fork_server()  # every pass has new processes; the one they are forked from is loaded once
@@ -121,35 +68,39 @@ def measure_profile(
     num_devices: int,
     progress: Progress,
     ranks: int = 1,
+    max_sequences: int = 1,
     passes: int | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Profile:
     """Measure every group size and split of `num_devices` cores or GPUs.
 
-    ranks: on a CPU, also compose the forwards of groups divided by this many processes. passes: the device's default if
-    not given. stop: asked between passes whether time has run out; one pass is always measured.
+    ranks: on a CPU, also compose the forwards of groups divided by this many processes. max_sequences: also measure
+    steps that up to this many sequences share. passes: the device's default if not given. stop: asked between passes
+    whether time has run out; one pass is always measured.
 
     Raises
     ------
     ValueError
         If the device is unknown, a model cannot be loaded, or there are fewer devices than asked for or than ranks.
     """
+    check_max_sequences(max_sequences)
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; this version measures 'cpu' and 'cuda'")
     spec = computed_spec(target)
     wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
     contexts = [context for context in wanted if context + max(rows) <= spec.max_position]
     max_context = min(spec.max_position, max(contexts, default=0) + _SLACK)
-    benches = list(_benches("cuda" if device == "cuda" else "cpu", num_devices, ranks))
+    benches = list(benches_of("cuda" if device == "cuda" else "cpu", num_devices, ranks))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[Timeline] = []
     interrupted: list[Timeline] = []
     tp_groups = _CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
     passes = passes or (PASSES if device == "cpu" else GPU_PASSES)
-    total = passes * len(benches) * per_engine
+    shared = [bench for bench in benches if max_sequences > 1 and not bench.silent]
+    total = passes * len(benches) * per_engine + len(shared)
     stages = product(range(1, passes + 1), zip(benches, sweeps, strict=True))
-    for done, (number, (bench, timelines)) in zip(range(0, total, per_engine), stages, strict=True):
+    for done, (number, (bench, timelines)) in zip(count(0, per_engine), stages, strict=False):
         if bench is benches[0] and number > 1 and stop is not None and stop():
             break
         what = f"pass {number} of {passes}, {bench}"
@@ -167,9 +118,18 @@ def measure_profile(
                 rounds += measured.policies()
         if bench.silent:
             tp_groups.measure(bench)
+    sharing_points: list[SharingPoint] = []
+    longest = LONGEST_SHARED if device == "cpu" else GPU_LONGEST_SHARED
+    shared_contexts = [context for context in contexts if context <= longest]
+    for done, bench in enumerate(shared, start=total - len(shared)):
+        progress(done, total, f"{bench}: steps of up to {max_sequences} sequences")
+        with bench.open(target=target, draft=draft, max_context=max_context, num_requests=max_sequences) as engine:
+            sharing_points += measure_sharing(
+                engine, bench, spec=spec, max_sequences=max_sequences, contexts=shared_contexts
+            )
     progress(total, total, "done")
     arrival = arrival_point(interrupted)
-    points = [list(bench.points(timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
+    points = [list(_bench_points(bench, timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
     shards = [step for bench, of in zip(benches, points, strict=True) if bench.silent for step in of]
     return Profile(
         origin=origin_on(device),
@@ -191,7 +151,15 @@ def measure_profile(
             if not step.cold
         ),
         padded_prompts=_padded_prompts(target, draft) if device == "cpu" else (),
+        sharing=Sharing(points=tuple(sharing_points), costs=fit_costs(sharing_points)) if shared else None,
     )
+
+
+def _bench_points(bench: Bench, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
+    """Steps of a bench's timelines; if ranks divide a group, only the steps of that group."""
+    for step in step_points(timelines, bench.groups, bench.layout, ranks=bench.ranks):
+        if step.ranks > 1 or not bench.ranks:
+            yield step
 
 
 def _padded_prompts(target: ModelRef, draft: ModelRef) -> tuple[Role, ...]:
@@ -207,7 +175,7 @@ class _CollectiveSamples:
         self._specs = {role: computed_spec(reference) for role, reference in models.items()}
         self._samples: dict[tuple[Role, int, int], list[Mapping[int, Samples]]] = defaultdict(list)
 
-    def measure(self, bench: _Bench) -> None:
+    def measure(self, bench: Bench) -> None:
         """Measure every divided group of a bench, for every model that runs there."""
         for holder, ranks in bench.ranks.items():
             devices = bench.groups[holder]
@@ -237,32 +205,10 @@ def computed_spec(reference: ModelRef) -> ModelSpec:
     return Inflation.parse(reference.inflate).inflated(spec) if reference.inflate else spec
 
 
-def _benches(device: Device, num_devices: int, ranks: int = 1) -> Iterator[_Bench]:
-    """Groups of every size, and splits; then groups of cores that ranks can divide, as shards and whole."""
-    if not 1 <= ranks <= num_devices:
-        raise ValueError(f"ranks is {ranks}; expected 1 to {num_devices}, the number of devices")
-    undivided = list(_undivided(device, num_devices))
-    yield from undivided
-    for bench in undivided:
-        divided = {role: ranks for role, devices in bench.groups.items() if ranks > 1 and not len(devices) % ranks}
-        if divided:
-            yield replace(bench, ranks=divided, silent=True)
-            yield replace(bench, ranks=divided)
-
-
-def _undivided(device: Device, num_devices: int) -> Iterator[_Bench]:
-    """Benches without ranks: a group of cores is one process, a group of GPUs one process each."""
-    for count in range(1, num_devices + 1):
-        yield _Bench(device=device, layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
-    for count in range(1, num_devices):
-        groups = {Role.TARGET: tuple(range(count)), Role.DRAFT: tuple(range(count, num_devices))}
-        yield _Bench(device=device, layout=Layout.DISAGGREGATED, groups=groups)
-
-
 class _Measurement:
     """Requests of random tokens on one engine: latency does not depend on the text."""
 
-    def __init__(self, engine: Launcher, bench: _Bench, spec: ModelSpec) -> None:
+    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
         self._engine = engine
         self._bench = bench
         self._spec = spec

@@ -1,6 +1,7 @@
 """Latency of each effect, drawn from a Profile and added up by provenance. No SimPy, policy or torch here.
 
-A forward costs one of the quantiles of `Profile.step`, drawn with equal chances, so that its mean is the measured mean.
+A forward costs one of the quantiles of `Profile.step`, drawn with equal chances, so that its mean is the measured mean;
+every sequence beyond the first adds what the profile's sharing costs say.
 Host time comes from `Profile.host_latency`: before a forward it is the time in which the program runs and the driver
 prepares (a fruitless poll included), and lies between spans; for a send, a compaction and a commit it is the whole
 effect, including the program's time before it, and is the span. Receiving costs nothing: the hop is charged to the
@@ -21,6 +22,8 @@ __all__ = ["LatencyDraw", "LatencySampler", "LatencyTable"]
 # This many context lengths share a price, that of their middle; an empty context has its own.
 _CONTEXT_STEP = 16
 _FREE = Latency((0.0,), Provenance.ASSUMED)
+# A further sequence costs in every layer. Sharing costs are those of whole forwards.
+_SHARE_OF_LAYERS = {Phase.EXIT: 0.5, Phase.FINISH: 0.5}
 
 
 class LatencyDraw(NamedTuple):
@@ -33,13 +36,20 @@ class LatencyDraw(NamedTuple):
     def of(cls, latency: Latency) -> "LatencyDraw":
         return cls(latency.quantiles_s, tuple(latency.shares.items()))
 
+    def longer_by(self, seconds: float, provenance: Provenance) -> "LatencyDraw":
+        """The same distribution, shifted by some seconds of their own provenance."""
+        mean_s = sum(self.quantiles_s) / len(self.quantiles_s)
+        shares = {known: share * mean_s / (mean_s + seconds) for known, share in self.shares}
+        shares[provenance] = shares.get(provenance, 0.0) + seconds / (mean_s + seconds)
+        return LatencyDraw(tuple(quantile_s + seconds for quantile_s in self.quantiles_s), tuple(shares.items()))
+
 
 class LatencyTable:
     """A profile's latencies, each looked up once. Holds no randomness, so many simulations may share one."""
 
     def __init__(self, latencies: Latencies) -> None:
         self._latencies = latencies
-        self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int], LatencyDraw] = {}
+        self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int, int], LatencyDraw] = {}
         self._host: dict[tuple[Phase, int], LatencyDraw] = {}
 
     def forward(
@@ -53,17 +63,28 @@ class LatencyTable:
         context: int,
         cold: bool = False,
         ranks: int = 1,
+        sequences: int = 1,
     ) -> LatencyDraw:
-        """A whole forward. ValueError if the profile lacks this phase, degree or number of ranks."""
+        """A whole forward over the rows of some sequences, at their mean context.
+
+        What further sequences cost is `assumed` to be nothing if the profile does not know it. ValueError if the
+        profile lacks this phase, degree or number of ranks.
+        """
         step = -(-context // _CONTEXT_STEP)
-        key = (role, phase, degree, ranks, peer_busy, cold, rows, step)
+        key = (role, phase, degree, ranks, peer_busy, cold, rows, step, sequences)
         cost = self._forwards.get(key)
         if cost is None:
             middle = max(0, step * _CONTEXT_STEP - _CONTEXT_STEP // 2)
             latency = self._latencies.step(
                 phase, role=role, degree=degree, ranks=ranks, peer_busy=peer_busy, cold=cold, rows=rows, context=middle
             )
-            cost = self._forwards[key] = LatencyDraw.of(latency)
+            cost = LatencyDraw.of(latency)
+            if sequences > 1:
+                each_s, provenance = self._latencies.further_sequence(
+                    role, degree=degree, ranks=ranks, peer_busy=peer_busy, context=middle
+                )
+                cost = cost.longer_by((sequences - 1) * each_s * _SHARE_OF_LAYERS.get(phase, 1.0), provenance)
+            self._forwards[key] = cost
         return cost
 
     def host(self, phase: Phase, rows: int) -> LatencyDraw:
@@ -111,9 +132,17 @@ class LatencySampler:
         self._scales = scales or {}
 
     def forward(
-        self, role: Role, phase: Phase, *, peer_busy: bool, rows: int, context: int, cold: bool = False
+        self,
+        role: Role,
+        phase: Phase,
+        *,
+        peer_busy: bool,
+        rows: int,
+        context: int,
+        cold: bool = False,
+        sequences: int = 1,
     ) -> float:
-        """Seconds of one forward."""
+        """Seconds of one forward, over the rows of some sequences at their mean context."""
         cost = self._prices.forward(
             role,
             phase,
@@ -123,6 +152,7 @@ class LatencySampler:
             cold=cold,
             rows=rows,
             context=context,
+            sequences=sequences,
         )
         return self._charge(phase, cost, scale=self._scales.get(role, 1.0))
 

@@ -100,13 +100,16 @@ class DeviceGroup:
             self.awaited.succeed()
             self.awaited = None
 
-    def compute(self, phase: Phase, model: Role, *, rows: int, context: int) -> Events:
-        """One forward. context: slots that a row attends to."""
+    def compute(self, phase: Phase, model: Role, *, rows: int, context: int, sequences: int = 1) -> Events:
+        """One forward, over the rows of some sequences. context: slots that a row attends to, in the mean."""
         env, meter = self.env, self.meter
         peer_busy = any(not peer.is_idle for peer in self.peers)
         cold = env.now - self._computed_s.get(model, env.now) > COOLING_S
         num_arrived = self.num_arrived
-        yield env.timeout(meter.forward(model, phase, peer_busy=peer_busy, cold=cold, rows=rows, context=context))
+        seconds = meter.forward(
+            model, phase, peer_busy=peer_busy, cold=cold, rows=rows, context=context, sequences=sequences
+        )
+        yield env.timeout(seconds)
         # The device receives messages meanwhile, and computes that much longer.
         while self.num_arrived > num_arrived:
             delay_s = sum(meter.host(Phase.ARRIVE) for _ in range(self.num_arrived - num_arrived))

@@ -1,6 +1,7 @@
 """Simulation of many requests at once: the scheduler's groups run role programs on simulated devices.
 
-A step costs what a forward of as many rows costs, at the mean context of its rows.
+A step costs what a forward of as many rows costs, at the mean context of its rows, and the profile's sharing cost for
+every request beyond the first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -136,7 +136,8 @@ class ServingGroup:
         # Prompts are priced as such only where nothing else is computed with them.
         phase = next((phase for _, _, phase, _, _ in forms if phase is not Phase.PREFILL), Phase.PREFILL)
         attended = sum([rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms])
-        yield from device.compute(phase, step.model, rows=step.num_rows, context=round(attended / step.num_rows))
+        context = round(attended / step.num_rows)
+        yield from device.compute(phase, step.model, rows=step.num_rows, context=context, sequences=len(forms))
         answers = {}
         for program, effect, its_phase, model, rows in forms:
             if (part := self._parts.get(program)) is not None:

@@ -20,6 +20,7 @@ def profile(
     device: str = "cpu",
     num_devices: int | None = None,
     ranks: int = 1,
+    max_sequences: int = 1,
     accept_noise: bool = False,
     stages: Stages = silent,
 ) -> Profile:
@@ -43,6 +44,8 @@ def profile(
         Number of cores or GPUs to measure on; all of this machine's if not given.
     ranks : int
         On a CPU, also measure tensor parallelism over this many processes.
+    max_sequences : int
+        Also measure what each sequence adds to a step of up to this many, at most 64.
     accept_noise : bool
         Return a profile of GPUs even if its measurements contradict each other. On a CPU that is only a warning of the
         logger `swiftspec`.
@@ -75,6 +78,7 @@ def profile(
         device=device,
         num_devices=num_devices,
         ranks=ranks,
+        max_sequences=max_sequences,
         accept_noise=accept_noise,
         stages=stages,
     ).profile

@@ -1,5 +1,6 @@
 """`swiftspec profile`: single operations in addition to forwards, and noisy measurements."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.cli.app import main
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.profiler import op_benchmark
@@ -103,3 +105,42 @@ def test_more_gpus_than_there_are(
 )
 def test_a_gpu_is_known_by_its_registered_name(name: str, registered: str) -> None:
     assert registered_name(name) == registered
+
+
+def test_sharing_costs_are_printed_and_written(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+
+    def measure(*, target: ModelRef, draft: ModelRef, max_sequences: int, **_: Any) -> Profile:
+        asked.append(max_sequences)
+        point = {"role": "target", "degree": 1, "peer_busy": False, "context": 16, "num_samples": 9}
+        points = tuple(
+            SharingPoint.model_validate(
+                point | {"sequences": sequences, "rows": 2, "median_s": seconds, "provenance": "measured"}
+            )
+            for sequences, seconds in ((1, 0.010), (2, 0.0105))
+        )
+        sharing = Sharing(points=points, costs=fit_costs(points)) if max_sequences > 1 else None
+        return machine_profile().model_copy(update={"target": target, "draft": draft, "sharing": sharing})
+
+    monkeypatch.setattr("swiftspec.profiler.steps.measure_profile", measure)
+    out = tmp_path / "out.json"
+    more = ("--devices", "1", "--json", str(out))
+    assert main(arguments(models, tmp_path, *more)) == 0
+    assert "beyond the first" not in capsys.readouterr().out
+    assert "sharing" not in json.loads(out.read_text())
+    assert "sharing" not in json.loads((tmp_path / "profile.json").read_text())
+    assert main(arguments(models, tmp_path, *more, "--max-sequences", "4")) == 0
+    assert asked == [1, 4]
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.partition("beyond the first")[2].splitlines() if "500.0" in line)
+    assert row.split()[:6] == ["target", "1", "idle", "500.0", "0.0", "1"]
+    (cost,) = json.loads(out.read_text())["sharing"]
+    assert cost["sequence_s"] == pytest.approx(5e-4)
+    assert cost["largest_error"] == pytest.approx(0, abs=1e-9)
+
+
+def test_more_sequences_than_a_step_has_rows_are_one_sentence(models: Models, tmp_path: Path, fails: Fails) -> None:
+    wrong = arguments(models, tmp_path, "--max-sequences", "65")
+    assert fails(*wrong) == "--max-sequences is 65; expected 1 to 64, the rows of a step"

@@ -91,6 +91,21 @@ def test_a_group_stays_within_a_node() -> None:
     assert max(_composed(num_devices=12).degrees(Phase.VERIFY, role=Role.TARGET)) == 8
 
 
+@pytest.mark.parametrize("quant", ["bf16", "int4"])
+def test_a_further_sequence_costs_the_reading_of_its_cache(quant: str) -> None:
+    made = _composed(quant=quant, num_devices=8)
+    latencies = made.latencies
+    spec = known_model("llama-3-70b").spec
+    for degree in (1, 2, 8):
+        seconds, provenance = latencies.further_sequence(
+            Role.TARGET, degree=degree, ranks=1, peer_busy=True, context=1000
+        )
+        cache_bytes = 1000 * spec.num_layers * 2 * spec.num_kv_heads * spec.head_dim * 2 / degree
+        assert 0.5 < cache_bytes / named_device("h100-sxm").memory_bandwidth_Bps / seconds < 1
+        assert provenance is Provenance.COMPOSED
+        assert latencies.further_sequence(Role.DRAFT, degree=degree, ranks=1, peer_busy=False, context=1000)[0] > 0
+
+
 def test_nothing_cannot_be_composed() -> None:
     with pytest.raises(ValueError, match="num_devices is 0"):
         _composed(num_devices=0)

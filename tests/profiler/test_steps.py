@@ -4,6 +4,7 @@ import pytest
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.sharing import SharingTable
 from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
@@ -12,6 +13,7 @@ from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profiler import grids, steps
+from swiftspec.profiler.benches import benches_of
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
 from tests.engine.pairs import references, write_pair
@@ -108,8 +110,26 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
             draft=draft,
             device="cpu",
             num_devices=min(2, len(os.sched_getaffinity(0))),
+            max_sequences=4,
             progress=lambda *_: None,
         )
+
+
+def test_a_real_profile_knows_what_steps_of_several_sequences_cost(measured: Profile) -> None:
+    assert measured.sharing is not None
+    tables = {step.table for step in measured.steps if not step.cold and step.phase in (Phase.VERIFY, Phase.EXPAND)}
+    wanted = {SharingTable(table.role, table.degree, table.ranks, table.peer_busy) for table in tables}
+    # A draft beside its target measures for as long as the target does, which is shorter than usual here.
+    sure = {table for table in wanted if table.role is Role.TARGET or not table.peer_busy}
+    assert sure <= {cost.table for cost in measured.sharing.costs} <= wanted
+    for table in sure:
+        points = [point for point in measured.sharing.points if point.table == table]
+        assert {(point.sequences, point.rows) for point in points} >= {
+            *((4, rows) for rows in (4, 16, 32)),
+            *((2, rows) for rows in (2, 8, 16)),
+            *((1, rows) for rows in (2, 4, 8, 16, 32)),
+        }
+        assert {point.context for point in points} == {16, 64}
 
 
 def test_a_real_profile_answers_every_question_of_a_plan(measured: Profile) -> None:
@@ -143,8 +163,8 @@ def test_row_grids_cover_what_the_policies_ask_for() -> None:
 
 
 def test_gpus_are_measured_in_groups_and_splits_of_all_sizes() -> None:
-    assert [str(bench) for bench in steps._benches("cuda", 1)] == ["co-located 1"]
-    benches = list(steps._benches("cuda", 3))
+    assert [str(bench) for bench in benches_of("cuda", 1)] == ["co-located 1"]
+    benches = list(benches_of("cuda", 3))
     assert [str(bench) for bench in benches] == [
         "co-located 1",
         "co-located 2",
@@ -163,7 +183,7 @@ def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
 
 
 def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:
-    for bench in steps._benches("cuda", 2):
+    for bench in benches_of("cuda", 2):
         shapes = bench.host_shapes()
         assert shapes
         assert max(max(shape.target_rows, shape.draft_rows) for shape in shapes) <= TREE_SLOTS["cuda"]

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.sharing import Sharing, SharingCost
 from swiftspec.artifacts.timeline import COMPUTING, Phase
 from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
@@ -9,7 +10,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.serial import SerialChain
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.latency import LatencySampler, LatencyTable
+from swiftspec.simulator.latency import LatencyDraw, LatencySampler, LatencyTable
 from tests.builders import chain_trace, constant_profile, divided_profile, host_point, profile, step_point
 
 SAMPLES_S = [1.0, 2.0, 3.0, 10.0]
@@ -90,6 +91,35 @@ def test_price_follows_context() -> None:
 
     # Within half of the 16 positions that share a price.
     assert [price_s(context) for context in (0, 40, 160, 320)] == pytest.approx([1.0, 1.125, 1.5, 2.0], abs=8 / 320)
+
+
+def test_further_sequences_are_charged_with_their_provenance() -> None:
+    source = meter()
+    alone = source.forward(Role.TARGET, Phase.VERIFY, peer_busy=True, rows=1, context=0)
+    unknown = source.forward(Role.TARGET, Phase.VERIFY, peer_busy=True, rows=1, context=0, sequences=3)
+    assert (alone, unknown) == (20.0, 20.0)
+    assert source.seconds == {Provenance.MEASURED: 40.0, Provenance.ASSUMED: 0.0}
+
+
+def test_half_a_forward_has_half_of_a_further_sequences_cost() -> None:
+    cost = SharingCost(
+        role=Role.TARGET, degree=1, peer_busy=False, sequence_s=1.0, slot_s=0.01, provenance=Provenance.COMPOSED
+    )
+    machine = constant_profile(expand_s=1.0, verify_s=8.0, host_s={}).model_copy(
+        update={"sharing": Sharing(costs=(cost,)), "peers_interfere": False}
+    )
+    prices = LatencyTable(machine.latencies)
+
+    def draw(role: Role, phase: Phase, sequences: int) -> LatencyDraw:
+        # 93 to 96 slots share the price of 88.
+        return prices.forward(role, phase, degree=1, peer_busy=True, rows=4, context=95, sequences=sequences)
+
+    whole, half = draw(Role.TARGET, Phase.VERIFY, 3), draw(Role.TARGET, Phase.EXIT, 3)
+    assert whole.quantiles_s == pytest.approx([8.0 + 2 * 1.88] * 20)
+    assert half.quantiles_s == pytest.approx([4.0 + 1.88] * 20)
+    assert dict(whole.shares)[Provenance.COMPOSED] == pytest.approx(3.76 / 11.76)
+    assert sum(dict(whole.shares).values()) == pytest.approx(1)
+    assert draw(Role.DRAFT, Phase.EXPAND, 3).quantiles_s == draw(Role.DRAFT, Phase.EXPAND, 1).quantiles_s
 
 
 def test_unmeasured_degree_is_an_error() -> None:

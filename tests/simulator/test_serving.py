@@ -5,7 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.sharing import Sharing, SharingCost
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import POLICIES, Layout, Policy, make_policy
@@ -146,6 +148,42 @@ def test_closed_loop_of_n_clients_has_steps_of_a_plus_b_n(clients: int) -> None:
     # Prompts of four tokens are read beside the others' single rows.
     tpot_s = np.mean([request.timeline.tpot_s for request in run.requests])
     assert tpot_s == pytest.approx(BASE_S + ROW_S * clients, rel=0.02)
+
+
+SEQUENCE_S, SLOT_S = 0.0005, 1e-5
+
+
+def shared_profile(*, sequence_s: float, slot_s: float) -> Profile:
+    """As `linear_profile`, and every further sequence costs something."""
+    cost = SharingCost(
+        role=Role.TARGET,
+        degree=1,
+        peer_busy=False,
+        sequence_s=sequence_s,
+        slot_s=slot_s,
+        provenance=Provenance.MEASURED,
+    )
+    return linear_profile(base_s=BASE_S, row_s=ROW_S).model_copy(update={"sharing": Sharing(costs=(cost,))})
+
+
+@pytest.mark.parametrize("clients", [1, 2, 4, 8])
+def test_further_requests_of_a_step_cost_what_the_profile_says(clients: int) -> None:
+    """Steps of a closed loop take exactly a + b N + d (N - 1)."""
+    trace = chain_trace(num_tokens=50, prompts=8)
+    machine = shared_profile(sequence_s=SEQUENCE_S, slot_s=0.0)
+    run = serving(Autoregressive(), machine, trace).run(jobs(8, tokens=50, trace=trace), num_clients=clients)
+    full = [step for step in run.steps if step.phase is Phase.VERIFY and step.num_rows == clients]
+    assert len(full) > 40
+    expected_s = BASE_S + ROW_S * clients + SEQUENCE_S * (clients - 1)
+    assert [step.end_s - step.start_s for step in full] == pytest.approx([expected_s] * len(full))
+
+
+def test_further_requests_cost_more_with_longer_texts() -> None:
+    trace = chain_trace(num_tokens=300, prompts=2)
+    machine = shared_profile(sequence_s=0.0, slot_s=SLOT_S)
+    run = serving(Autoregressive(), machine, trace).run(jobs(2, tokens=300, trace=trace), num_clients=2)
+    first, *_, last = [step.end_s - step.start_s for step in run.steps if step.num_rows == step.num_requests == 2]
+    assert last - first == pytest.approx(295 * SLOT_S, abs=16 * SLOT_S)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,29 @@
+"""Sharing costs of composed profiles: the keys and values that a further sequence of a step reads."""
+
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.sharing import SharingCost
+from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.devices import DeviceSpec
+from swiftspec.models import sharded
+from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies.effects import Role
+
+__all__ = ["composed_cost"]
+
+
+def composed_cost(role: Role, spec: ModelSpec, *, device: DeviceSpec, degree: int) -> SharingCost:
+    """Cost of a further sequence on a group: its KV cache, read once for all of its rows, at the memory's bandwidth.
+
+    Forwards of several sequences and of one with equally many rows differ in their attention only. This leaves out the
+    engine's own time for a sequence (scheduling, block tables, sampling) and the imbalance of sequences of different
+    lengths, which would add to the cost; and that the attention of one short sequence does not fill a device, and that
+    of many rows computes for longer than it reads, which both hide some of it. In the op tables of an H100 a further
+    sequence of 2048 slots of a 70B model costs 1.2 times as much on one device, and half as much on each of four.
+    """
+    shard = sharded(spec, degree)
+    slot_bytes = 2 * shard.kv_size * spec.num_layers * BF16_BYTES  # keys and values
+    slot_s = slot_bytes / (device.memory_bandwidth_Bps * CONSTANTS["bandwidth_share"])
+    return SharingCost(
+        role=role, degree=degree, peer_busy=False, sequence_s=0.0, slot_s=slot_s, provenance=Provenance.COMPOSED
+    )

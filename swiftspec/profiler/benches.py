@@ -1,0 +1,93 @@
+"""Benches: engines to measure on, one for every device group and split of possible plans."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.plan import named_split
+from swiftspec.devices.local import TREE_SLOTS, Device
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.engine.process.placement import LocalExecutor
+from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.engine.process.worker_handle import Worker
+from swiftspec.policies import Layout, Policy
+from swiftspec.policies.effects import Role
+from swiftspec.profiler.grids import HOST_SHAPES
+from swiftspec.scheduler.admission import AdmissionLimits
+
+__all__ = ["Bench", "benches_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """An engine to measure on, and the group sizes that its spans are recorded for. silent: without collectives."""
+
+    device: Device
+    layout: Layout
+    groups: dict[Role, tuple[int, ...]]
+    ranks: dict[Role, int] = field(default_factory=dict)
+    silent: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.layout} {named_split(self.groups, self.ranks)}{', shards' * self.silent}"
+
+    @contextmanager
+    def open(self, *, target: ModelRef, draft: ModelRef, max_context: int, num_requests: int = 1) -> Iterator[Launcher]:
+        """The engine, for so many requests at once."""
+        kind = _NoOpExecutor if self.silent else LocalExecutor
+        with (
+            run_folder() as folder,
+            shared_fork_server() as fork_server,
+            Launcher(
+                target=target,
+                draft=draft,
+                groups=self.groups,
+                layout=self.layout,
+                ranks=self.ranks,
+                max_context=max_context,
+                device=self.device,
+                admission=AdmissionLimits(max_running=num_requests),
+                executor=kind(folder, fork_server),
+            ) as engine,
+        ):
+            yield engine
+
+    def host_shapes(self) -> list[Policy]:
+        """Shapes whose trees fit into the engine's caches."""
+        most = TREE_SLOTS[self.device]
+        return [shape for shape in HOST_SHAPES[self.layout] if max(shape.draft_rows, shape.target_rows) <= most]
+
+
+class _NoOpExecutor(LocalExecutor):
+    """This machine, with TP groups that compute without sending anything."""
+
+    def start(self, setup: Setup) -> Worker:
+        return super().start(replace(setup, silent=True))
+
+
+def benches_of(device: Device, num_devices: int, ranks: int = 1) -> Iterator[Bench]:
+    """Groups of every size, and splits; then groups of cores that ranks can divide, as shards and whole.
+
+    ValueError for ranks that are not 1 to `num_devices`.
+    """
+    if not 1 <= ranks <= num_devices:
+        raise ValueError(f"ranks is {ranks}; expected 1 to {num_devices}, the number of devices")
+    undivided = list(_undivided(device, num_devices))
+    yield from undivided
+    for bench in undivided:
+        divided = {role: ranks for role, devices in bench.groups.items() if ranks > 1 and not len(devices) % ranks}
+        if divided:
+            yield replace(bench, ranks=divided, silent=True)
+            yield replace(bench, ranks=divided)
+
+
+def _undivided(device: Device, num_devices: int) -> Iterator[Bench]:
+    """Benches without ranks: a group of cores is one process, a group of GPUs one process each."""
+    for count in range(1, num_devices + 1):
+        yield Bench(device=device, layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
+    for count in range(1, num_devices):
+        groups = {Role.TARGET: tuple(range(count)), Role.DRAFT: tuple(range(count, num_devices))}
+        yield Bench(device=device, layout=Layout.DISAGGREGATED, groups=groups)

@@ -1,0 +1,157 @@
+"""Measurement of steps that several sequences share, on the engine and by its own scheduler."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from queue import SimpleQueue
+
+import numpy as np
+
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.sharing import SharingPoint, SharingTable
+from swiftspec.artifacts.timeline import COMPUTING, Phase, Span, Timeline
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.running import Event
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies import Layout, Request
+from swiftspec.policies.effects import Role
+from swiftspec.profiler.benches import Bench
+from swiftspec.profiler.shared_programs import MOST_ROWS, ColocatedSharing, DisaggregatedSharing, stages
+
+__all__ = ["Samples", "check_max_sequences", "measure_sharing", "shared_steps"]
+
+_PASSES, _REPEATS = 2, 6
+_LEAST_SAMPLES = 4  # of a point
+# Requests begin together, this much later than they are expected to have read their prompts.
+_GATHERING_FACTOR, _GATHERING_S = 1.5, 0.3
+
+
+def check_max_sequences(max_sequences: int) -> None:
+    """ValueError for more sequences than a step has rows, or fewer than one."""
+    if not 1 <= max_sequences <= MOST_ROWS:
+        raise ValueError(f"max_sequences is {max_sequences}; expected 1 to {MOST_ROWS}, the rows of a step")
+
+
+def measure_sharing(
+    engine: Launcher, bench: Bench, *, spec: ModelSpec, max_sequences: int, contexts: Sequence[int]
+) -> list[SharingPoint]:
+    """Steps of 1, 2, 4 .. sequences at the shortest and the longest of some contexts, for both models.
+
+    Parameters
+    ----------
+    engine : Launcher
+        Of the bench, for at least `max_sequences` requests at once.
+    bench : Bench
+    spec : ModelSpec
+        The target's, for its vocabulary and longest context.
+    max_sequences : int
+        At least 2.
+    contexts : sequence of int
+        In ascending order. Those that leave no room for the largest step are left out.
+    """
+    num_requests = stages(max_sequences)[0]
+    possible = [context for context in contexts if context + MOST_ROWS <= spec.max_position]
+    requests, samples = _Requests(engine, bench, spec), Samples(bench)
+    token_s = 0.0  # until requests have read the prompts of all, for each token of one
+    for context in sorted({*possible[:1], *possible[-1:]}):
+        # The first time, requests do not wait for each other: it compiles shapes, and tells how fast prompts are read.
+        repeats = [1, *[_REPEATS] * _PASSES] if not token_s else [_REPEATS] * _PASSES
+        for number in repeats:
+            begin_s = time.perf_counter() + _GATHERING_FACTOR * token_s * context + _GATHERING_S * bool(token_s)
+            timelines = requests.run(num_requests, context, begin_s=begin_s, repeats=number)
+            if token_s:
+                samples.add(context, shared_steps(timelines, since_s=begin_s))
+            token_s = _prefill_s(timelines) / context
+    return list(samples.points())
+
+
+def shared_steps(timelines: Iterable[Timeline], *, since_s: float) -> Iterator[tuple[int, Span]]:
+    """Steps since a time whose requests had equally many rows each: number of requests, and the span of one of them.
+
+    Requests that shared a step have spans with exactly the same times, each with its own rows.
+    """
+    steps: dict[tuple[Role, int, float, float], list[Span]] = defaultdict(list)
+    for timeline in timelines:
+        for span in timeline.spans:
+            if span.phase in COMPUTING and span.start_s >= since_s:
+                steps[span.role, span.group, span.start_s, span.end_s].append(span)
+    for spans in steps.values():
+        first = spans[0]
+        alike = all((span.phase, span.model, span.rows) == (first.phase, first.model, first.rows) for span in spans)
+        if alike and first.phase in (Phase.VERIFY, Phase.EXPAND):
+            yield len(spans), first
+
+
+def _prefill_s(timelines: Sequence[Timeline]) -> float:
+    """Seconds from the first request's beginning until all had read their prompts."""
+    begun_s = min(timeline.start_s for timeline in timelines)
+    prefills = (span for timeline in timelines for span in timeline.spans if span.phase is Phase.PREFILL)
+    return max(span.end_s for span in prefills) - begun_s
+
+
+class _Requests:
+    """Requests of random tokens that are begun together on an engine."""
+
+    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
+        self._engine = engine
+        self._policy = DisaggregatedSharing if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
+        self._spec = spec
+        self._rng = np.random.default_rng(0)
+
+    def run(self, num_requests: int, context: int, *, begin_s: float, repeats: int) -> list[Timeline]:
+        """Timelines of requests that share steps from `begin_s` on, a time of `time.perf_counter`.
+
+        context: length of their prompts.
+        """
+        queues = [SimpleQueue[Event]() for _ in range(num_requests)]
+        for index, queue in enumerate(queues):
+            policy = self._policy(index=index, num_requests=num_requests, begin_s=begin_s, repeats=repeats)
+            prompt = tuple(self._rng.integers(1, self._spec.vocab_size, context).tolist())
+            request = Request(prompt=prompt, max_new_tokens=1)
+            self._engine.submit(policy, request, request_id=str(context), sampler=Sampler(), deliver=queue.put)
+        return [_timeline(queue) for queue in queues]
+
+
+def _timeline(queue: SimpleQueue[Event]) -> Timeline:
+    while isinstance(event := queue.get(), tuple):
+        pass  # committed tokens
+    if isinstance(event, Exception):
+        raise event
+    return event.timeline
+
+
+class Samples:
+    """Seconds of a bench's steps, by table, sequences, rows and context."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._seconds: dict[tuple[SharingTable, int, int, int], list[float]] = defaultdict(list)
+
+    def add(self, context: int, steps: Iterable[tuple[int, Span]]) -> None:
+        """Take steps of one context; if ranks divide a group, only the steps of that group."""
+        for sequences, span in steps:
+            table = self._table(span.model)
+            if table.ranks > 1 or not self._bench.ranks:
+                key = (table, sequences, sequences * span.rows, context)
+                self._seconds[key].append(span.end_s - span.start_s)
+
+    def _table(self, role: Role) -> SharingTable:
+        bench = self._bench
+        is_apart = bench.layout is Layout.DISAGGREGATED
+        holder = role if is_apart else Role.TARGET
+        return SharingTable(role, len(bench.groups[holder]), bench.ranks.get(holder, 1), is_apart)
+
+    def points(self) -> Iterator[SharingPoint]:
+        """A point for every kind of step that was seen several times."""
+        for (table, sequences, rows, context), seconds in self._seconds.items():
+            if len(seconds) >= _LEAST_SAMPLES:
+                yield SharingPoint(
+                    **table._asdict(),
+                    sequences=sequences,
+                    rows=rows,
+                    context=context,
+                    median_s=float(np.median(seconds)),
+                    num_samples=len(seconds),
+                    provenance=Provenance.MEASURED,
+                )
