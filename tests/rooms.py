@@ -50,8 +50,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"devices", "files", "models", "policies", "progress", "scheduler", "torch", "numpy"}
     ),
     "validation": frozenset(
-        {"engine", "engine.model", "engine.process", "profiler", "planner", "scheduler", "artifacts", "devices"}
-        | {"models", "policies", "progress", "numpy"}
+        {"engine", "engine.model", "engine.process", "profiler", "planner", "simulator", "scheduler", "artifacts"}
+        | {"devices", "models", "policies", "progress", "numpy"}
     ),
     "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),
     "backtest": frozenset(

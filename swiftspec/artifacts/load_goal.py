@@ -8,7 +8,7 @@ from pydantic import Field
 from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.workload import RequestClass
 
-__all__ = ["LoadGoal", "LoadOptions"]
+__all__ = ["LoadGoal", "LoadOptions", "usual_prefill_rows"]
 
 
 class LoadOptions(Facts):
@@ -22,8 +22,8 @@ class LoadOptions(Facts):
         Requests in the queue; more are refused. Unlimited if None.
     num_blocks : int or None
         Blocks of 16 tokens in the target's cache. Unlimited if None.
-    prefill_rows : int
-        Prompt tokens of one step.
+    prefill_rows : int or None
+        Prompt tokens of one step. If None, 32 on a CPU and 128 elsewhere.
     gather_s : float or None
         How long verifications wait for those of other requests, if the draft has devices of its own. If None,
         `artifacts.gathering`'s.
@@ -36,9 +36,13 @@ class LoadOptions(Facts):
     max_running: int = Field(default=8, ge=1)
     max_waiting: int | None = Field(default=None, ge=0)
     num_blocks: int | None = Field(default=None, ge=1)
-    prefill_rows: int = Field(default=128, ge=1)
+    prefill_rows: int | None = Field(default=None, ge=1)
     gather_s: float | None = Field(default=None, ge=0)
     replay: bool | None = None
+
+    def on(self, device: str) -> Self:
+        """The options with what depends on the kind of device."""
+        return self.model_copy(update={"prefill_rows": self.prefill_rows or usual_prefill_rows(device)})
 
 
 class LoadGoal(Facts):
@@ -92,3 +96,8 @@ class LoadGoal(Facts):
     def score(self, *, attained: float, goodput: float, e2e_s: float) -> tuple[bool, float, float]:
         """Sort key of a candidate, higher is better: acceptable, then goodput, then mean end-to-end time."""
         return (self.accepts(attained), goodput, -e2e_s) if self.is_limited else (True, 0.0, -e2e_s)
+
+
+def usual_prefill_rows(device: str) -> int:
+    """On a CPU few, since rows of a prompt are bound by arithmetic there, and other requests wait for them."""
+    return 32 if device == "cpu" else 128

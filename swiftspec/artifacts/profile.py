@@ -11,7 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from swiftspec.artifacts.document import Document, Facts, ModelRef
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
-from swiftspec.artifacts.sharing import Sharing
+from swiftspec.artifacts.sharing import Sharing, SharingTable
 from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase
 from swiftspec.policies.effects import Role
@@ -262,7 +262,7 @@ class Profile(Document):
         return self.latencies.host_latency(phase, rows=rows)
 
     def retimed(self, factors: Mapping[StepTable, float]) -> Self:
-        """The same profile with the steps of these tables scaled by the factors.
+        """The same profile with the steps of these tables scaled by the factors, and what their further sequences cost.
 
         A table without a factor uses that of its warm counterpart, or of the one with the peer in the other state.
         """
@@ -272,8 +272,14 @@ class Profile(Document):
             alike = (table, warm, warm._replace(peer_busy=not table.peer_busy))
             return next((factors[other] for other in alike if other in factors), 1.0)
 
+        def of_sequences(table: SharingTable) -> float:
+            phase = Phase.EXPAND if table.role is Role.DRAFT else Phase.VERIFY
+            return factor(StepTable(table.role, phase, table.degree, table.peer_busy, ranks=table.ranks))
+
         steps = tuple(_stretched(step, factor(step.table)) for step in self.steps)
-        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | {"steps": steps})
+        sharing = self.sharing.scaled(of_sequences) if self.sharing else None
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**fields | {"steps": steps, "sharing": sharing})
 
     def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
         """Degrees for which a role's steps of a phase are known with these ranks, ascending."""

@@ -4,7 +4,7 @@ A step of B sequences with R rows in all takes T(B, R, context) = T(1, R, contex
 matrices are read once for all rows, but each sequence has a KV cache and an attention loop of its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
@@ -106,6 +106,15 @@ class Sharing(Facts):
             what = ", ".join(str(part) for part in twice)
             raise ValueError(f"costs holds {tables.count(twice)} entries of ({what}); expected one each")
         return self
+
+    def scaled(self, factor: Callable[[SharingTable], float]) -> Self:
+        """The same costs, scaled by a factor of their table."""
+        costs = [
+            cost.model_copy(update={"sequence_s": by * cost.sequence_s, "slot_s": by * cost.slot_s})
+            for cost in self.costs
+            for by in [factor(cost.table)]
+        ]
+        return self.model_copy(update={"costs": tuple(costs)})
 
 
 def fit_costs(points: Iterable[SharingPoint]) -> tuple[SharingCost, ...]:

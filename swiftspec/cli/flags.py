@@ -111,7 +111,10 @@ KvBlocks = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="With --workload: blocks of 16 tokens in the target's cache.")
 ]
 PrefillTokens = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="With --workload: prompt tokens of a step. Default: 128.")
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="With --workload: prompt tokens of a step. Default: 32 on CPUs, 128 elsewhere."
+    ),
 ]
 GatherMs = Annotated[
     float | None, typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's wait for the others'.")

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.gathering import usual_gather_s
+from swiftspec.artifacts.load_goal import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
 from swiftspec.engine.checks import ContextLimit, check_acceptance
@@ -184,7 +185,8 @@ class Launcher:
             fallback=fallback.build() if fallback else None,
             max_restarts=max_restarts,
             admission=admission,
-            batch=batch or BatchLimits(gather_s=usual_gather_s(candidate)),
+            batch=batch
+            or BatchLimits(gather_s=usual_gather_s(candidate), prefill_rows=usual_prefill_rows(plan.device)),
             executor=executor,
             cancelled=cancelled,
         )

@@ -6,7 +6,7 @@ with fewer rows in a verification, since rows cost more the more requests share 
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice
 
@@ -82,6 +82,7 @@ def choose_for_load(
     policy : str or None
         Choose one of this policy's options.
     """
+    load = replace(load, options=load.options.on(profile.device))
     runs = _Runs(load, profile.latencies, trace, simulations, num_jobs)
     first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))

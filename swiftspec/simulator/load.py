@@ -73,7 +73,7 @@ def serve_workload(
             tree_rows=policy.target_rows,
         ),
         batch=BatchLimits(
-            prefill_rows=options.prefill_rows,
+            prefill_rows=options.prefill_rows or BatchLimits().prefill_rows,
             gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
         ),
     )

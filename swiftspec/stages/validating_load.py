@@ -77,6 +77,7 @@ def validate_load(
         If a process of a target died.
     """
     planned = read_plan(planned)
+    options = options.on(planned.profile.device)
     workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
     from swiftspec.validation.load import load_requests
 
@@ -129,7 +130,7 @@ def _compared(
                 num_blocks=options.num_blocks,
                 tree_rows=candidate.build().target_rows,
             ),
-            batch=BatchLimits(prefill_rows=options.prefill_rows, gather_s=gather_s),
+            batch=BatchLimits(prefill_rows=options.prefill_rows or BatchLimits().prefill_rows, gather_s=gather_s),
             progress=progress,
         )
     steps = list(shared_steps(measured.timelines, measured.prompt_tokens))

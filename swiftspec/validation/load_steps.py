@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from statistics import fmean
 from typing import NamedTuple
 
 from swiftspec.artifacts.plan import Candidate
@@ -11,6 +12,7 @@ from swiftspec.artifacts.profile import Profile, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
+from swiftspec.simulator.latency import LatencyTable
 
 __all__ = ["SharedStep", "shared_steps", "step_factors"]
 
@@ -74,20 +76,22 @@ def step_factors(profile: Profile, candidate: Candidate, steps: Sequence[SharedS
     peer_busy = policy.layout is Layout.DISAGGREGATED
     degrees = {role: len(group) for role, group in candidate.groups.items()}
     degrees[Role.TARGET] //= policy.target_groups
+    prices = LatencyTable(profile.latencies)
     measured_s: dict[tuple[Role, Phase], list[float]] = defaultdict(list)
     profiled_s: dict[tuple[Role, Phase], float] = defaultdict(float)
     for step in steps:
-        latency = profile.step(
+        quantiles_s = prices.forward(
+            step.model,
             step.phase,
-            role=step.model,
             degree=degrees[step.role],
             ranks=candidate.ranks.get(step.role, 1),
             peer_busy=peer_busy,
             rows=step.num_rows,
             context=step.context,
-        )
+            sequences=step.num_requests,
+        ).quantiles_s
         measured_s[step.model, step.phase].append(step.seconds)
-        profiled_s[step.model, step.phase] += latency.mean_s
+        profiled_s[step.model, step.phase] += fmean(quantiles_s)
     factors = {
         kind: sum(seconds) / profiled_s[kind] for kind, seconds in measured_s.items() if len(seconds) >= _LEAST_STEPS
     }

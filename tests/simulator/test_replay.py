@@ -1,11 +1,11 @@
 """Replayed rounds: of one request what was simulated, of many nearly so, and faster than growing trees."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from time import process_time
 from typing import ClassVar
 
-import numpy as npfrom itertools import pairwise
-
+import numpy as np
 import pytest
 
 from swiftspec.policies import POLICIES, Policy, Request, make_policy
