@@ -61,7 +61,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "demo": frozenset({"profiler", "simulator", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
     "stages": frozenset(
         {"acceptance", "artifacts", "devices", "engine", "planner", "policies", "profiler", "progress"}
-        | {"simulator", "validation"}
+        | {"scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
     "pytest_plugin": frozenset(
