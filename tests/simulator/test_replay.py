@@ -1,6 +1,7 @@
 """Replayed rounds: of one request what was simulated, of many nearly so, and faster than growing trees."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from time import process_time
 from typing import ClassVar
 
@@ -107,7 +108,7 @@ def test_littles_identity_holds_in_a_replay() -> None:
     run = serving(SwiftSpec(verify_rows=8)).run(jobs(30, gap_s=0.1), num_recorded=10)
     times_s = sorted({time_s for each in run.requests for time_s in (each.arrival_s, each.ended_s or 0.0)})
     area = 0.0
-    for start_s, end_s in zip(times_s, times_s[1:], strict=False):
+    for start_s, end_s in pairwise(times_s):
         present = sum(each.arrival_s <= start_s < (each.ended_s or 0.0) for each in run.requests)
         area += present * (end_s - start_s)
     assert area == pytest.approx(sum((each.ended_s or 0.0) - each.arrival_s for each in run.requests), rel=1e-9)
