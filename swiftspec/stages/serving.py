@@ -39,7 +39,7 @@ class LoadOptions:
         How long verifications wait for those of other requests, if the draft has devices of its own. If None,
         `artifacts.gathering`'s.
     replay : bool or None
-        Whether requests replay rounds that were recorded of requests alone, instead of growing trees. If None, where
+        Whether requests replay rounds that were recorded of the first 200, instead of growing trees. If None, where
         there are more than 1000 requests. Policies whose rounds cannot be recorded are always simulated in full.
     """
 
