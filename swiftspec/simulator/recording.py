@@ -1,8 +1,8 @@
 """Recording of a request's rounds: the forwards, messages and commits of its programs, without its trees.
 
-A simulation of a request alone is logged effect by effect and cut into parts that can be played again at other times
-(see `replay`). The target's program is cut into rounds, each of which ends with a commit. A draft's is cut where it
-received a message: the effects that follow at once, and then those of each turn of a loop that polls for the next one.
+A request that is simulated in full is logged effect by effect and cut into parts that can be played again at other
+times (see `replay`). The target's program is cut into rounds, each of which ends with a commit. A draft's is cut where
+it received a message: the effects that follow at once, and then those of each turn of a loop that polls for the next.
 """
 
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Rounds of a request that was alone.
+    """Rounds of a request.
 
     Parameters
     ----------

@@ -129,13 +129,14 @@ class ServingGroup:
         env, device = self._env, self.device
         effects = self._group.begin(step)
         forms = [(program, effect, *self._parts[program].form(effect)) for program, effect in effects]
+        # Before any wait, during which requests may give way.
+        attended = sum([rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms])
         host_s = sum([device.meter.host(phase, rows) for _, _, phase, _, rows in forms])
         if host_s:
             yield env.timeout(host_s)
         start_s = env.now
         # Prompts are priced as such only where nothing else is computed with them.
         phase = next((phase for _, _, phase, _, _ in forms if phase is not Phase.PREFILL), Phase.PREFILL)
-        attended = sum([rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms])
         context = round(attended / step.num_rows)
         yield from device.compute(phase, step.model, rows=step.num_rows, context=context, sequences=len(forms))
         answers = {}

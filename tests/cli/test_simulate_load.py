@@ -95,3 +95,14 @@ def test_bad_input_is_one_sentence(
     errors = capsys.readouterr().err.strip().splitlines()
     assert len([line for line in errors if "error:" in line]) == 1
     assert message in " ".join(errors)
+
+
+@pytest.mark.parametrize("flag", ["--replay", "--full"])
+def test_the_output_says_whether_rounds_were_replayed(
+    flag: str, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    assert main(["simulate", "--plan", str(PLAN), "--workload", str(workload), flag, "--json", str(out)]) == 0
+    is_replay = flag == "--replay"
+    assert json.loads(out.read_text())["num_replayed"] == (40 if is_replay else 0)
+    assert ("Requests replay rounds" in capsys.readouterr().out) is is_replay

@@ -124,6 +124,7 @@ def asks() -> st.SearchStrategy[list[Ask]]:
             model=st.just(model),
             kind=st.just(kind),
             num_rows=st.integers(1, 40),
+            is_prefill=st.just(False),
             is_elastic=st.booleans(),
             since_s=st.floats(0, 1),
             num_overtaken=st.integers(0, 4),
