@@ -40,7 +40,7 @@ def validate(
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
-    """Run a plan's policies, alone or under load; compare predicted with measured.
+    """Run a plan's policies; compare predicted with measured.
 
     \b
     Examples:
