@@ -81,7 +81,8 @@ class PromptSource(Facts):
 class WorkloadRequest(Facts):
     """One request: arrival, lengths in tokens, class.
 
-    conversation: name that several requests share. prompt_id: prompt of the workload's prompts file.
+    conversation: name that several requests share. prompt_id: prompt of the workload's prompts file. client: whose it
+    is; requests of several clients are admitted so that each gets its share.
     """
 
     arrival_s: float = Field(ge=0, le=1e10)
@@ -90,6 +91,7 @@ class WorkloadRequest(Facts):
     class_name: str
     conversation: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
     prompt_id: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
+    client: str = Field(default="", max_length=MOST_ID_CHARACTERS)
 
 
 class Workload(Document):

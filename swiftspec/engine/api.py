@@ -172,6 +172,7 @@ class Engine:
         seed: int = 0,
         acceptance_method: AcceptanceMethod = "follow",
         request_id: str | None = None,
+        client: str = "",
         cancelled: Event | None = None,
     ) -> Generator[Chunk, None, Generation]:
         """Continue a prompt: a chunk for every commit. Closing the generator ends the request.
@@ -195,6 +196,8 @@ class Engine:
             (`residual`, which disaggregated policies do not support).
         request_id : str, optional
             Name of the request in its timeline; its number if not given.
+        client : str
+            Whose request it is. While requests wait, the client that has had the fewest tokens is next.
         cancelled : threading.Event, optional
             Another thread may set it to end the request, even while the request waits for a token.
 
@@ -218,7 +221,8 @@ class Engine:
         from swiftspec.engine.model.sampler import Sampler
 
         sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
-        return self._chunks(self._task(prompt, max_new_tokens, request_id), sampler, cancelled or Event())
+        task = self._task(prompt, max_new_tokens, request_id)
+        return self._chunks(task, sampler, client, cancelled or Event())
 
     def submit(
         self,
@@ -228,13 +232,14 @@ class Engine:
         max_new_tokens: int | None = None,
         acceptance_method: AcceptanceMethod = "follow",
         request_id: str | None = None,
+        client: str = "",
         **sampling: float,
     ) -> Callable[[], None]:
         """Continue a prompt without waiting, for callers with an event loop.
 
         Parameters
         ----------
-        prompt, max_new_tokens, acceptance_method, request_id
+        prompt, max_new_tokens, acceptance_method, request_id, client
             As of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
@@ -267,7 +272,7 @@ class Engine:
             deliver((Chunk((), rest),) if rest else (), event)
 
         running = self._launcher.submit(
-            self._policy, task.request, request_id=task.prompt_id, sampler=sampler, deliver=take
+            self._policy, task.request, request_id=task.prompt_id, sampler=sampler, client=client, deliver=take
         )
         return partial(self._launcher.cancel, running)
 
@@ -304,9 +309,16 @@ class Engine:
             eos_token_ids=self._eos_token_ids,
         )
 
-    def _chunks(self, task: Task, sampler: Sampler, cancelled: Event) -> Generator[Chunk, None, Generation]:
+    def _chunks(
+        self, task: Task, sampler: Sampler, client: str, cancelled: Event
+    ) -> Generator[Chunk, None, Generation]:
         commits = self._launcher.stream(
-            self._policy, task.request, request_id=task.prompt_id, sampler=sampler, interrupted=cancelled
+            self._policy,
+            task.request,
+            request_id=task.prompt_id,
+            sampler=sampler,
+            client=client,
+            interrupted=cancelled,
         )
         with closing(commits):
             generation = yield from _as_text(commits, self._tokenizer.stream())

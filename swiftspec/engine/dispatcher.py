@@ -80,9 +80,9 @@ class Dispatcher:
         self._thread.start()
 
     def submit(
-        self, policy: Policy, request: Request, *, name: str, sampler: Sampler, deliver: Deliver
+        self, policy: Policy, request: Request, *, name: str, sampler: Sampler, deliver: Deliver, client: str = ""
     ) -> RunningRequest:
-        """Queue a request; thread-safe. Its last event is a `Generation`, or an exception."""
+        """Queue a request of a client; thread-safe. Its last event is a `Generation`, or an exception."""
         running = RunningRequest(
             key=next(self._keys),
             name=name,
@@ -91,6 +91,7 @@ class Dispatcher:
             sampler=sampler,
             deliver=deliver,
             start_s=time.perf_counter(),
+            client=client,
         )
         self._order(lambda: self._enqueue(running))
         return running
@@ -170,7 +171,9 @@ class Dispatcher:
             running.deliver(_copied(self._failure, running))
             return
         try:
-            has_room = self._queue.submit(running.key, num_tokens=running.num_tokens, max_tokens=longest)
+            has_room = self._queue.submit(
+                running.key, num_tokens=running.num_tokens, max_tokens=longest, client=running.client
+            )
         except ValueError as error:
             running.deliver(error)
             return
@@ -196,6 +199,7 @@ class Dispatcher:
             group.cancel(running.command.number)
 
     def _admit(self) -> None:
+        self._give_way(self._queue.make_way())
         for key in self._queue.admit():
             request = self._requests[key]
             if request.command is None:
@@ -259,9 +263,12 @@ class Dispatcher:
         running.tokens += report.tokens
         running.deliver(report.tokens)
         if running.ending is None:
-            for key in self._queue.grow(running.key, running.num_tokens):
-                self._requests[key].preemptions += 1
-                self._stop(self._requests[key], Ending.PREEMPTED)
+            self._give_way(self._queue.grow(running.key, running.num_tokens))
+
+    def _give_way(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self._requests[key].preemptions += 1
+            self._stop(self._requests[key], Ending.PREEMPTED)
 
     def _settle(self, running: RunningRequest) -> None:
         """End a request whose targets are done; its draft has a moment to report its spans."""

@@ -305,6 +305,7 @@ class Launcher:
         *,
         request_id: str,
         sampler: Sampler,
+        client: str = "",
         interrupted: threading.Event | None = None,
     ) -> Generator[tuple[int, ...], None, Generation]:
         """Tokens of one request as they are committed; closing the generator, or setting `interrupted`, ends it early.
@@ -318,7 +319,9 @@ class Launcher:
             If a process of the target died; its `tokens` are what had been committed.
         """
         events = SimpleQueue[Event]()
-        running = self.submit(policy, request, request_id=request_id, sampler=sampler, deliver=events.put)
+        running = self.submit(
+            policy, request, request_id=request_id, sampler=sampler, client=client, deliver=events.put
+        )
         is_over = is_cancelled = False
         try:
             while True:
@@ -341,14 +344,23 @@ class Launcher:
         return event
 
     def submit(
-        self, policy: Policy, request: Request, *, request_id: str, sampler: Sampler, deliver: Deliver
+        self,
+        policy: Policy,
+        request: Request,
+        *,
+        request_id: str,
+        sampler: Sampler,
+        deliver: Deliver,
+        client: str = "",
     ) -> RunningRequest:
         """Begin a request, or queue it; thread-safe. `deliver` takes its events, in a thread of the launcher's.
 
         Events are committed tokens, and at last a `Generation`, or an exception as of `stream`. ValueError as there.
         """
         self._check(policy, request, sampler)
-        return self._dispatcher.submit(policy, request, name=request_id, sampler=sampler, deliver=deliver)
+        return self._dispatcher.submit(
+            policy, request, name=request_id, sampler=sampler, client=client, deliver=deliver
+        )
 
     def cancel(self, running: RunningRequest) -> None:
         """End a request wherever it is; thread-safe. Its `Generation` is delivered soon, if it was not before."""

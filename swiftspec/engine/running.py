@@ -66,6 +66,8 @@ class RunningRequest:
         Takes its events, in the dispatcher's thread.
     start_s : float
         When it was submitted.
+    client : str
+        Whose it is.
 
     Attributes
     ----------
@@ -92,6 +94,7 @@ class RunningRequest:
     sampler: Sampler
     deliver: Deliver
     start_s: float
+    client: str = ""
     command: Generate | None = None
     targets_left: set[WorkerGroup] = field(default_factory=set)
     ending: Ending | None = None

@@ -1,12 +1,15 @@
 """Admission of requests: who runs, who waits, and who gives way when the cache is full.
 
-Requests are admitted in the order in which they came. A request needs cache blocks for its text so far and for the rows
-of a verification; when a text outgrows the free blocks, the request that was admitted last gives its own back, and
-waits at the head of the queue to start again on its whole text.
+Requests are admitted in the order in which they came. If there are several clients, the one that has had the least
+service is next, and while it runs fewer requests than another one, the other's youngest give way. A request needs cache
+blocks for its text so far and for the rows of a verification; when a text outgrows the free blocks, the request that
+was admitted last gives its own back, and waits at the head of the queue to start again on its whole text.
 """
 
-from collections import deque
+from collections import Counter
 from dataclasses import dataclass
+
+from swiftspec.scheduler.fair_queue import OUTPUT_WEIGHT, FairQueue
 
 __all__ = ["BLOCK_TOKENS", "AdmissionLimits", "AdmissionQueue", "num_blocks"]
 
@@ -59,10 +62,12 @@ class AdmissionQueue:
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
-        self._waiting: deque[int] = deque()
+        self._waiting = FairQueue()
+        self._clients: dict[int, str] = {}
         self._tokens: dict[int, int] = {}  # of each one's text
+        self._charged: set[int] = set()  # requests whose prompts their clients have been charged for
         self._held: dict[int, int] = {}  # blocks of each that runs, in the order of admission
-        self._has_preempted = False
+        self._was_full = False
         self.num_preemptions = self.num_refused = 0
 
     @property
@@ -81,10 +86,11 @@ class AdmissionQueue:
         limit = self._limits.num_blocks
         return None if limit is None else limit - sum(self._held.values())
 
-    def submit(self, request: int, *, num_tokens: int, max_tokens: int) -> bool:
+    def submit(self, request: int, *, num_tokens: int, max_tokens: int, client: str = "") -> bool:
         """Queue a request; whether there was room.
 
-        num_tokens: of its prompt. max_tokens: of its text at its longest. ValueError if that could never fit.
+        num_tokens: of its prompt. max_tokens: of its text at its longest. client: whose it is. ValueError if it could
+        never fit.
         """
         limit = self._limits.num_blocks
         if limit is not None and (needed := self._needed(max_tokens)) > limit:
@@ -94,35 +100,45 @@ class AdmissionQueue:
         if self._limits.max_waiting is not None and self._num_surplus() >= self._limits.max_waiting:
             self.num_refused += 1
             return False
-        self._tokens[request] = num_tokens
-        self._waiting.append(request)
+        self._tokens[request], self._clients[request] = num_tokens, client
+        self._waiting.append(request, client)
         return True
 
     def _num_surplus(self) -> int:
         """Requests that would wait even if all places were taken."""
         return len(self._waiting) - (self._limits.max_running - len(self._held))
 
-    def admit(self) -> list[int]:
-        """Requests that begin now. None directly after a preemption: they would push the others out in turn."""
-        admitted: list[int] = []
-        if self._has_preempted:
-            self._has_preempted = False
-            return admitted
-        while self._waiting and len(self._held) < self._limits.max_running:
-            request = self._waiting[0]
-            needed = self._needed(self._tokens[request])
-            if (free := self.num_free_blocks) is not None and needed > free:
+    def make_way(self) -> list[int]:
+        """Requests that give way so that a client with fewer of them begins now: the youngest of whoever runs most."""
+        preempted: list[int] = []
+        while self._waiting and not self._fits(self._waiting.head):
+            running = Counter(self._clients[request] for request in self._held)
+            (busiest, most), *_ = running.most_common(1) or [("", 0)]
+            if running[self._clients[self._waiting.head]] + 1 >= most:
                 break
-            self._waiting.popleft()
-            self._held[request] = needed
+            preempted.append(next(request for request in reversed(self._held) if self._clients[request] == busiest))
+            self._preempt(preempted[-1])
+        return preempted
+
+    def admit(self) -> list[int]:
+        """Requests that begin now. None directly after the cache was full: they would push the others out in turn."""
+        admitted: list[int] = []
+        if self._was_full:
+            self._was_full = False
+            return admitted
+        while self._waiting and self._fits(self._waiting.head):
+            request = self._waiting.popleft()
+            self._held[request] = self._needed(self._tokens[request])
+            self._charge_prompt(request)
             admitted.append(request)
         return admitted
 
     def grow(self, request: int, num_tokens: int) -> list[int]:
         """Note that a running request's text has `num_tokens` by now; the requests that give way, maybe itself.
 
-        They wait again, with their texts as last noted, before those that never ran.
+        They wait again, with their texts as last noted, before those of their clients that never ran.
         """
+        self._waiting.charge(self._clients[request], OUTPUT_WEIGHT * (num_tokens - self._tokens[request]))
         self._tokens[request] = num_tokens
         needed = self._needed(num_tokens)
         preempted: list[int] = []
@@ -130,6 +146,7 @@ class AdmissionQueue:
             youngest = next(reversed(self._held))
             preempted.append(youngest)
             self._preempt(youngest)
+            self._was_full = True
             if youngest == request:
                 return preempted
         self._held[request] = max(needed, self._held[request])
@@ -139,13 +156,25 @@ class AdmissionQueue:
         """Forget a request that has ended, or was cancelled, wherever it is."""
         self._held.pop(request, None)
         self._tokens.pop(request, None)
-        self._waiting = deque(each for each in self._waiting if each != request)
+        self._clients.pop(request, None)
+        self._charged.discard(request)
+        self._waiting.remove(request)
+
+    def _charge_prompt(self, request: int) -> None:
+        """Count a prompt as service, once: that a request gave way is not its client's doing."""
+        if request not in self._charged:
+            self._charged.add(request)
+            self._waiting.charge(self._clients[request], self._tokens[request])
 
     def _preempt(self, request: int) -> None:
         del self._held[request]
-        self._waiting.appendleft(request)
-        self._has_preempted = True
+        self._waiting.appendleft(request, self._clients[request])
         self.num_preemptions += 1
+
+    def _fits(self, request: int) -> bool:
+        free = self.num_free_blocks
+        has_blocks = free is None or self._needed(self._tokens[request]) <= free
+        return len(self._held) < self._limits.max_running and has_blocks
 
     def _needed(self, num_tokens: int) -> int:
         return num_blocks(num_tokens + self._limits.tree_rows)

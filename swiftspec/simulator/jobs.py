@@ -26,12 +26,15 @@ class Job:
         Length of its prompt, see `StretchedText`; that of the traced one if None.
     output_tokens : int
         Length of its output.
+    client : str
+        Whose it is.
     """
 
     arrival_s: float = 0.0
     prompt_index: int
     prompt_tokens: int | None = None
     output_tokens: int
+    client: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

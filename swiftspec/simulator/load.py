@@ -105,6 +105,7 @@ def _jobs(workload: Workload, trace: AcceptanceTrace, seed: int) -> list[Job]:
                 prompt_index=drawn[number] if request.prompt_id is None else indices[request.prompt_id],
                 prompt_tokens=None if request.prompt_id is not None else request.prompt_tokens,
                 output_tokens=request.output_tokens,
+                client=request.client,
             )
         )
     return jobs

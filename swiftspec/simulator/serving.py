@@ -194,13 +194,14 @@ class _Run:
         self._requests.append(request)
         num_tokens = len(request.text.prompt)
         longest = num_tokens + len(request.text.output)
-        if not self._queue.submit(request.number, num_tokens=num_tokens, max_tokens=longest):
+        if not self._queue.submit(request.number, num_tokens=num_tokens, max_tokens=longest, client=job.client):
             return None
         self.admit()
         return request
 
     def admit(self) -> None:
         """Begin what may begin now."""
+        self._give_way(self._queue.make_way())
         for number in self._queue.admit():
             self._begin(number)
 
@@ -225,9 +226,12 @@ class _Run:
         number = self._request_of[program]
         request = self._requests[number]
         request.output += tokens
-        for other in self._queue.grow(number, len(request.text.prompt) + len(request.output)):
-            self._requests[other].num_preemptions += 1
-            self._requests[other].spans += self._stop(self._program_of.pop(other))
+        self._give_way(self._queue.grow(number, len(request.text.prompt) + len(request.output)))
+
+    def _give_way(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._requests[number].num_preemptions += 1
+            self._requests[number].spans += self._stop(self._program_of.pop(number))
 
     def note_step(self, step: ComputedStep) -> None:
         """Keep a step, and admit whom the last one kept out."""

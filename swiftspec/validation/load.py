@@ -99,8 +99,11 @@ def measure_load(
         interrupts_noted() as interrupted,
     ):
         warm = [_shortened(request) for request in requests[: admission.max_running]]
-        _Run(engine, candidate, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
-        run = _Run(engine, candidate, interrupted, lambda done: progress(done, len(requests), candidate.policy))
+        clients = [request.client for request in workload.requests]
+        _Run(engine, candidate, clients, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
+        run = _Run(
+            engine, candidate, clients, interrupted, lambda done: progress(done, len(requests), candidate.policy)
+        )
         if workload.is_closed:
             late_s = run.closed(requests, num_clients=workload.arrivals.num_clients or 1)
         else:
@@ -116,8 +119,16 @@ def _shortened(request: Request) -> Request:
 class _Run:
     """Requests submitted to an engine, and their ends, by their numbers."""
 
-    def __init__(self, engine: Launcher, candidate: Candidate, interrupted: Event, note: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        engine: Launcher,
+        candidate: Candidate,
+        clients: Sequence[str],
+        interrupted: Event,
+        note: Callable[[int], None],
+    ) -> None:
         self._engine = engine
+        self._clients = clients
         self._policy = candidate.build()
         self._interrupted = interrupted
         self._note = note
@@ -151,7 +162,14 @@ class _Run:
             if not isinstance(event, tuple):
                 self._ends.put((number, event))
 
-        self._engine.submit(self._policy, request, request_id=str(number), sampler=Sampler(), deliver=deliver)
+        self._engine.submit(
+            self._policy,
+            request,
+            request_id=str(number),
+            sampler=Sampler(),
+            client=self._clients[number],
+            deliver=deliver,
+        )
 
     def _take(self, *, within_s: float) -> None:
         """Take the next end, if one comes in time."""

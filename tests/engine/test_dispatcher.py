@@ -127,11 +127,13 @@ class Engine:
         )
 
     def submit(
-        self, prompt: tuple[int, ...], *, max_new_tokens: int = 8, policy: Policy = ALONE
+        self, prompt: tuple[int, ...], *, max_new_tokens: int = 8, policy: Policy = ALONE, client: str = ""
     ) -> tuple[RunningRequest, SimpleQueue[Event]]:
         events = SimpleQueue[Event]()
         request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
-        running = self.dispatcher.submit(policy, request, name="x", sampler=Sampler(), deliver=events.put)
+        running = self.dispatcher.submit(
+            policy, request, name="x", sampler=Sampler(), client=client, deliver=events.put
+        )
         return running, events
 
     def close(self) -> None:
@@ -242,6 +244,21 @@ def test_the_youngest_gives_way_and_continues_on_its_whole_text(engines: list[En
     engine.target.report(Committed(3, (7,) * 6), Finished(3, [], 0))
     generation = ended(young)
     assert (generation.tokens, generation.preemptions, generation.interrupted) == ((5, 6, *(7,) * 6), 1, False)
+
+
+def test_the_youngest_of_the_busiest_client_gives_way_to_another_client(engines: list[Engine]) -> None:
+    engines.append(engine := Engine(max_running=2))
+    first, second = engine.submit((1,), client="a")[1], engine.submit((2,), client="a")[1]
+    until(lambda: numbers(engine.target) == [1, 2])
+    engine.target.report(Committed(2, (5,)))
+    other = engine.submit((3,), client="b")[1]
+    until(lambda: numbers(engine.target) == [1, 2, 3] and engine.target.cancelled() == [2])
+    engine.target.report(Finished(2, [], 0), Committed(3, (7,) * 8), Finished(3, [], 0))
+    assert ended(other).preemptions == 0
+    until(lambda: len(numbers(engine.target)) == 4)
+    assert engine.target.begun()[-1].request.prompt == (2, 5)
+    engine.target.report(Committed(4, (6,) * 7), Finished(4, [], 0), Committed(1, (4,) * 8), Finished(1, [], 0))
+    assert (ended(second).preemptions, ended(first).preemptions) == (1, 0)
 
 
 def test_a_request_that_ends_while_it_gives_way_has_ended(engines: list[Engine]) -> None:

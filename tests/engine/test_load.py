@@ -137,6 +137,28 @@ def test_a_cache_for_three_of_ten_serves_them_all(
     assert max(generation.preemptions for generation in generations) <= 3
 
 
+def test_requests_that_give_way_to_another_client_say_what_they_say_alone(
+    llama: tuple[ModelRef, ModelRef], alone: tuple[tuple[int, ...], ...]
+) -> None:
+    ends: list[list[Event]] = [[] for _ in WORK]
+    with start_engine(llama, Layout.COLOCATED, admission=AdmissionLimits(max_running=2)) as engine:
+        for number, (prompt, sampler) in enumerate(WORK):
+            if number == len(WORK) - 1:
+                until(lambda: any(ends[1]))
+            engine.submit(
+                make_policy("serial_tree"),
+                request_of(prompt),
+                request_id=str(number),
+                sampler=sampler,
+                client="ab"[number == len(WORK) - 1],
+                deliver=ends[number].append,
+            )
+        until(lambda: all(heard and isinstance(heard[-1], Generation) for heard in ends))
+    generations = [heard[-1] for heard in ends]
+    assert tuple(end.tokens for end in generations if isinstance(end, Generation)) == alone
+    assert sum(end.preemptions for end in generations if isinstance(end, Generation)) == 1
+
+
 def test_requests_that_are_left_disturb_nobody(colocated: Launcher, alone: tuple[tuple[int, ...], ...]) -> None:
     """Half are cancelled after their first tokens, or while they wait."""
     policy, rng = make_policy("serial_tree"), random.Random(1)

@@ -133,7 +133,7 @@ def asks() -> st.SearchStrategy[list[Ask]]:
     return st.integers(1, 8).flatmap(lambda count: st.tuples(*map(ask, range(count)))).map(list)
 
 
-@given(asks=asks(), max_rows=st.integers(1, 64), prefill_rows=st.integers(1, 200), now_s=st.floats(0, 2))
+@given(asks=asks(), max_rows=st.integers(1, 64), prefill_rows=st.integers(1, 200), now_s=st.floats(1, 2))
 def test_a_step_is_of_one_kind_within_its_limits_and_grants_what_was_asked(
     asks: list[Ask], max_rows: int, prefill_rows: int, now_s: float
 ) -> None:
