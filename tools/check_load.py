@@ -25,7 +25,7 @@ from swiftspec.cli.app import main as swiftspec
 from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.stages.validating_load import validate_load
 
-__all__ = ["main"]
+__all__ = ["main", "of_policy"]
 
 _CLIENTS = 8
 _SHARES = (0.3, 0.6, 0.8)
@@ -66,17 +66,16 @@ def _load(chosen: argparse.Namespace, policy: str, name: str, arrivals: str) -> 
         drawn = ("--arrivals", arrivals, "--requests", str(chosen.requests), *_LENGTHS, "--out", str(workload))
         if swiftspec(["workload", *drawn]):
             raise SystemExit(2)
-        planned = Planned.load(chosen.plan)
-        only = planned.plan.model_copy(update={"chosen": planned.plan.candidates[policy], "alternatives": ()})
-        compared = validate_load(
-            Planned(plan=only, profile=planned.profile, trace=planned.trace),
-            workload,
-            chosen.prompts,
-            policies=[policy],
-            stages=console.progress,
-        )
+        only = of_policy(Planned.load(chosen.plan), policy)
+        compared = validate_load(only, workload, chosen.prompts, policies=[policy], stages=console.progress)
         compared.report.save(report)
     return LoadReport.load(report).policies[0]
+
+
+def of_policy(planned: Planned, policy: str) -> Planned:
+    """A plan of one of its policies alone."""
+    only = planned.plan.model_copy(update={"chosen": planned.plan.candidates[policy], "alternatives": ()})
+    return Planned(plan=only, profile=planned.profile, trace=planned.trace)
 
 
 def _show(loads: dict[str, list[PolicyLoad]]) -> None:

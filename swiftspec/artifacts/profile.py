@@ -11,7 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from swiftspec.artifacts.document import Document, Facts, ModelRef
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
-from swiftspec.artifacts.sharing import Sharing, SharingTable
+from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, Sharing, SharingTable
 from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase
 from swiftspec.policies.effects import Role
@@ -294,6 +294,7 @@ class Profile(Document):
         host: dict[Phase, list[HostPoint]] = {}
         for point in self.host:
             host.setdefault(point.phase, []).append(point)
+        share = self.sharing.host_share if self.sharing else None
         return Latencies(
             steps={
                 table: StepGrid(
@@ -304,6 +305,7 @@ class Profile(Document):
             host={phase: HostGrid(points) for phase, points in host.items()},
             peers_interfere=self.peers_interfere,
             sharing={cost.table: cost for cost in self.sharing.costs} if self.sharing else {},
+            host_share=ASSUMED_HOST_SHARE if share is None else share,
         )
 
     def _in_capture_sizes(self, table: StepTable) -> bool:

@@ -1,7 +1,8 @@
 """Sharing costs: seconds that every sequence of a step beyond the first adds to it.
 
 A step of B sequences with R rows in all takes T(B, R, context) = T(1, R, context) + (B - 1) (d0 + d1 context): the
-matrices are read once for all rows, but each sequence has a KV cache and an attention loop of its own.
+matrices are read once for all rows, but each sequence has a KV cache and an attention loop of its own. Between steps,
+the host's time of one request is spent in full, and a share of it for each further one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +16,18 @@ from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.latency import Provenance, weakest
 from swiftspec.policies.effects import Role
 
-__all__ = ["MOST_SEQUENCES", "Sharing", "SharingCost", "SharingPoint", "SharingTable", "fit_costs"]
+__all__ = [
+    "ASSUMED_HOST_SHARE",
+    "MOST_SEQUENCES",
+    "Sharing",
+    "SharingCost",
+    "SharingPoint",
+    "SharingTable",
+    "fit_costs",
+]
 
 MOST_SEQUENCES = 4096  # more than any engine runs at once
+ASSUMED_HOST_SHARE = 0.3  # where it was not measured; on two Sapphire Rapids cores it was 0.04 to 0.38 by policy
 _ROUNDS, _LEAST_DEVIATION = 30, 1e-6
 _Seconds = Annotated[float, Field(gt=0, le=1e6)]
 _Cost = Annotated[float, Field(ge=0, le=1e6)]
@@ -93,10 +103,14 @@ class SharingCost(_OfTable):
 
 
 class Sharing(Facts):
-    """Sharing costs of a profile, and the points that they were fitted to, if they were measured."""
+    """Sharing costs of a profile, and the points that they were fitted to, if they were measured.
+
+    host_share: share of one request's host time that each further request of a step adds; None if not measured.
+    """
 
     points: tuple[SharingPoint, ...] = ()
     costs: tuple[SharingCost, ...]
+    host_share: float | None = Field(default=None, ge=0, le=1)
 
     @model_validator(mode="after")
     def _once(self) -> Self:

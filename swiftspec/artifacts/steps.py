@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
-from swiftspec.artifacts.sharing import SharingCost, SharingTable
+from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, SharingCost, SharingTable
 from swiftspec.artifacts.timeline import DRAFTING, Phase
 from swiftspec.policies.effects import Role
 
@@ -194,12 +194,13 @@ class HostGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Latencies of a profile without its other facts. `peers_interfere`, `sharing`: as in `Profile`."""
+    """Latencies of a profile without its other facts. `peers_interfere`, `sharing`, `host_share`: as in `Profile`."""
 
     steps: Mapping[StepTable, StepGrid]
     host: Mapping[Phase, HostGrid]
     peers_interfere: bool
     sharing: Mapping[SharingTable, SharingCost] = field(default_factory=dict)
+    host_share: float = ASSUMED_HOST_SHARE
 
     def step(
         self,

@@ -160,6 +160,10 @@ def show_sharing(sharing: Sharing) -> None:
         return
     columns = ("model", "degree", "peer", "us", "ns per slot", "kinds of steps", "median error", "largest")
     console.table("Cost of each sequence of a step beyond the first", columns, rows, num_text_columns=3)
+    if sharing.host_share is not None:
+        console.paragraph(
+            f"Each further request of a step adds {percent(sharing.host_share)} of the host time that one alone needs"
+        )
 
 
 def show_checks(measured: Profile, context: int) -> None:

@@ -55,7 +55,7 @@ def simulate_load(
         )
     show_load_metrics(load)
     if timeline is not None:
-        save_timelines(timeline, load.timelines)
+        save_timelines(timeline, load.timelines, together=True)
     if plot is not None:
         from swiftspec.reports.figures import save_figure, shared_steps
 

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def check_max_sequences(max_sequences: int) -> None:
 
 def measure_sharing(
     engine: Launcher, bench: Bench, *, spec: ModelSpec, max_sequences: int, contexts: Sequence[int]
-) -> list[SharingPoint]:
+) -> "Samples":
     """Steps of 1, 2, 4 .. sequences at the shortest and the longest of some contexts, for both models.
 
     Parameters
@@ -63,11 +64,13 @@ def measure_sharing(
             if token_s:
                 samples.add(context, shared_steps(timelines, since_s=begin_s))
             token_s = _prefill_s(timelines) / context
-    return list(samples.points())
+    return samples
 
 
 def shared_steps(timelines: Iterable[Timeline], *, since_s: float) -> Iterator[tuple[int, Span]]:
     """Steps since a time whose requests had equally many rows each: number of requests, and the span of one of them.
+
+    Of each process in order of time.
 
     Requests that shared a step have spans with exactly the same times, each with its own rows.
     """
@@ -76,7 +79,7 @@ def shared_steps(timelines: Iterable[Timeline], *, since_s: float) -> Iterator[t
         for span in timeline.spans:
             if span.phase in COMPUTING and span.start_s >= since_s:
                 steps[span.role, span.group, span.start_s, span.end_s].append(span)
-    for spans in steps.values():
+    for _, spans in sorted(steps.items()):
         first = spans[0]
         alike = all((span.phase, span.model, span.rows) == (first.phase, first.model, first.rows) for span in spans)
         if alike and first.phase in (Phase.VERIFY, Phase.EXPAND):
@@ -121,20 +124,49 @@ def _timeline(queue: SimpleQueue[Event]) -> Timeline:
     return event.timeline
 
 
+class _Gap(NamedTuple):
+    """The host's time between two steps of a process. rows: of each request."""
+
+    role: Role
+    before: Phase
+    after: Phase
+    rows: int
+
+
 class Samples:
-    """Seconds of a bench's steps, by table, sequences, rows and context."""
+    """Seconds of a bench's steps, and of the host between them."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._seconds: dict[tuple[SharingTable, int, int, int], list[float]] = defaultdict(list)
+        self._gaps_s: dict[_Gap, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))  # by sequences
 
     def add(self, context: int, steps: Iterable[tuple[int, Span]]) -> None:
         """Take steps of one context; if ranks divide a group, only the steps of that group."""
+        before: tuple[int, Span] | None = None
         for sequences, span in steps:
             table = self._table(span.model)
             if table.ranks > 1 or not self._bench.ranks:
                 key = (table, sequences, sequences * span.rows, context)
                 self._seconds[key].append(span.end_s - span.start_s)
+            if before is not None:
+                was_of, last = before
+                if (was_of, last.role, last.group, last.rows) == (sequences, span.role, span.group, span.rows):
+                    gap = _Gap(span.role, last.phase, span.phase, span.rows)
+                    self._gaps_s[gap][sequences].append(span.start_s - last.end_s)
+            before = (sequences, span)
+
+    def host_shares(self) -> Iterator[float]:
+        """Shares of a request's host time that each further request of a step adds, 0 to 1; one of each kind of gap."""
+        for by_sequences in self._gaps_s.values():
+            median_s = {
+                sequences: float(np.median(gaps_s))
+                for sequences, gaps_s in by_sequences.items()
+                if len(gaps_s) >= _LEAST_SAMPLES
+            }
+            for sequences, gap_s in median_s.items():
+                if sequences > 1 and 1 in median_s:
+                    yield min(1.0, max(0.0, (gap_s / median_s[1] - 1) / (sequences - 1)))
 
     def _table(self, role: Role) -> SharingTable:
         bench = self._bench

@@ -119,14 +119,15 @@ def measure_profile(
         if bench.silent:
             tp_groups.measure(bench)
     sharing_points: list[SharingPoint] = []
+    host_shares: list[float] = []
     longest = LONGEST_SHARED if device == "cpu" else GPU_LONGEST_SHARED
     shared_contexts = [context for context in contexts if context <= longest]
     for done, bench in enumerate(shared, start=total - len(shared)):
         progress(done, total, f"{bench}: steps of up to {max_sequences} sequences")
         with bench.open(target=target, draft=draft, max_context=max_context, num_requests=max_sequences) as engine:
-            sharing_points += measure_sharing(
-                engine, bench, spec=spec, max_sequences=max_sequences, contexts=shared_contexts
-            )
+            samples = measure_sharing(engine, bench, spec=spec, max_sequences=max_sequences, contexts=shared_contexts)
+            sharing_points += samples.points()
+            host_shares += samples.host_shares()
     progress(total, total, "done")
     arrival = arrival_point(interrupted)
     points = [list(_bench_points(bench, timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
@@ -151,7 +152,13 @@ def measure_profile(
             if not step.cold
         ),
         padded_prompts=_padded_prompts(target, draft) if device == "cpu" else (),
-        sharing=Sharing(points=tuple(sharing_points), costs=fit_costs(sharing_points)) if shared else None,
+        sharing=Sharing(
+            points=tuple(sharing_points),
+            costs=fit_costs(sharing_points),
+            host_share=float(np.median(host_shares)) if host_shares else None,
+        )
+        if shared
+        else None,
     )
 
 

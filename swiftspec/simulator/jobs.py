@@ -74,7 +74,7 @@ class ServedRequest:
     def timeline(self) -> Timeline:
         """Its spans from its arrival on, with its own rows of the steps that it shared."""
         spans = tuple(sorted(self.spans, key=lambda span: (span.start_s, span.role is Role.DRAFT, span.group)))
-        return Timeline(request=str(self.job.prompt_index), start_s=self.arrival_s, spans=spans)
+        return Timeline(request=str(self.number), start_s=self.arrival_s, spans=spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,10 +45,17 @@ class LatencyDraw(NamedTuple):
 
 
 class LatencyTable:
-    """A profile's latencies, each looked up once. Holds no randomness, so many simulations may share one."""
+    """A profile's latencies, each looked up once. Holds no randomness, so many simulations may share one.
+
+    Attributes
+    ----------
+    host_share : float
+        Share of one request's host time that each further request of a step adds.
+    """
 
     def __init__(self, latencies: Latencies) -> None:
         self._latencies = latencies
+        self.host_share = latencies.host_share
         self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int, int], LatencyDraw] = {}
         self._host: dict[tuple[Phase, int], LatencyDraw] = {}
 
@@ -159,6 +166,10 @@ class LatencySampler:
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""
         return self._charge(phase, self._prices.host(phase, rows))
+
+    def together(self, num_requests: int) -> float:
+        """Host time of an effect of requests that share steps, over that of one that is alone."""
+        return (1 + (num_requests - 1) * self._prices.host_share) / num_requests
 
     def hop(self) -> float:
         """Seconds from the end of a send until the peer can receive the message."""

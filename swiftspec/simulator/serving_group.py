@@ -50,6 +50,7 @@ class ServingGroup:
         self._waiting_since_s: dict[int, float] = {}
         self._num_seen = 0  # messages that had arrived when those that wait looked for theirs
         self._has_deadlines = False  # whether one of them has ever waited for a limited time
+        self._host_scale = 1.0  # of host times, since the last step: requests that shared it share them, too
 
     def add(self, program: int, generator: Program, part: RequestPart, *, is_elastic: bool) -> None:
         """Begin a request's part."""
@@ -114,7 +115,7 @@ class ServingGroup:
                     part.note(Phase.WAIT, self.device.role, env.now)
                 continue
             start_s = env.now
-            host_s = part.begin(effect)
+            host_s = self._host_scale * part.begin(effect)
             if host_s:
                 yield env.timeout(host_s)
             answer = part.complete(effect, start_s)
@@ -131,7 +132,8 @@ class ServingGroup:
         forms = [(program, effect, *self._parts[program].form(effect)) for program, effect in effects]
         # Before any wait, during which requests may give way.
         attended = sum([rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms])
-        host_s = sum([device.meter.host(phase, rows) for _, _, phase, _, rows in forms])
+        self._host_scale = device.meter.together(len(forms))
+        host_s = self._host_scale * sum([device.meter.host(phase, rows) for _, _, phase, _, rows in forms])
         if host_s:
             yield env.timeout(host_s)
         start_s = env.now

@@ -73,6 +73,22 @@ def test_each_process_has_a_track_and_a_name() -> None:
     }
 
 
+def test_requests_that_were_served_together_keep_their_times_on_tracks_of_their_own() -> None:
+    timelines = [parallel_timeline("a"), parallel_timeline("b"), parallel_timeline("c", start_s=99.0)]
+    events = to_events(timelines, together=True)
+    assert not overlaps(events)
+    starts: dict[str, list[float]] = defaultdict(list)
+    lanes: dict[str, set[int]] = defaultdict(set)
+    for event in events:
+        if event["ph"] == "X":
+            starts[event["args"]["request"]].append(event["ts"])
+            lanes[event["args"]["request"]].add(event["tid"])
+    assert starts["a"] == starts["b"]
+    assert lanes == {"a": {1, 2}, "b": {1001, 1002}, "c": {1, 2}}
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names == {1: "target, request 1", 1001: "target, request 2", 2: "draft, request 1", 1002: "draft, request 2"}
+
+
 def test_colocated_process_is_one_track_with_both_models() -> None:
     (track,) = slices(to_events([serial_timeline()])).values()
     assert {(event["name"], event["args"]["model"]) for event in track} >= {("expand", "draft"), ("verify", "target")}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from swiftspec.artifacts.latency import Provenance
@@ -90,7 +91,7 @@ def machine(peer_busy: bool) -> Profile:
         )
         for role in Role
     )
-    return machine_profile().model_copy(update={"sharing": Sharing(costs=costs)})
+    return machine_profile().model_copy(update={"sharing": Sharing(costs=costs, host_share=0.4)})
 
 
 @pytest.mark.parametrize("layout", [Layout.COLOCATED, Layout.DISAGGREGATED])
@@ -104,7 +105,7 @@ def test_the_programs_share_the_steps_that_a_fit_needs(layout: Layout) -> None:
         groups[Role.DRAFT] = (1,)
     samples = shared_steps.Samples(Bench(device="cpu", layout=layout, groups=groups))
     for context in CONTEXTS:
-        sweep = [kind(index=index, num_requests=4, begin_s=2.0, repeats=6) for index in range(4)]
+        sweep = [kind(index=index, num_requests=4, begin_s=2.0, repeats=24) for index in range(4)]
         serving = Serving(
             machine(is_apart).latencies,
             synthesise_trace((0.5, 0.2), prompt_lengths=(context,), num_tokens=4, seed=0),
@@ -117,6 +118,7 @@ def test_the_programs_share_the_steps_that_a_fit_needs(layout: Layout) -> None:
         timelines = [request.timeline for request in run.requests]
         assert max(span.end_s for each in timelines for span in each.phase(Phase.PREFILL)) < 2.0
         samples.add(context, shared_steps.shared_steps(timelines, since_s=2.0))
+    assert np.median(list(samples.host_shares())) == pytest.approx(0.4, rel=0.1)
     points = list(samples.points())
     wanted = {(sharing, sharing * rows) for sharing in (4, 2, 1) for rows in rows_each(sharing, 4)}
     for role in Role:
