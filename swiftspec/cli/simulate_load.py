@@ -51,7 +51,7 @@ def simulate_load(
     if load.num_replayed:
         console.paragraph(
             "Requests replay rounds that were recorded of the first ones. Against simulations in full (--full), mean "
-            "TPOT and end-to-end times were within 3 % for the policies in docs/load.md."
+            "TPOT and end-to-end times were within 4 % for the policies in docs/load.md."
         )
     show_load_metrics(load)
     if timeline is not None:
