@@ -109,9 +109,12 @@ class AdmissionQueue:
         return len(self._waiting) - (self._limits.max_running - len(self._held))
 
     def make_way(self) -> list[int]:
-        """Requests that give way so that a client with fewer of them begins now: the youngest of whoever runs most."""
+        """Requests that give way so that a client with fewer of them begins now: the youngest of whoever runs most.
+
+        To be called before `admit`; like it, it does nothing directly after the cache was full.
+        """
         preempted: list[int] = []
-        while self._waiting and not self._fits(self._waiting.head):
+        while self._waiting and not self._was_full and not self._fits(self._waiting.head):
             running = Counter(self._clients[request] for request in self._held)
             (busiest, most), *_ = running.most_common(1) or [("", 0)]
             if running[self._clients[self._waiting.head]] + 1 >= most:

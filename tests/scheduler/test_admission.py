@@ -92,19 +92,21 @@ def test_limits_are_checked(field: str, value: int) -> None:
     num_blocks_=st.integers(8, 16),
     max_running=st.integers(1, 6),
     order=st.lists(st.integers(0, 11), max_size=200),
+    clients=st.text("abc", min_size=12, max_size=12),
 )
 def test_blocks_are_never_overdrawn_and_everybody_ends(
-    lengths: Sequence[tuple[int, int]], num_blocks_: int, max_running: int, order: Sequence[int]
+    lengths: Sequence[tuple[int, int]], num_blocks_: int, max_running: int, order: Sequence[int], clients: str
 ) -> None:
     held = queue(num_blocks=num_blocks_, max_running=max_running)
     tokens = {number: prompt for number, (prompt, _) in enumerate(lengths)}
     ends = {number: sum(length) for number, length in enumerate(lengths)}
     for number in tokens:
-        held.submit(number, num_tokens=tokens[number], max_tokens=ends[number])
+        held.submit(number, num_tokens=tokens[number], max_tokens=ends[number], client=clients[number])
     running: list[int] = []
     turns = [*order, *range(12)] * 400
     for turn in turns:
-        running += held.admit()
+        gone = held.make_way()
+        running = [each for each in running if each not in gone] + held.admit()
         if not running:
             if not held.num_waiting:
                 break

@@ -118,6 +118,19 @@ def test_a_client_with_fewer_requests_makes_anothers_youngest_give_way() -> None
     assert queue.admit() == [2, 3], "those that gave way come first of their client's"
 
 
+def test_nobody_gives_way_to_another_client_directly_after_the_cache_was_full() -> None:
+    queue = AdmissionQueue(AdmissionLimits(max_running=4, num_blocks=4))
+    for request in range(4):
+        queue.submit(request, num_tokens=16, max_tokens=32, client="many")
+    assert queue.admit() == [0, 1, 2, 3]
+    assert queue.grow(0, 17) == [3]
+    queue.submit(4, num_tokens=16, max_tokens=32, client="one")
+    assert queue.make_way() == []
+    assert queue.admit() == []
+    assert queue.make_way() == [2]
+    assert queue.admit() == [4]
+
+
 def test_a_client_alone_never_gives_way_to_itself() -> None:
     queue = AdmissionQueue(AdmissionLimits(max_running=2))
     for request in range(5):
