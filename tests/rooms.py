@@ -22,7 +22,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset({"policies"}),
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
-        {"simulator", "costmodel", "acceptance", "artifacts", "devices", "models", "policies", "progress"}
+        {"simulator", "scheduler", "costmodel", "acceptance", "artifacts", "devices", "models", "policies", "progress"}
         | {"joblib", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),

@@ -154,7 +154,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @two_cores
-@pytest.mark.alone
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", ["swiftspec", *NAMES])
 def test_examples_run(name: str) -> None:

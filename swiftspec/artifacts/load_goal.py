@@ -44,6 +44,11 @@ class LoadOptions(Facts):
         """The options with what depends on the kind of device."""
         return self.model_copy(update={"prefill_rows": self.prefill_rows or usual_prefill_rows(device)})
 
+    def with_room(self, num_blocks: int | None) -> Self:
+        """The options with no more blocks than there is memory for; None is unlimited."""
+        known = [limit for limit in (self.num_blocks, num_blocks) if limit is not None]
+        return self.model_copy(update={"num_blocks": min(known, default=None)})
+
 
 class LoadGoal(Facts):
     """Limits of every class of requests, and the share of the requests that must keep them.

@@ -33,6 +33,8 @@ class LoadPrediction(Facts):
         Requests per step of the target, by time.
     busy_fraction : float
         Share of the time in which the target computed.
+    num_blocks : int, optional
+        Blocks of the caches for which its devices have memory; None if that is not known.
     """
 
     candidate: str
@@ -41,9 +43,10 @@ class LoadPrediction(Facts):
     metrics: LoadMetrics
     mean_batch: float = Field(ge=0)
     busy_fraction: _Share
+    num_blocks: int | None = Field(default=None, ge=1, exclude_if=lambda found: found is None)
 
     @classmethod
-    def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float) -> Self:
+    def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float, num_blocks: int | None = None) -> Self:
         """Figures of a simulation."""
         return cls(
             candidate=candidate,
@@ -52,6 +55,7 @@ class LoadPrediction(Facts):
             metrics=load.metrics,
             mean_batch=load.mean_batch,
             busy_fraction=load.busy_fraction,
+            num_blocks=num_blocks,
         )
 
     def score(self, goal: LoadGoal) -> tuple[bool, float, float]:
@@ -106,6 +110,10 @@ class UnderLoad(Facts):
         if self.predictions.keys() != set(policies):
             found = ", ".join(self.predictions) or "nobody"
             raise ValueError(f"under_load.predictions are of {found}; expected one of each of {', '.join(policies)}")
+
+    def options_of(self, policy: str) -> LoadOptions:
+        """The scheduler's limits for a policy, with the cache that its devices have room for."""
+        return self.options.with_room(self.predictions[policy].num_blocks)
 
     @property
     def ranked(self) -> Mapping[str, LoadPrediction]:

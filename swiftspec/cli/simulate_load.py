@@ -39,9 +39,9 @@ def simulate_load(
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     asked = Workload.load(workload)
     assumed = planned_load(made, asked, workload)
-    options = load_options(limits, assumed.options if assumed else None)
-    load = serve(Planned.of(made, plan), asked, policy=policy, options=options, seed=seed, stages=console.progress)
     candidate = candidate_of(made, policy)
+    options = load_options(limits, assumed.options_of(candidate.policy) if assumed else None)
+    load = serve(Planned.of(made, plan), asked, policy=policy, options=options, seed=seed, stages=console.progress)
     console.paragraph(
         f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, at most "
         f"{options.max_running} at once"

@@ -23,8 +23,10 @@ from swiftspec.planner.decision import Decision, OutOfReachError, explained
 from swiftspec.planner.evaluation import Budget, Outcome
 from swiftspec.planner.known_errors import KnownErrors
 from swiftspec.planner.load import Load
+from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 from swiftspec.simulator.load import serve_workload
 
 __all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load"]
@@ -32,6 +34,7 @@ __all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load"]
 MOST_CANDIDATES = 24
 _MOST_SPLITS = 3  # of a policy, besides its best one
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
+_Task = tuple[Candidate, int | None]  # with the blocks that its devices have memory for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ def choose_for_load(
     ranking: Sequence[RankedOption],
     budget: Budget,
     errors: KnownErrors,
+    memory: MemoryModel | None,
     policy: str | None,
     num_jobs: int,
 ) -> LoadDecision:
@@ -79,11 +83,13 @@ def choose_for_load(
         The best option of every policy on every split, for one request.
     budget : Budget
         Of the simulations of one request that candidates are described by.
+    memory : MemoryModel or None
+        Tells how many requests' caches a candidate's devices hold; unlimited if None.
     policy : str or None
         Choose one of this policy's options.
     """
     load = replace(load, options=load.options.on(profile.device))
-    runs = _Runs(load, profile.latencies, trace, simulations, num_jobs)
+    runs = _Runs(load, profile.latencies, trace, simulations, memory, num_jobs)
     first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
@@ -163,9 +169,17 @@ class _Runs:
     """Simulations of candidates under one load, over cores."""
 
     def __init__(
-        self, load: Load, latencies: Latencies, trace: AcceptanceTrace, simulations: Simulations, num_jobs: int
+        self,
+        load: Load,
+        latencies: Latencies,
+        trace: AcceptanceTrace,
+        simulations: Simulations,
+        memory: MemoryModel | None,
+        num_jobs: int,
     ) -> None:
+        self._load = load
         self._simulations = simulations
+        self._memory = memory
         self._num_jobs = num_jobs
         self._serve = _Server(load, latencies, trace, simulations.seed)
 
@@ -173,7 +187,8 @@ class _Runs:
         """Every option with its figures; `ahead` simulations are still to come after these."""
         simulations, predictions = self._simulations, []
         before, total = simulations.num_done, simulations.num_done + len(found) + ahead
-        for done, prediction in enumerate(self._predictions([candidate for _, candidate in found]), start=1):
+        tasks = [(candidate, self._num_blocks(outcome.option)) for outcome, candidate in found]
+        for done, prediction in enumerate(self._predictions(tasks), start=1):
             predictions.append(prediction)
             simulations.report(before + done, total, "under load")
         simulations.num_done += len(found)
@@ -187,15 +202,23 @@ class _Runs:
             for (outcome, candidate), prediction in zip(found, predictions, strict=True)
         ]
 
-    def _predictions(self, candidates: Sequence[Candidate]) -> Iterator[LoadPrediction]:
-        if self._num_jobs == 1 or len(candidates) < 2:
-            yield from map(self._serve, candidates)
+    def _num_blocks(self, option: Option) -> int | None:
+        """Blocks that the option's devices have memory for: at least those of the longest request, which fits."""
+        if self._memory is None:
+            return None
+        longest = self._load.longest_context
+        tokens = self._memory.cached_tokens(option, context=longest)
+        return max(tokens // BLOCK_TOKENS, num_blocks(longest + option.policy.target_rows))
+
+    def _predictions(self, tasks: Sequence[_Task]) -> Iterator[LoadPrediction]:
+        if self._num_jobs == 1 or len(tasks) < 2:
+            yield from map(self._serve, tasks)
             return
         pickled = pickle.dumps(self._serve)
         # No backend is named, so that joblib.parallel_config can send them to a cluster.
         parallel = joblib.Parallel(n_jobs=self._num_jobs, return_as="generator")
         with quiet_start():
-            predictions = parallel(joblib.delayed(_serve_there)(pickled, candidate) for candidate in candidates)
+            predictions = parallel(joblib.delayed(_serve_there)(pickled, task) for task in tasks)
         yield from predictions
 
 
@@ -208,25 +231,26 @@ class _Server:
     trace: AcceptanceTrace
     seed: int
 
-    def __call__(self, candidate: Candidate) -> LoadPrediction:
+    def __call__(self, task: _Task) -> LoadPrediction:
+        candidate, room = task
         served = serve_workload(
             candidate,
             self.load.simulated,
             latencies=self.latencies,
             trace=self.trace,
             goal=self.load.goal,
-            options=self.load.options,
+            options=self.load.options.with_room(room),
             seed=self.seed,
         )
         speed = candidate.prediction.metrics.figures.tokens_per_s
-        return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed)
+        return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)
 
 
-def _serve_there(pickled: bytes, candidate: Candidate) -> LoadPrediction:
-    return _unpickled(pickled)(candidate)
+def _serve_there(pickled: bytes, task: _Task) -> LoadPrediction:
+    return _unpickled(pickled)(task)
 
 
 @lru_cache(maxsize=2)
-def _unpickled(pickled: bytes) -> Callable[[Candidate], LoadPrediction]:
-    server: Callable[[Candidate], LoadPrediction] = pickle.loads(pickled)
+def _unpickled(pickled: bytes) -> Callable[[_Task], LoadPrediction]:
+    server: Callable[[_Task], LoadPrediction] = pickle.loads(pickled)
     return server

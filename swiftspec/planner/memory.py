@@ -71,6 +71,17 @@ class MemoryModel:
         )
         return max(needed) - self.usable_bytes
 
+    def cached_tokens(self, option: Option, *, context: int) -> int:
+        """Tokens of all requests together whose keys and values the fullest device has room for.
+
+        context: tokens of the longest request, which bounds the activations.
+        """
+        return min(
+            (self.usable_bytes - sum(held.weights_bytes for held in shards.values()) - _reserve_bytes(shards))
+            // sum(held.kv_bytes_per_token for held in shards.values())
+            for _, shards in self._groups(option, context)
+        )
+
     def _groups(self, option: Option, context: int) -> Iterator[tuple[tuple[int, ...], "dict[Role, _Shard]"]]:
         for whose, devices in option.groups.items():
             roles = tuple(Role) if option.policy.layout is Layout.COLOCATED else (whose,)

@@ -132,7 +132,7 @@ def make_plan(
         ranking = found.ranking()
         rejected.update(found.rejected)
         chosen = RankedOption.of(decision.chosen, goal)
-        loaded = None if load is None else found.under_load(load, trace, num_jobs=num_jobs)
+        loaded = None if load is None else found.under_load(load, trace, memory=memory, num_jobs=num_jobs)
         rows = sensitivities(
             profile=profile,
             trace=trace,
@@ -222,7 +222,9 @@ class _Searches:
         finalists = [self._decision.chosen, *self._decision.others]
         return self._simulations.ranking(finalists, self._widest.expected)
 
-    def under_load(self, load: Load, trace: AcceptanceTrace, *, num_jobs: int) -> LoadDecision:
+    def under_load(
+        self, load: Load, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int
+    ) -> LoadDecision:
         """The choice for a load, among the best options for one request."""
         assert self._widest is not None, "the first search has a last stage"
         assert self._decision is not None, "it found an option or raised"
@@ -235,6 +237,7 @@ class _Searches:
             ranking=self.ranking(),
             budget=self._widest.whole,
             errors=self._errors,
+            memory=memory,
             policy=self._policy,
             num_jobs=num_jobs,
         )

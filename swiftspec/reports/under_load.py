@@ -39,10 +39,21 @@ def choice(plan: Plan, load: UnderLoad) -> str:
         return (
             f"Chosen for this load: {prediction.candidate}, for the lowest mean end-to-end time, "
             f"{milliseconds(metrics.e2el_s.mean)} ms: neither the options nor the workload's classes have limits."
+            f"{_room(prediction)}"
         )
     return (
         f"Chosen for this load: {prediction.candidate}, for {metrics.request_goodput:.2f} requests/s within their "
-        f"limits, of {metrics.request_throughput:.2f} served ({percent(prediction.attained)})."
+        f"limits, of {metrics.request_throughput:.2f} served ({percent(prediction.attained)}).{_room(prediction)}"
+    )
+
+
+def _room(prediction: LoadPrediction) -> str:
+    if prediction.num_blocks is None:
+        return ""
+    lack = count(prediction.metrics.num_preemptions, "time")
+    return (
+        f" Its devices have room for {prediction.num_blocks:,} cache blocks of 16 tokens; for lack of them a request "
+        f"gave way {lack}."
     )
 
 

@@ -64,7 +64,7 @@ def simulate_load(
             latencies=planned.profile.latencies,
             trace=planned.trace,
             goal=assumed.goal if assumed else LoadGoal.of(asked.classes),
-            options=(options or (assumed.options if assumed else _ANY)).on(planned.profile.device),
+            options=(options or (assumed.options_of(candidate.policy) if assumed else _ANY)).on(planned.profile.device),
             seed=seed,
             done=lambda count: progress(count, len(asked.requests), "requests"),
         )

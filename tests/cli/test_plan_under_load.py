@@ -10,10 +10,14 @@ import pytest
 
 import swiftspec
 from swiftspec.artifacts.document import file_sha256
+from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
+from swiftspec.planner.load import Load
+from swiftspec.reports.under_load import choice
 from swiftspec.stages.serving import planned_load, simulate_load
+from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.test_architecture import ROOT
 
 Fails = Callable[..., str]
@@ -204,3 +208,26 @@ def test_predictions_of_other_policies_than_the_plans_are_refused(folder: Path, 
     (tmp_path / "plan.json").write_text(json.dumps(content))
     sentence = fails("simulate", "--plan", tmp_path / "plan.json")
     assert "under_load.predictions are of swiftspec; expected one of each of swiftspec, autoregressive" in sentence
+
+
+def test_the_devices_have_room_for_so_many_caches() -> None:
+    """A 70B model in bf16 leaves little of two H100s: 32 requests of 2,000 tokens do not fit at once."""
+    workload = make_workload(
+        Arrivals.parse("poisson:20", field="arrivals"),
+        num_requests=32,
+        prompt_tokens=Lengths.parse("fixed:1900", field="prompt_tokens"),
+        output_tokens=Lengths.parse("fixed:100", field="output_tokens"),
+    )
+    options = swiftspec.SearchOptions(
+        num_jobs=1, policy="autoregressive", load=Load(workload=workload, options=LoadOptions(max_running=32))
+    )
+    h100 = swiftspec.Deployment(device="h100-sxm", num_devices=2)
+    planned = swiftspec.plan("llama-3-70b", "llama-3.2-1b", deployment=h100, options=options)
+    assert planned.plan.under_load is not None
+    predicted = planned.plan.under_load.predictions["autoregressive"]
+    assert predicted.num_blocks is not None
+    assert 1000 < predicted.num_blocks < 32 * 2000 / 16
+    assert predicted.metrics.num_preemptions > 0
+    said = choice(planned.plan, planned.plan.under_load)
+    assert f"room for {predicted.num_blocks:,} cache blocks of 16 tokens" in said
+    assert simulate_load(planned, workload).metrics == predicted.metrics

@@ -96,3 +96,18 @@ def test_70b_in_bf16_fits_on_two_h100_as_people_serve_it(target: str) -> None:
     specs = {Role.TARGET: known_model(target).spec, Role.DRAFT: DRAFT}
     memory = replace(model(), specs=specs)
     assert memory.deficit(placed("autoregressive", 2), context=4096) <= 0
+
+
+@pytest.mark.parametrize(("policy", "sizes"), [("autoregressive", (2,)), ("serial_chain", (4,)), ("swiftspec", (4, 2))])
+def test_caches_of_all_requests_fill_the_fullest_device(policy: str, sizes: tuple[int, ...]) -> None:
+    option = placed(policy, *sizes)
+    tokens = model().cached_tokens(option, context=1000)
+    groups = model().groups(option, context=1000)
+    free = [group.usable_bytes - sum(group.weights_bytes.values()) - group.reserve_bytes for group in groups]
+    degrees = [len(group.devices) for group in groups]
+    each = [
+        sum(sharded(PAIR[role], degree).kv_bytes_per_token("bf16") for role in group.weights_bytes)
+        for group, degree in zip(groups, degrees, strict=True)
+    ]
+    assert all(tokens * bytes_each <= of_group for bytes_each, of_group in zip(each, free, strict=True))
+    assert any((tokens + 1) * bytes_each > of_group for bytes_each, of_group in zip(each, free, strict=True))
