@@ -229,6 +229,7 @@ def test_older_instructions_give_the_same_tokens(capability: str, directory: Pat
     path = directory / f"{capability}.pt"
     path.write_bytes(subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE).stdout)
     lanes, logits = torch.load(path)
-    assert lanes == {"default": 4, "avx2": 8}[capability] <= library.lanes
+    # This process may itself be limited further, or the machine have no AVX2.
+    assert lanes in ({"default": 4, "avx2": 8}[capability], library.lanes)
     torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=0, atol=1e-4)
     assert ModelSpec.from_directory(directory).vocab_size == logits.shape[0]
