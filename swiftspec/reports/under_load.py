@@ -50,11 +50,9 @@ def choice(plan: Plan, load: UnderLoad) -> str:
 def _room(prediction: LoadPrediction) -> str:
     if prediction.num_blocks is None:
         return ""
-    lack = count(prediction.metrics.num_preemptions, "time")
-    return (
-        f" Its devices have room for {prediction.num_blocks:,} cache blocks of 16 tokens; for lack of them a request "
-        f"gave way {lack}."
-    )
+    gave_way = prediction.metrics.num_preemptions
+    lack = f"; for lack of them requests gave way {count(gave_way, 'time')}" if gave_way else ""
+    return f" Its devices have room for {prediction.num_blocks:,} cache blocks of 16 tokens{lack}."
 
 
 def assumed(load: UnderLoad) -> str:
