@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, Unpack
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
@@ -45,6 +45,15 @@ class Chunk(NamedTuple):
 
     token_ids: tuple[int, ...]
     text: str
+
+
+class Sampling(TypedDict, total=False):
+    """How tokens are drawn, as keyword arguments of `Engine.generate`."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
 
 
 class Engine:
@@ -233,7 +242,7 @@ class Engine:
         acceptance_method: AcceptanceMethod = "follow",
         request_id: str | None = None,
         client: str = "",
-        **sampling: float,
+        **sampling: Unpack[Sampling],
     ) -> Callable[[], None]:
         """Continue a prompt without waiting, for callers with an event loop.
 
@@ -243,7 +252,7 @@ class Engine:
             As of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
-        **sampling : float
+        **sampling : Sampling
             `temperature`, `top_p`, `top_k` and `seed`, as of `generate`.
 
         Returns
@@ -258,7 +267,7 @@ class Engine:
         """
         from swiftspec.engine.model.sampler import Sampler
 
-        sampler = Sampler(acceptance=acceptance_method, **sampling)  # type: ignore[arg-type]  # top_k, seed: checked there
+        sampler = Sampler(acceptance=acceptance_method, **sampling)
         task = self._task(prompt, max_new_tokens, request_id)
         text = self._tokenizer.stream()
 
