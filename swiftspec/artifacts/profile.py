@@ -99,11 +99,13 @@ class HostPoint(_Measured):
     """Host time of a role's process around an effect of this phase, without its forward, at this many rows.
 
     For `wait` it is the channel's hop: from the end of the peer's send to the message in hand. For `arrive` it is the
-    delay that a message causes to a process that computes when it arrives.
+    delay that a message causes to a process that computes when it arrives. policy: by whose program; of several
+    policies together if empty.
     """
 
     phase: Phase
     rows: int = Field(ge=1)
+    policy: str = Field(default="", exclude_if=lambda name: not name)
 
 
 class Collective(Facts):
@@ -183,7 +185,8 @@ class Profile(Document):
     @model_validator(mode="after")
     def _measured_once(self) -> Self:
         steps = Counter((*s.table, s.rows, s.context) for s in self.steps)
-        for name, counts in (("steps", steps), ("host", Counter((point.phase, point.rows) for point in self.host))):
+        host = Counter((*filter(None, [point.policy]), point.phase, point.rows) for point in self.host)
+        for name, counts in (("steps", steps), ("host", host)):
             key, count = counts.most_common(1)[0] if counts else ((), 0)
             if count > 1:
                 what = ", ".join(str(part) for part in key)
@@ -257,9 +260,12 @@ class Profile(Document):
             ranks=ranks,
         )
 
-    def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
-        """Host time of an effect, linear in rows between measurements; None if the profile has none."""
-        return self.latencies.host_latency(phase, rows=rows)
+    def host_latency(self, phase: Phase, *, rows: int = 1, policy: str = "") -> Latency | None:
+        """Host time of a policy's effect, linear in rows between measurements; None if the profile has none.
+
+        That of several policies together if the policy's own was not measured.
+        """
+        return self.latencies.host_latency(phase, rows=rows, policy=policy)
 
     def retimed(self, factors: Mapping[StepTable, float]) -> Self:
         """The same profile with the steps of these tables scaled by the factors, and what their further sequences cost.
@@ -291,9 +297,9 @@ class Profile(Document):
         steps: dict[StepTable, list[StepPoint]] = {}
         for step in self.steps:
             steps.setdefault(step.table, []).append(step)
-        host: dict[Phase, list[HostPoint]] = {}
+        host: dict[tuple[str, Phase], list[HostPoint]] = {}
         for point in self.host:
-            host.setdefault(point.phase, []).append(point)
+            host.setdefault((point.policy, point.phase), []).append(point)
         share = self.sharing.host_share if self.sharing else None
         return Latencies(
             steps={
@@ -302,7 +308,7 @@ class Profile(Document):
                 )
                 for table, points in steps.items()
             },
-            host={phase: HostGrid(points) for phase, points in host.items()},
+            host={key: HostGrid(points) for key, points in host.items()},
             peers_interfere=self.peers_interfere,
             sharing={cost.table: cost for cost in self.sharing.costs} if self.sharing else {},
             host_share=ASSUMED_HOST_SHARE if share is None else share,

@@ -197,7 +197,7 @@ class Latencies:
     """Latencies of a profile without its other facts. `peers_interfere`, `sharing`, `host_share`: as in `Profile`."""
 
     steps: Mapping[StepTable, StepGrid]
-    host: Mapping[Phase, HostGrid]
+    host: Mapping[tuple[str, Phase], HostGrid]  # by policy
     peers_interfere: bool
     sharing: Mapping[SharingTable, SharingCost] = field(default_factory=dict)
     host_share: float = ASSUMED_HOST_SHARE
@@ -249,9 +249,9 @@ class Latencies:
         other = self.sharing.get(table._replace(peer_busy=not peer_busy))
         return (0.0 if other is None else other.seconds(context)), Provenance.ASSUMED
 
-    def host_latency(self, phase: Phase, *, rows: int = 1) -> Latency | None:
+    def host_latency(self, phase: Phase, *, rows: int = 1, policy: str = "") -> Latency | None:
         """As `Profile.host_latency`."""
-        grid = self.host.get(phase)
+        grid = self.host.get((policy, phase)) or self.host.get(("", phase))
         return grid.at(rows) if grid else None
 
     def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:

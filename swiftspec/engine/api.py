@@ -9,16 +9,16 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.checks import ContextLimit, check_devices
-from swiftspec.engine.stats import Past, Stats
+from swiftspec.engine.chunks import Chunk, Chunks
+from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import Task, warm_up
-from swiftspec.errors import EngineError
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.models.tokenizer import TextStream, Tokenizer
+from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies import Request
 
 if TYPE_CHECKING:
@@ -27,24 +27,9 @@ if TYPE_CHECKING:
     from swiftspec.engine.process.placement import Executor
     from swiftspec.engine.running import Event as EngineEvent
 
-__all__ = ["Chunk", "Engine", "Stats"]
+__all__ = ["Chunk", "Engine", "EngineState", "Generation", "Stats"]
 
 _MAX_CONTEXT = 4096  # default; caches are this long
-
-
-class Chunk(NamedTuple):
-    """Tokens and text of one commit.
-
-    Attributes
-    ----------
-    token_ids : tuple of int
-        The committed tokens; none in a last chunk that brings only text.
-    text : str
-        The text that these tokens complete; empty while a character is incomplete.
-    """
-
-    token_ids: tuple[int, ...]
-    text: str
 
 
 class Sampling(TypedDict, total=False):
@@ -89,6 +74,10 @@ class Engine:
     ----------
     max_context : int
         As above.
+    model : str
+        The target, as the plan names it.
+    model_directory : Path
+        Its files.
 
     Raises
     ------
@@ -131,6 +120,7 @@ class Engine:
         self._eos_token_ids = frozenset(spec.eos_token_ids)
         self._vocab_size = spec.vocab_size
         self._tokenizer = Tokenizer(directory)
+        self.model, self.model_directory = made.target.model, directory
         most = ContextLimit.of_model(spec, [self._policy], model=made.target.model).most
         if max_context is not None and not 0 < max_context <= most:
             raise ValueError(f"max_context is {max_context}; expected 1 to {most}, which {made.target.model} allows")
@@ -180,6 +170,7 @@ class Engine:
         top_k: int = 0,
         seed: int = 0,
         acceptance_method: AcceptanceMethod = "follow",
+        ignore_eos: bool = False,
         request_id: str | None = None,
         client: str = "",
         cancelled: Event | None = None,
@@ -203,6 +194,8 @@ class Engine:
         acceptance_method : str
             Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
             (`residual`, which disaggregated policies do not support).
+        ignore_eos : bool
+            Continue after an end of sequence.
         request_id : str, optional
             Name of the request in its timeline; its number if not given.
         client : str
@@ -230,7 +223,7 @@ class Engine:
         from swiftspec.engine.model.sampler import Sampler
 
         sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
-        task = self._task(prompt, max_new_tokens, request_id)
+        task = self._task(prompt, max_new_tokens, request_id, ignore_eos=ignore_eos)
         return self._chunks(task, sampler, client, cancelled or Event())
 
     def submit(
@@ -240,6 +233,7 @@ class Engine:
         *,
         max_new_tokens: int | None = None,
         acceptance_method: AcceptanceMethod = "follow",
+        ignore_eos: bool = False,
         request_id: str | None = None,
         client: str = "",
         **sampling: Unpack[Sampling],
@@ -248,7 +242,7 @@ class Engine:
 
         Parameters
         ----------
-        prompt, max_new_tokens, acceptance_method, request_id, client
+        prompt, max_new_tokens, acceptance_method, ignore_eos, request_id, client
             As of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
@@ -268,17 +262,16 @@ class Engine:
         from swiftspec.engine.model.sampler import Sampler
 
         sampler = Sampler(acceptance=acceptance_method, **sampling)
-        task = self._task(prompt, max_new_tokens, request_id)
-        text = self._tokenizer.stream()
+        task = self._task(prompt, max_new_tokens, request_id, ignore_eos=ignore_eos)
+        chunks = Chunks(task.request, self._tokenizer)
 
         def take(event: EngineEvent) -> None:
             if isinstance(event, tuple):
-                deliver((Chunk(event, text.push(event)),), None)
+                deliver((chunks.of(event),), None)
                 return
             if not isinstance(event, Exception):
                 self._note(task, event)
-            rest = text.flush()
-            deliver((Chunk((), rest),) if rest else (), event)
+            deliver(chunks.rest(), event)
 
         running = self._launcher.submit(
             self._policy, task.request, request_id=task.prompt_id, sampler=sampler, client=client, deliver=take
@@ -305,17 +298,33 @@ class Engine:
         task = Task(prompt_id="warm-up", request=self._request(prompt, max_new_tokens))
         warm_up(self._launcher, self._candidate, task)
 
-    def _task(self, prompt: str | Sequence[int], max_new_tokens: int | None, request_id: str | None) -> Task:
-        return Task(prompt_id=request_id or str(next(self._numbers)), request=self._request(prompt, max_new_tokens))
+    def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of a text, with the special tokens around it that the model expects, unless told not to.
 
-    def _request(self, prompt: str | Sequence[int], max_new_tokens: int | None) -> Request:
-        tokens = self._tokenizer.encode(prompt, most=self.max_context) if isinstance(prompt, str) else tuple(prompt)
+        Of a text that is much too long for a request only the beginning.
+        """
+        return self._tokenizer.encode(text, most=self.max_context, special_tokens=special_tokens)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, without special tokens. ValueError if one is unknown."""
+        return self._tokenizer.decode(self._known(tokens))
+
+    def _task(
+        self, prompt: str | Sequence[int], max_new_tokens: int | None, request_id: str | None, *, ignore_eos: bool
+    ) -> Task:
+        request = self._request(prompt, max_new_tokens, ignore_eos=ignore_eos)
+        return Task(prompt_id=request_id or str(next(self._numbers)), request=request)
+
+    def _known(self, tokens: Sequence[int]) -> tuple[int, ...]:
         if wrong := [token for token in tokens if not 0 <= token < self._vocab_size]:
             raise ValueError(f"prompt has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
+        return tuple(tokens)
+
+    def _request(self, prompt: str | Sequence[int], max_new_tokens: int | None, *, ignore_eos: bool = False) -> Request:
         return Request(
-            prompt=tokens,
+            prompt=self.tokenize(prompt) if isinstance(prompt, str) else self._known(prompt),
             max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,
-            eos_token_ids=self._eos_token_ids,
+            eos_token_ids=frozenset() if ignore_eos else self._eos_token_ids,
         )
 
     def _chunks(
@@ -330,7 +339,7 @@ class Engine:
             interrupted=cancelled,
         )
         with closing(commits):
-            generation = yield from _as_text(commits, self._tokenizer.stream())
+            generation = yield from Chunks(task.request, self._tokenizer).follow(commits)
         self._note(task, generation)
         return generation
 
@@ -345,6 +354,10 @@ class Engine:
         """Role, process id and cores of every process; the draft's are missing during a restart."""
         return self._launcher.processes
 
+    def state(self) -> EngineState:
+        """Requests that run and wait, use of the caches, and the state of the draft."""
+        return self._launcher.state()
+
     def stats(self) -> Stats:
         """Figures of the finished requests, in constant time."""
         past = self._past
@@ -357,20 +370,3 @@ class Engine:
             losses=past.losses,
             restarts=self._launcher.num_restarts,
         )
-
-
-def _as_text(
-    commits: Generator[tuple[int, ...], None, Generation], text: TextStream
-) -> Generator[Chunk, None, Generation]:
-    """Commits with the text that they complete; the remaining text comes last, also before an EngineError."""
-    try:
-        while True:
-            tokens = next(commits)
-            yield Chunk(tokens, text.push(tokens))
-    except (StopIteration, EngineError) as ended:
-        if rest := text.flush():
-            yield Chunk((), rest)
-        if isinstance(ended, EngineError):
-            raise
-        generation: Generation = ended.value
-        return generation

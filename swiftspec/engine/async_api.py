@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from swiftspec.artifacts.plan import Plan
-from swiftspec.engine.api import Chunk, Engine, Stats
+from swiftspec.engine.api import Chunk, Engine, EngineState, Stats
 
-__all__ = ["AsyncEngine"]
+if TYPE_CHECKING:
+    from swiftspec.engine.running import Generation
+
+__all__ = ["AsyncEngine", "AsyncStream"]
+
+_MOST_CHUNKS = 64  # that wait for a consumer
 
 
 class AsyncEngine:
@@ -96,25 +102,48 @@ class AsyncEngine:
         ValueError, swiftspec.errors.EngineError
             As `Engine.generate`, on the first chunk.
         """
-        loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[tuple[Chunk, ...], Any]]()
-
-        def deliver(chunks: tuple[Chunk, ...], end: Any) -> None:
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(events.put_nowait, (chunks, end))
-
-        cancel = await self._call(partial(self._running.submit, prompt, deliver, **options))
-        end = None
+        stream = await self.submit(prompt, **options)
         try:
-            while end is None:
-                chunks, end = await events.get()
-                for chunk in chunks:
-                    yield chunk
+            async for chunk in stream:
+                yield chunk
         finally:
-            if end is None:
-                cancel()
-                await asyncio.shield(_ended(events))
-        if isinstance(end, Exception):
-            raise end
+            await asyncio.shield(stream.close())
+
+    async def submit(self, prompt: str | Sequence[int], **options: Any) -> AsyncStream:
+        """Continue a prompt: a stream that can be asked what is there, cancelled, and has the record of the request.
+
+        Arguments and errors are those of `generate`. Whoever asks for a stream closes it.
+        """
+        stream = AsyncStream(asyncio.get_running_loop())
+        stream.cancel = await self._call(partial(self._running.submit, prompt, stream.deliver, **options))
+        return stream
+
+    async def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
+        """As `Engine.warm_up`."""
+        await self._call(partial(self._running.warm_up, prompt, max_new_tokens=max_new_tokens))
+
+    async def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
+        """As `Engine.tokenize`."""
+        tokens: tuple[int, ...] = await self._call(partial(self._running.tokenize, text, special_tokens=special_tokens))
+        return tokens
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """As `Engine.detokenize`."""
+        return self._running.detokenize(tokens)
+
+    @property
+    def max_context(self) -> int:
+        """As of `Engine`."""
+        return self._running.max_context
+
+    @property
+    def model_directory(self) -> Path:
+        """As of `Engine`."""
+        return self._running.model_directory
+
+    def state(self) -> EngineState:
+        """As `Engine.state`."""
+        return self._running.state()
 
     def stats(self) -> Stats:
         """Figures of the finished requests; ValueError outside `async with`."""
@@ -130,7 +159,75 @@ class AsyncEngine:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
 
-async def _ended(events: asyncio.Queue[tuple[tuple[Chunk, ...], Any]]) -> None:
-    """Wait for the end of a request whose chunks nobody wants any more."""
-    while (await events.get())[1] is None:
-        pass
+class AsyncStream:
+    """The output of one request: an asynchronous iterator over its chunks.
+
+    Chunks that nobody takes are merged when there are many, so that a slow consumer costs little memory.
+
+    Attributes
+    ----------
+    generation : Generation or None
+        The record of the request, once it has ended well.
+    cancel : callable
+        Ends the request early; its chunks end soon after.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.generation: Generation | None = None
+        self.cancel: Callable[[], None] = _nothing
+        self._loop = loop
+        self._chunks = deque[Chunk]()
+        self._failure: Exception | None = None
+        self._has_ended = False
+        self._news = asyncio.Event()
+
+    def deliver(self, chunks: tuple[Chunk, ...], end: Generation | Exception | None) -> None:
+        """As `Engine.submit` wants it: called in another thread."""
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._take, chunks, end)
+
+    def _take(self, chunks: tuple[Chunk, ...], end: Generation | Exception | None) -> None:
+        for chunk in chunks:
+            if len(self._chunks) >= _MOST_CHUNKS:
+                last = self._chunks.pop()
+                chunk = Chunk(last.token_ids + chunk.token_ids, last.text + chunk.text, chunk.finish)
+            self._chunks.append(chunk)
+        if isinstance(end, Exception):
+            self._failure, self._has_ended = end, True
+        elif end is not None:
+            self.generation, self._has_ended = end, True
+        self._news.set()
+
+    @property
+    def has_more_now(self) -> bool:
+        """Whether a chunk is there already."""
+        return bool(self._chunks)
+
+    async def wait(self) -> None:
+        """Wait for a chunk, or the end. Raises what ended the request, if it has no chunk."""
+        while not self._chunks and not self._has_ended:
+            self._news.clear()
+            await self._news.wait()
+        if self._failure is not None and not self._chunks:
+            raise self._failure
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        await self.wait()
+        if not self._chunks:
+            raise StopAsyncIteration
+        return self._chunks.popleft()
+
+    async def close(self) -> None:
+        """End the request, if it has not ended, and wait for that."""
+        if not self._has_ended:
+            self.cancel()
+        while not self._has_ended:
+            self._news.clear()
+            await self._news.wait()
+
+
+def _nothing() -> None:
+    pass

@@ -12,7 +12,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from itertools import count
 from threading import Thread
@@ -22,6 +22,7 @@ from swiftspec.engine.process.protocol import Committed, Finished, Generate
 from swiftspec.engine.process.timeouts import Silence, is_stopped
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.running import Deliver, Ending, RunningRequest
+from swiftspec.engine.stats import DraftState, EngineState
 from swiftspec.errors import EngineBusyError, EngineError
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
@@ -66,7 +67,7 @@ class Dispatcher:
         self._fallback = fallback
         self._patience_s = patience_s
         self._queue = AdmissionQueue(admission)
-        self._max_waiting = admission.max_waiting
+        self._admission = admission
         self._keys, self._numbers = count(), count(1)
         self._requests: dict[int, RunningRequest] = {}  # by key: all that have not ended
         self._running: dict[int, RunningRequest] = {}  # by the number of their programs
@@ -76,6 +77,9 @@ class Dispatcher:
         self._is_closed = False
         self._orders: deque[Callable[[], None]] = deque()  # from other threads
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._has_changed = False  # something that may make other things due
+        self._watched: tuple[int, ...] = ()
+        self._watch((), look_again_s=0.0)
         self._thread = Thread(target=self._serve, name="swiftspec-dispatcher", daemon=True)
         self._thread.start()
 
@@ -100,6 +104,24 @@ class Dispatcher:
         """End a request wherever it is; thread-safe. Its last event comes soon."""
         self._order(lambda: self._cancel(running))
 
+    def state(self) -> EngineState:
+        """As of now, roughly: the thread may be changing it."""
+        queue = self._queue
+        draft = DraftState.NONE
+        if self._draft is not None:
+            is_lost = DraftState.GONE if self._draft.is_given_up else DraftState.STARTING
+            draft = DraftState.READY if self._draft.is_ready else is_lost
+        return EngineState(
+            num_running=queue.num_running,
+            num_waiting=queue.num_waiting,
+            max_running=self._admission.max_running,
+            cache_usage=queue.usage,
+            num_preemptions=queue.num_preemptions,
+            num_refused=queue.num_refused,
+            draft=draft,
+            failure="" if self._failure is None else str(self._failure),
+        )
+
     def close(self) -> None:
         """End the thread; calling it again does nothing. Requests that have not ended fail."""
         if self._is_closed:
@@ -119,45 +141,62 @@ class Dispatcher:
     def _serve(self) -> None:
         while not self._is_closed:
             try:
-                self._wait()
-                self._look()
+                self._look(self._wait())
             except Exception as error:  # noqa: BLE001 - callers wait for this thread, and must hear of any error
                 self._fail(error)
         self._fail(EngineError("the engine was closed"))
 
-    def _wait(self) -> None:
-        """Wait for a report or an order, for a limited time."""
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        filenos = [fileno for group in self._groups for fileno in group.filenos()] if self._failure is None else []
-        for fileno in filenos:
-            if fileno is not None:
-                poll.register(fileno, select.POLLIN)
-        is_busy = None in filenos or any(request.deadline_s is not None for request in self._running.values())
-        is_starting = self._draft is not None and not self._draft.is_ready
-        poll.poll(1e3 * (_LOOK_OFTEN_S if is_busy or is_starting else _LOOK_EVERY_S))
+    def _wait(self) -> set[int]:
+        """Wait for a report or an order, for a limited time; the descriptors that are readable."""
+        events = self._poll.poll(1e3 * self._look_again_s)
+        return {fileno for fileno, _ in events}
 
-    def _look(self) -> None:
-        """Obey orders, take reports, and begin what can begin."""
-        self._obey()
+    def _look(self, readable: Set[int]) -> None:
+        """Obey orders, take reports, and begin what can begin.
+
+        The roles may need this thread's core: a report of committed tokens, which most are, is only handed on.
+        """
+        if self._bell in readable:
+            self._obey()
         if self._failure is not None:
+            self._watch((), look_again_s=_LOOK_EVERY_S)
             return
         for target in self._targets:
-            for report in target.reports():
-                self._take(target, report)
-        if self._draft is not None:
+            if target.may_report(readable):
+                for report in target.reports():
+                    self._take(target, report)
+        if self._draft is not None and self._draft.may_report(readable):
+            self._has_changed = True
             for report in self._draft.reports_or_restart():
                 self._take(self._draft, report)
+        if self._has_changed or self._queue.num_waiting or time.monotonic() >= self._look_around_s:
+            self._look_around()
+
+    def _look_around(self) -> None:
+        """Do what is due: restarted drafts, deadlines, waiting requests."""
+        self._has_changed = False
+        if self._draft is not None:
             self._rejoin(self._draft)
         self._mind_deadlines()
         self._mind_silence()
         self._admit()
+        filenos = [fileno for group in self._groups for fileno in group.filenos()]
+        is_busy = None in filenos or any(request.deadline_s is not None for request in self._running.values())
+        is_starting = self._draft is not None and not self._draft.is_ready
+        self._watch(filenos, look_again_s=_LOOK_OFTEN_S if is_busy or is_starting else _LOOK_EVERY_S)
+
+    def _watch(self, filenos: Sequence[int | None], *, look_again_s: float) -> None:
+        """Wait for these descriptors from now on, and not longer than some time."""
+        self._look_again_s = look_again_s
+        self._look_around_s = time.monotonic() + look_again_s
+        if self._watched != (watched := (self._bell, *(fileno for fileno in filenos if fileno is not None))):
+            self._watched, self._poll = watched, select.poll()
+            for fileno in watched:
+                self._poll.register(fileno, select.POLLIN)
 
     def _obey(self) -> None:
-        try:
-            os.eventfd_read(self._bell)
-        except BlockingIOError:
-            return
+        os.eventfd_read(self._bell)
+        self._has_changed = True
         while self._orders:
             self._orders.popleft()()
 
@@ -180,7 +219,7 @@ class Dispatcher:
         if has_room:
             self._requests[running.key] = running
         else:
-            running.deliver(EngineBusyError(f"{self._max_waiting} requests are waiting, which is the limit"))
+            running.deliver(EngineBusyError(f"{self._admission.max_waiting} requests are waiting, which is the limit"))
 
     def _cancel(self, running: RunningRequest) -> None:
         if running.key not in self._requests:
@@ -192,6 +231,7 @@ class Dispatcher:
 
     def _stop(self, running: RunningRequest, ending: Ending) -> None:
         """Tell its programs to end."""
+        self._has_changed = True
         assert running.command is not None
         running.ending = ending
         running.deadline_s = time.monotonic() + _ENDS_WITHIN_S
@@ -255,8 +295,12 @@ class Dispatcher:
         if running is None:
             return  # of a request that has ended
         if isinstance(report, Finished):
+            self._has_changed = True
             running.spans += report.spans
-            running.losses += report.losses if group.role is Role.TARGET else 0
+            if group.role is Role.TARGET:
+                running.losses += report.losses
+                running.alone_s += report.alone_s
+                running.rows_asked += report.rows_asked
             running.targets_left.discard(group)
             self._settle(running)
             return

@@ -24,6 +24,7 @@ from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.timeouts import Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
 from swiftspec.engine.running import Deliver, Event, Generation, RunningRequest
+from swiftspec.engine.stats import EngineState
 from swiftspec.kernels.cpu_library import prepare_library
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
@@ -36,6 +37,7 @@ __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 PATIENCE_S = 0.5  # default for plans without one
 MAX_RESTARTS = 3
 _LOOK_EVERY_S = 0.01
+_REPORT_EVERY_S = 0.02  # where no core is left for the launcher, whose every waking interrupts a forward
 _INTERRUPTED_WITHIN_S = 0.05
 _ONE_AT_A_TIME = AdmissionLimits(max_running=1)
 _SAY_AFTER_S = 10.0  # of waiting for models, before a warning names the processes
@@ -126,7 +128,10 @@ class Launcher:
         with ExitStack() as stack:
             if executor is None:
                 executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))
-            tp_groups = self._tp_groups(groups, ranks or {}, executor, device)
+            available = executor.num_devices(device)
+            tp_groups = self._tp_groups(groups, ranks or {}, available, device)
+            num_used = sum(len(worker_spec.devices) for tp_group in tp_groups for worker_spec in tp_group)
+            self._report_every_s = _REPORT_EVERY_S if device == "cpu" and num_used == available else 0.0
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
             leaders = [tp_group[0] for tp_group in tp_groups]
             setups = [
@@ -209,9 +214,8 @@ class Launcher:
                 raise InterruptedError("the start was cancelled")
 
     def _tp_groups(
-        self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], executor: Executor, device: Device
+        self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], available: int, device: Device
     ) -> list[list[WorkerSpec]]:
-        available = executor.num_devices(device)
         check_groups(groups, ranks, target_groups=self.target_groups, device=device, num_available=available)
         return worker_specs(groups, ranks, target_groups=self.target_groups, device=device)
 
@@ -241,6 +245,7 @@ class Launcher:
             tree_slots=self._tree_slots,
             max_running=self._max_running,
             batch=self._batch,
+            report_every_s=self._report_every_s,
         )
 
     def __enter__(self) -> "Launcher":
@@ -271,6 +276,10 @@ class Launcher:
     def num_restarts(self) -> int:
         """Number of times the draft was restarted."""
         return self._draft.num_starts - 1 if self._draft else 0
+
+    def state(self) -> EngineState:
+        """Requests, caches and draft, as of now."""
+        return self._dispatcher.state()
 
     def generate(
         self,

@@ -29,6 +29,10 @@ class Generation:
         How often it gave its place to others, because the cache was full.
     begun_s : float
         When it was admitted, on the clock of its timeline.
+    rows_asked : int
+        Rows that its policy wanted to verify; a full step grants fewer.
+    alone_s : float
+        Seconds without the draft that it should have had.
     """
 
     tokens: tuple[int, ...]
@@ -37,6 +41,8 @@ class Generation:
     losses: int
     preemptions: int = 0
     begun_s: float = 0.0
+    rows_asked: int = 0
+    alone_s: float = 0.0
 
 
 Event = tuple[int, ...] | Generation | Exception  # committed tokens; the end, good or bad
@@ -104,6 +110,8 @@ class RunningRequest:
     spans: list[Span] = field(default_factory=list)
     losses: int = 0
     preemptions: int = 0
+    rows_asked: int = 0
+    alone_s: float = 0.0
     begun_s: float | None = None
 
     @property
@@ -133,5 +141,7 @@ class RunningRequest:
             interrupted=interrupted,
             losses=self.losses,
             preemptions=self.preemptions,
+            rows_asked=self.rows_asked,
+            alone_s=self.alone_s,
             begun_s=self.start_s if self.begun_s is None else self.begun_s,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.timeline import Totals
@@ -10,7 +11,45 @@ from swiftspec.artifacts.timeline import Totals
 if TYPE_CHECKING:
     from swiftspec.engine.running import Generation
 
-__all__ = ["Past", "Stats"]
+__all__ = ["DraftState", "EngineState", "Past", "Stats"]
+
+
+class DraftState(StrEnum):
+    """State of the processes that draft."""
+
+    NONE = "none"  # the policy needs none
+    READY = "ready"
+    STARTING = "starting"  # again: the target decodes alone
+    GONE = "gone"  # and no restart is left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """An engine at one moment.
+
+    Parameters
+    ----------
+    num_running, num_waiting : int
+        Requests.
+    max_running : int
+        Requests that run at once, at most.
+    cache_usage : float
+        Share of the key-value caches that running requests hold.
+    num_preemptions, num_refused : int
+        Requests that gave way to others, and that found no place to wait, so far.
+    draft : DraftState
+    failure : str
+        What ended the target, after which every request fails; empty while it runs.
+    """
+
+    num_running: int
+    num_waiting: int
+    max_running: int
+    cache_usage: float
+    num_preemptions: int
+    num_refused: int
+    draft: DraftState
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class Tokenizer:
         """Token id by token, added tokens included."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
-    def encode(self, text: str, *, most: int | None = None) -> tuple[int, ...]:
+    def encode(self, text: str, *, most: int | None = None, special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids, with the special tokens that the model expects around a text.
 
         Parameters
@@ -43,19 +43,21 @@ class Tokenizer:
             Limit above which the caller does not need the tokens. Of a longer text perhaps only the beginning is
             tokenised; the result is then incomplete, and longer than `surely_over(most)`. A token takes about 200 bytes
             here, so a long text would take gigabytes before it is refused.
+        special_tokens : bool
+            Whether to add those around the text; those in the text are recognised in any case.
         """
         if most is not None:
             length = _TOKEN_CHARACTERS * most + _MARGIN
             while length < len(text):
-                tokens = self._ids(text[:length])
+                tokens = self._ids(text[:length], special_tokens)
                 if len(tokens) > surely_over(most):
                     return tuple(tokens)
                 length *= 2
-        return tuple(self._ids(text))
+        return tuple(self._ids(text, special_tokens))
 
-    def _ids(self, text: str) -> list[int]:
+    def _ids(self, text: str, special_tokens: bool) -> list[int]:
         """As `encode` of the tokenizers library, which would block all other threads; this one does not."""
-        ids: list[int] = self._tokenizer.encode_batch_fast([text])[0].ids
+        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)[0].ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:

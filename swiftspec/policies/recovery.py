@@ -68,6 +68,10 @@ class Recoverable(Protocol):
     def num_losses(self) -> int:
         """Number of times that this role lost its peer."""
 
+    @property
+    def alone_s(self) -> float:
+        """Seconds that a target was without its draft."""
+
     def run(self) -> Program:
         """The program, for a driver whose caches are empty."""
 
@@ -111,6 +115,7 @@ class _Relay:
         self._num_cached = 0  # tokens of it in the prefix
         self._num_slots = 0  # of the tree in use
         self.num_losses = 0
+        self.alone_s = 0.0
         # Effects that this side performs in its own way, and what the others mean once performed.
         self._ask: dict[type[Effect], Callable[[Any], Step[Any]]] = {Prefill: self._prefill}
         self._note: dict[type[Effect], Callable[[Any, Any], None]] = {
@@ -177,6 +182,8 @@ class RecoveringTarget(_Relay):
         Whether it is alone now.
     num_losses : int
         Number of times it lost its draft.
+    alone_s : float
+        Seconds that it was without one, the present time alone excluded.
     """
 
     def __init__(
@@ -195,6 +202,7 @@ class RecoveringTarget(_Relay):
         self._fallback = fallback
         self._patience_s, self._load = patience_s, load
         self.lost = alone
+        self._lost_at_s = 0.0
         self._patient_until_s: float | None = None  # from the first wait after a forward
         self._pause_s = _FIRST_PAUSE_S
         self._probe_at_s = -inf
@@ -203,18 +211,27 @@ class RecoveringTarget(_Relay):
 
     def run(self) -> Program:
         """As `Recoverable.run`."""
+        if self.lost:
+            self._lost_at_s = yield from clock()
         while not (yield from self._relay(self._program(self._fallback if self.lost else self._policy))):
             # The policy's program was abandoned because of the loss, or the fallback's because the draft is back.
-            self.lost = not self.lost
             if self.lost:
+                yield from self._note_time_alone()
+            else:
                 yield from self._note_loss()
+            self.lost = not self.lost
         if self.lost:
+            yield from self._note_time_alone()
             yield Send(Stop())
+
+    def _note_time_alone(self) -> Step[None]:
+        now_s = yield from clock()
+        self.alone_s += now_s - self._lost_at_s
 
     def _note_loss(self) -> Step[None]:
         """Schedule the next probe: at once for a draft that was useful; for one that was not, with growing pauses."""
         self.num_losses += 1
-        now_s = yield from clock()
+        now_s = self._lost_at_s = yield from clock()
         if self._num_commits >= _COMMITS_TO_TRUST:
             self._pause_s, self._probe_at_s = _FIRST_PAUSE_S, now_s
         else:

@@ -1,9 +1,17 @@
 """Grid of a CPU profile: row counts, contexts, repetitions, and the policies that are run for host costs."""
 
 from swiftspec.policies import Layout, Policy
+from swiftspec.policies.amusd import Amusd
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.mirror import Mirror
-from swiftspec.policies.serial import SerialTree
+from swiftspec.policies.pearl import Pearl
+from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.sequoia import SequoiaTree
+from swiftspec.policies.serial import SerialChain, SerialTree
+from swiftspec.policies.specbranch import SpecBranch
+from swiftspec.policies.ssd import Ssd
 from swiftspec.policies.swiftspec import SwiftSpec
 
 __all__ = [
@@ -28,20 +36,31 @@ LONGEST_SHARED = 256  # context of steps of several sequences: all of them have 
 PASSES = 3
 REPEATS = 3
 SWEEP_REPEATS = 6  # forwards of each size, one after another, per pass and context
-# With the draft temperature of a plan: applying it to every candidate costs the host time.
+# One of every policy, since programs differ in what they do between forwards; of those that plans choose most, several
+# sizes. With the draft temperature of a plan: applying it to every candidate costs the host time.
 _FITTED = 0.5
+_RANKS = (0.6, 0.15, 0.08, 0.04)
 HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     Layout.DISAGGREGATED: (
         SwiftSpec(verify_rows=4, expand_rows=1, draft_temperature=_FITTED),
         SwiftSpec(verify_rows=8, expand_rows=4, draft_temperature=_FITTED),
         SwiftSpec(verify_rows=16, expand_rows=8, num_candidates=15, draft_temperature=_FITTED),
         Mirror(num_draft_tokens=4, guesses=1),
+        Amusd(lookahead=2, verify_rows=8),
+        Pearl(num_draft_tokens=4),
+        SpecBranch(num_draft_tokens=4, branches=4),
+        Ssd(num_draft_tokens=4, branches=8),
     ),
     Layout.COLOCATED: (
         SerialTree(verify_rows=4, expand_rows=1, expansions=4, draft_temperature=_FITTED),
         SerialTree(verify_rows=8, expand_rows=4, expansions=4, draft_temperature=_FITTED),
         SerialTree(verify_rows=16, expand_rows=8, expansions=4, draft_temperature=_FITTED),
         EasySpec(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
+        Eagle2Tree(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
+        SequoiaTree(verify_rows=6, depth=4, rank_acceptance=_RANKS),
+        SerialChain(num_draft_tokens=4),
+        PromptLookup(num_draft_tokens=4),
+        Autoregressive(),
     ),
 }
 HOST_TOKENS = 48

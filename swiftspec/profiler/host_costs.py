@@ -14,31 +14,49 @@ __all__ = ["arrival_point", "host_points"]
 
 LEAST_SAMPLES = 8
 
+_Samples = defaultdict[tuple[Phase, int], list[float]]
 
-def host_points(timelines: Sequence[Timeline]) -> Iterator[HostPoint]:
+
+def host_points(rounds: Sequence[tuple[str, Timeline]]) -> Iterator[HostPoint]:
     """Host time around effects: the gap before a span, and the span itself if it is not a forward.
 
     For `wait` it is the hop: from the peer's send to the message's arrival, if the receiver was already waiting.
+    rounds: names of policies and their timelines. Points are of each policy, and of all together for those that are
+    not among them.
     """
-    samples: dict[tuple[Phase, int], list[float]] = defaultdict(list)
-    for timeline in timelines:
-        for role in Role:
-            for before, span in pairwise(timeline.of(role)):
-                if span.phase in COMPUTING and span.phase is not Phase.PREFILL:
-                    samples[span.phase, span.rows].append(span.start_s - before.end_s)
-                elif span.phase in (Phase.SEND, Phase.COMPACT, Phase.COMMIT):
-                    samples[span.phase, 1].append(span.end_s - before.end_s)
-        samples[Phase.WAIT, 1] += _hops(timeline)
-    for (phase, rows), seconds in samples.items():
-        if len(seconds) >= LEAST_SAMPLES:
-            latency = Latency.of_samples(seconds, Provenance.MEASURED)
-            yield HostPoint(
-                phase=phase,
-                rows=rows,
-                quantiles_s=latency.quantiles_s,
-                num_samples=len(seconds),
-                provenance=Provenance.MEASURED,
-            )
+    samples: dict[str, _Samples] = {}
+    for policy, timeline in rounds:
+        found = _samples(timeline)
+        for name in (policy, ""):
+            of_policy = samples.setdefault(name, defaultdict(list))
+            for key, seconds in found.items():
+                of_policy[key] += seconds
+    for policy, of_policy in samples.items():
+        for (phase, rows), seconds in of_policy.items():
+            if len(seconds) >= LEAST_SAMPLES:
+                latency = Latency.of_samples(seconds, Provenance.MEASURED)
+                yield HostPoint(
+                    phase=phase,
+                    rows=rows,
+                    policy=policy,
+                    quantiles_s=latency.quantiles_s,
+                    num_samples=len(seconds),
+                    provenance=Provenance.MEASURED,
+                )
+
+
+def _samples(timeline: Timeline) -> _Samples:
+    """Seconds by phase and rows."""
+    samples: _Samples = defaultdict(list)
+    for role in Role:
+        for before, span in pairwise(timeline.of(role)):
+            if span.phase in COMPUTING and span.phase is not Phase.PREFILL:
+                samples[span.phase, span.rows].append(span.start_s - before.end_s)
+            elif span.phase in (Phase.SEND, Phase.COMPACT, Phase.COMMIT):
+                samples[span.phase, 1].append(span.end_s - before.end_s)
+    if hops := list(_hops(timeline)):
+        samples[Phase.WAIT, 1] += hops
+    return samples
 
 
 def _hops(timeline: Timeline) -> Iterator[float]:

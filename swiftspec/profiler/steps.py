@@ -92,7 +92,7 @@ def measure_profile(
     max_context = min(spec.max_position, max(contexts, default=0) + _SLACK)
     benches = list(benches_of("cuda" if device == "cuda" else "cpu", num_devices, ranks))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
-    rounds: list[Timeline] = []
+    rounds: list[tuple[str, Timeline]] = []  # and their policies
     interrupted: list[Timeline] = []
     tp_groups = _CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
@@ -236,10 +236,10 @@ class _Measurement:
         sweep = Interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
         return self._run(sweep, context, max_new_tokens=1)
 
-    def policies(self) -> list[Timeline]:
-        """Real rounds, for their costs other than forwards."""
+    def policies(self) -> list[tuple[str, Timeline]]:
+        """Real rounds of policies, for their costs other than forwards."""
         shapes = self._bench.host_shapes()
-        return [self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS) for shape in shapes]
+        return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS)) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:
         prompt = tuple(self._rng.integers(1, self._spec.vocab_size, context).tolist())

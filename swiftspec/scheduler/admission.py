@@ -86,6 +86,12 @@ class AdmissionQueue:
         limit = self._limits.num_blocks
         return None if limit is None else limit - sum(self._held.values())
 
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that are held; of the places, if blocks are unlimited."""
+        limit = self._limits.num_blocks
+        return len(self._held) / self._limits.max_running if limit is None else sum(self._held.values()) / limit
+
     def submit(self, request: int, *, num_tokens: int, max_tokens: int, client: str = "") -> bool:
         """Queue a request; whether there was room.
 

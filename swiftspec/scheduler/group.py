@@ -7,7 +7,7 @@ Sans-IO: a driver, of the simulator or of the engine, performs what programs yie
     if there is none: wait for a message, a request, or the time that was asked for
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +54,7 @@ class Group:
         self._ready: deque[tuple[int, Any]] = deque()  # requests that can go on, and their answers
         self._asking: dict[int, _Running] = {}
         self._receiving: dict[int, Receive] = {}
+        self._rows_asked: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._running)
@@ -107,9 +108,15 @@ class Group:
             num_rows = len(effect.rows)
         if isinstance(effect, TargetExit):
             running.num_halfway = num_rows
+        elif isinstance(effect, TargetForward | TargetFinish):
+            self._rows_asked[request] += num_rows
         running.ask = ask_of(request, effect, num_rows=num_rows, is_elastic=running.is_elastic, since_s=now_s)
         self._asking[request] = running
         return None
+
+    def take_rows_asked(self, request: int) -> int:
+        """Rows that a request's verifications asked for, so far; they are forgotten."""
+        return self._rows_asked.pop(request, 0)
 
     def block(self, request: int, effect: Receive) -> None:
         """Leave a program until `unblock`: there is no message yet."""

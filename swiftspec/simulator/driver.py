@@ -137,7 +137,10 @@ class Simulator:
     ) -> Simulation:
         """As `simulate`, every prompt once; mirrored: with the opposite draws of the forwards' errors."""
         meter = LatencySampler(
-            self._prices, degrees=group_degrees(degrees, policy), ranks=group_ranks(ranks or {}, policy)
+            self._prices,
+            policy=policy.name,
+            degrees=group_degrees(degrees, policy),
+            ranks=group_ranks(ranks or {}, policy),
         )
         clock_s = start_s
         timelines: list[Timeline] = []

@@ -57,7 +57,7 @@ class LatencyTable:
         self._latencies = latencies
         self.host_share = latencies.host_share
         self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int, int], LatencyDraw] = {}
-        self._host: dict[tuple[Phase, int], LatencyDraw] = {}
+        self._host: dict[tuple[str, Phase, int], LatencyDraw] = {}
 
     def forward(
         self,
@@ -94,12 +94,12 @@ class LatencyTable:
             self._forwards[key] = cost
         return cost
 
-    def host(self, phase: Phase, rows: int) -> LatencyDraw:
-        """Host time of an effect; what the profile lacks is free, and `assumed`."""
-        key = (phase, rows)
+    def host(self, phase: Phase, rows: int, *, policy: str) -> LatencyDraw:
+        """Host time of a policy's effect; what the profile lacks is free, and `assumed`."""
+        key = (policy, phase, rows)
         cost = self._host.get(key)
         if cost is None:
-            latency = self._latencies.host_latency(phase, rows=max(1, rows)) or _FREE
+            latency = self._latencies.host_latency(phase, rows=max(1, rows), policy=policy) or _FREE
             cost = self._host[key] = LatencyDraw.of(latency)
         return cost
 
@@ -110,6 +110,8 @@ class LatencySampler:
     Parameters
     ----------
     prices : LatencyTable
+    policy : str
+        Its name, for its own host time.
     degrees, ranks : mapping
         Devices of each role's group, and the processes that divide them, as in `StepPoint`; one if not given.
 
@@ -121,9 +123,15 @@ class LatencySampler:
     """
 
     def __init__(
-        self, prices: LatencyTable, *, degrees: Mapping[Role, int], ranks: Mapping[Role, int] | None = None
+        self,
+        prices: LatencyTable,
+        *,
+        policy: str = "",
+        degrees: Mapping[Role, int],
+        ranks: Mapping[Role, int] | None = None,
     ) -> None:
         self._prices = prices
+        self._policy = policy
         self._degrees = dict(degrees)
         self._ranks = dict.fromkeys(Role, 1) | dict(ranks or {})
         self._draws: dict[Phase, Callable[[], float]] = {}
@@ -165,7 +173,7 @@ class LatencySampler:
 
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""
-        return self._charge(phase, self._prices.host(phase, rows))
+        return self._charge(phase, self._prices.host(phase, rows, policy=self._policy))
 
     def together(self, num_requests: int) -> float:
         """Host time of an effect of requests that share steps, over that of one that is alone."""

@@ -102,7 +102,7 @@ class Serving:
         return TracedPrograms(self.policy, self._trace, self._pool, seed=seed)
 
     def _meter(self, seed: int) -> LatencySampler:
-        meter = LatencySampler(self._prices, degrees=self._degrees, ranks=self._ranks)
+        meter = LatencySampler(self._prices, policy=self.policy.name, degrees=self._degrees, ranks=self._ranks)
         meter.seed(seed, 0)
         return meter
 

@@ -124,10 +124,10 @@ def test_a_request_that_is_ended_early_keeps_whole_rounds() -> None:
             yield KeepKV(Role.TARGET, (0,), 1)
 
     models = {Role.TARGET: RecordingModel()}
-    ended: list[list[Phase]] = []
+    ended: list[tuple[list[Phase], int]] = []
 
-    def note(_: int, spans: list[Span]) -> None:
-        ended.append([span.phase for span in spans])
+    def note(_: int, spans: list[Span], rows_asked: int) -> None:
+        ended.append(([span.phase for span in spans], rows_asked))
 
     driver = GroupDriver(models=models, limits=BatchLimits(), inbox=NoMessages(), ended=note)
     part = RequestPart(role=Role.TARGET, models=models, peers=(), commit=lambda _: None, sampler=Sampler())
@@ -137,7 +137,7 @@ def test_a_request_that_is_ended_early_keeps_whole_rounds() -> None:
         driver.step()
     driver.remove(5)
     driver.remove(5)
-    assert ended == [[Phase.PREFILL, Phase.COMMIT]]
+    assert ended == [([Phase.PREFILL, Phase.COMMIT], 2)]
 
 
 class NoMessages:

@@ -1,5 +1,6 @@
 import os
 
+import numpy as np
 import pytest
 
 from swiftspec.artifacts.document import ModelRef
@@ -8,8 +9,9 @@ from swiftspec.artifacts.sharing import SharingTable
 from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
-from swiftspec.policies import Layout
+from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import shape_of
+from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profiler import grids, steps
@@ -79,7 +81,7 @@ def test_host_time_is_the_gap_and_the_span_unless_it_is_a_forward() -> None:
             Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 8, 0, t + 0.1, t + 0.5),
             Span(Role.TARGET, Phase.COMMIT, Role.TARGET, 0, 3, t + 0.6, t + 0.8),
         ]
-    points = {point.phase: point for point in host_points([timeline(*spans)])}
+    points = {point.phase: point for point in host_points([("own", timeline(*spans))]) if point.policy == "own"}
     assert points[Phase.COMMIT].quantiles_s == pytest.approx([0.3] * 20)  # 0.1 thinking, 0.2 committing
     assert points[Phase.VERIFY].quantiles_s == pytest.approx([0.3] * 20)  # 0.8 to 1.1
     assert points[Phase.VERIFY].rows == 8
@@ -94,7 +96,7 @@ def test_a_hop_is_counted_only_where_the_receiver_was_waiting() -> None:
             Span(Role.DRAFT, Phase.SEND, Role.DRAFT, 0, 0, i + 0.4, i + 0.5),
             Span(Role.TARGET, Phase.WAIT, Role.TARGET, 0, 0, start_s, i + 0.61),
         ]
-    (hop,) = [point for point in host_points([timeline(*spans)]) if point.phase is Phase.WAIT]
+    hop, _ = [point for point in host_points([("own", timeline(*spans))]) if point.phase is Phase.WAIT]
     assert hop.num_samples == 10
     assert hop.quantiles_s == pytest.approx([0.11] * 20)
 
@@ -180,6 +182,28 @@ def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
         sweep = steps.new_sweep(layout, repeats=1, device="cuda")
         assert max(sweep.target_rows, sweep.draft_rows) <= TREE_SLOTS["cuda"]
     assert {*steps.GPU_TARGET_ROWS, *steps.GPU_DRAFT_ROWS, *steps.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
+
+
+def test_host_costs_are_each_policys_own_and_those_of_all_together() -> None:
+    def rounds(gap_s: float) -> Timeline:
+        gaps = [Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 4, 0, i + gap_s, i + 1.0) for i in range(9)]
+        return timeline(*gaps)
+
+    points = {
+        point.policy: point
+        for point in host_points([("quick", rounds(0.1)), ("slow", rounds(0.3)), ("slow", rounds(0.3))])
+    }
+    assert np.mean(points["quick"].quantiles_s) == pytest.approx(0.1)
+    assert np.mean(points["slow"].quantiles_s) == pytest.approx(0.3)
+    assert points["slow"].num_samples == 16
+    assert points[""].num_samples == 24
+    assert np.median(points[""].quantiles_s) == pytest.approx(0.3)
+
+
+def test_every_built_in_policy_has_host_costs_of_its_own() -> None:
+    """But for one that needs several groups of devices."""
+    named = {shape.name for shapes in grids.HOST_SHAPES.values() for shape in shapes}
+    assert named == set(POLICIES) - {Dsi.name}
 
 
 def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:

@@ -29,6 +29,7 @@ _MAX_BYTES = _HEAD.size + 4 * (2 * _MAX_TOKENS + 1)
 _MAX_QUEUED = 1024  # messages in either direction: more than any policy has in flight
 _FIRST_CONTACT_MS = 500  # once in a process's life
 _FOUND_AGAIN_MS = 100  # several times _RECONNECT_MS
+_YIELDS = 3
 _RECONNECT_MS = 10  # the end that binds may start a little later
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
@@ -195,8 +196,10 @@ class Channel:
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return
-        # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run now.
-        os.sched_yield()
+        # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run now. A single
+        # yield may go to another thread instead, such as the launcher's.
+        for _ in range(_YIELDS):
+            os.sched_yield()
 
     def pump(self) -> None:
         """Give every message that has come to its request's part."""

@@ -37,7 +37,7 @@ class GroupDriver:
     limits : BatchLimits
     inbox : Inbox
     ended : callable
-        Takes the number of a request whose program has ended, and its spans.
+        Takes the number of a request whose program has ended, its spans, and the rows that it asked to verify.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class GroupDriver:
         models: Mapping[Role, Model],
         limits: BatchLimits,
         inbox: Inbox,
-        ended: Callable[[int, list[Span]], None],
+        ended: Callable[[int, list[Span], int], None],
     ) -> None:
         self._models = models
         self._group = Group(limits)
@@ -120,9 +120,14 @@ class GroupDriver:
         if request not in group:
             self._end(request)
 
+    def note_delivery(self, request: int, end_s: float) -> None:
+        """Note when a request's committed tokens had been handed to the launcher."""
+        if request in self._parts:
+            self._parts[request].note_delivery(end_s)
+
     def _end(self, request: int) -> None:
         self._waiting_since_s.pop(request, None)
-        self._ended(request, self._parts.pop(request).spans)
+        self._ended(request, self._parts.pop(request).spans, self._group.take_rows_asked(request))
 
     def _compute(self, step: Step) -> None:
         start_s = time.perf_counter()

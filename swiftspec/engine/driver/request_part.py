@@ -125,6 +125,11 @@ class RequestPart:
         """Add a wait for a message, which is over."""
         self._note(Phase.WAIT, self._role, start_s)
 
+    def note_delivery(self, end_s: float) -> None:
+        """Let its commit last until the tokens had been handed on, unless it did something in between."""
+        if self.spans and self.spans[-1].phase is Phase.COMMIT:
+            self.spans[-1] = self.spans[-1]._replace(end_s=end_s)
+
     def _note(self, phase: Phase, model: Role, start_s: float, *, rows: int = 0, tokens: int = 0) -> None:
         """Add a span that ends now."""
         self.spans.append(Span(self._role, phase, model, rows, tokens, start_s, time.perf_counter(), self._group))

@@ -50,7 +50,8 @@ class PipeEnd:
     def poll(self) -> bool:
         """Whether `take` would return, or raise, at once."""
         self._flush()
-        self._fill()
+        if not self._messages:
+            self._fill()
         return self._has_ended or bool(self._messages)
 
     def take(self) -> Any:
@@ -77,13 +78,15 @@ class PipeEnd:
         return False
 
     def _fill(self) -> None:
-        while not self._has_ended:
+        num_read = _READ_BYTES
+        while num_read == _READ_BYTES:  # fewer bytes: that was all
             try:
                 piece = self._socket.recv(_READ_BYTES)
             except BlockingIOError:
                 break
             except OSError:
                 piece = b""
+            num_read = len(piece)
             self._in += piece
             self._has_ended = not piece
         while len(self._in) >= _LENGTH.size:

@@ -43,6 +43,8 @@ class Setup:
         Requests at once; each has a sequence.
     batch : BatchLimits
         Limits of a step.
+    report_every_s : float
+        Committed tokens are reported at most this often; the first ones of a request, and its end, at once.
     curve : Curve or None
         Keys for channels over a network; never sent to another node.
     silent : bool
@@ -62,6 +64,7 @@ class Setup:
     tree_slots: int
     max_running: int = 1
     batch: BatchLimits = field(default_factory=BatchLimits)
+    report_every_s: float = 0.0
     curve: Curve | None = None
     silent: bool = False
 
@@ -120,7 +123,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Tokens for the user, as soon as they are known."""
+    """Tokens for the user."""
 
     number: int
     tokens: tuple[int, ...]
@@ -128,11 +131,17 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The program of request `number` has ended. `losses`: how often it lost its peer during the request."""
+    """The program of request `number` has ended.
+
+    losses: how often it lost its peer during the request. alone_s: seconds without it. rows_asked: rows of all its
+    verifications, some of which a full step may not have granted.
+    """
 
     number: int
     spans: list[Span]
     losses: int = 0
+    alone_s: float = 0.0
+    rows_asked: int = 0
 
 
 @dataclass(frozen=True, slots=True)

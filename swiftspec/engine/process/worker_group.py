@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -105,6 +105,11 @@ class WorkerGroup:
         return bool(self.processes)
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether it has died and no restart is left."""
+        return not self._workers and self._restarts.is_spent
+
+    @property
     def is_idle(self) -> bool:
         """Whether it is ready and has finished every request."""
         return self.is_ready and not self._open
@@ -141,6 +146,10 @@ class WorkerGroup:
     def filenos(self) -> list[int | None]:
         """Descriptors that are readable when there are reports; None for a process on another node."""
         return [worker.fileno() for worker in self._workers]
+
+    def may_report(self, readable: Set[int]) -> bool:
+        """Whether `reports` may find something. readable: the descriptors, of all, that are readable."""
+        return not self.is_ready or any(fileno is None or fileno in readable for fileno in self.filenos())
 
     def reports(self) -> Iterator[Committed | Finished]:
         """Reports since the last call. ValueError or EngineError if one of its processes failed or is gone."""

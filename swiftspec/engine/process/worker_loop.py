@@ -1,6 +1,7 @@
 """The loop of a TP group's leader: commands come in, programs of requests run, reports go out."""
 
 import gc
+import math
 import os
 import select
 import time
@@ -52,6 +53,9 @@ class WorkerLoop:
         self._free = list(range(setup.max_running))  # sequences
         self._sequence_of: dict[int, int] = {}  # of each request
         self._reports: list[Report] = []
+        self._reported_s = 0.0  # when reports were sent last
+        self._is_urgent = False  # what is to be reported
+        self._has_committed: set[int] = set()  # requests that have reported tokens
         self._recoveries: dict[int, Recoverable] = {}
 
     def run(self) -> None:
@@ -100,19 +104,35 @@ class WorkerLoop:
 
     def _report_commit(self, number: int, tokens: tuple[int, ...]) -> None:
         self._reports.append(Committed(number, tokens))
+        if number not in self._has_committed:
+            self._has_committed.add(number)
+            self._is_urgent = True
 
-    def _report_end(self, number: int, spans: list[Span]) -> None:
+    def _report_end(self, number: int, spans: list[Span], rows_asked: int) -> None:
         for channel in self._channels:
             channel.close(number)
         self._free.append(self._sequence_of.pop(number))
         recovery = self._recoveries.pop(number, None)
-        self._reports.append(Finished(number, spans, losses=recovery.num_losses if recovery else 0))
+        losses, alone_s = (recovery.num_losses, recovery.alone_s) if recovery else (0, 0.0)
+        self._reports.append(Finished(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked))
+        self._has_committed.discard(number)
+        self._is_urgent = True
 
     def _send_reports(self) -> None:
-        """Send what the programs have said, at once: the launcher shares the roles' cores, and wakes once for it."""
-        if self._reports:
-            self._connection.send(self._reports)
-            self._reports.clear()
+        """Send what the programs have said, if it is time: the launcher wakes for it, and may share the roles' cores."""
+        if not self._reports or (not self._is_urgent and time.perf_counter() < self._reports_due_s):
+            return
+        self._connection.send(self._reports)
+        self._is_urgent = False
+        self._reported_s = sent_s = time.perf_counter()
+        for report in self._reports:
+            if isinstance(report, Committed):
+                self._driver.note_delivery(report.number, sent_s)
+        self._reports.clear()
+
+    @property
+    def _reports_due_s(self) -> float:
+        return self._reported_s + self._setup.report_every_s
 
     def pump(self) -> None:
         """As `Inbox.pump`."""
@@ -120,7 +140,9 @@ class WorkerLoop:
             channel.pump()
 
     def wait(self, until_s: float | None) -> None:
-        """As `Inbox.wait`."""
+        """As `Inbox.wait`; returns early when reports are due."""
+        if self._reports:
+            until_s = min(self._reports_due_s, math.inf if until_s is None else until_s)
         left_s = None if until_s is None else until_s - time.perf_counter()
         if left_s is not None and left_s <= 0:
             return

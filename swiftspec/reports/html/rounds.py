@@ -74,7 +74,7 @@ def _latency(spans: Sequence[Span], candidate: Candidate, profile: Profile, *, c
     if phase is Phase.WAIT:
         return None
     if phase not in COMPUTING:
-        return profile.host_latency(phase, rows=max(1, rows)) or _FREE
+        return profile.host_latency(phase, rows=max(1, rows), policy=candidate.policy) or _FREE
     policy, model = candidate.build(), spans[0].model
     disaggregated = policy.layout is Layout.DISAGGREGATED
     groups = policy.target_groups if model is Role.TARGET else 1
