@@ -119,7 +119,7 @@ class WorkerLoop:
         self._is_urgent = True
 
     def _send_reports(self) -> None:
-        """Send what the programs have said, if it is time: the launcher wakes for it, and may share the roles' cores."""
+        """Send what the programs have said, if it is time: the launcher wakes up, and may share the roles' cores."""
         if not self._reports or (not self._is_urgent and time.perf_counter() < self._reports_due_s):
             return
         self._connection.send(self._reports)

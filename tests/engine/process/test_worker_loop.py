@@ -34,8 +34,8 @@ class Counting:
         pass
 
 
-def reported(every_s: float) -> list[list[Committed | Finished]]:
-    """Messages about one request."""
+def reported(every_s: float) -> tuple[list[list[Committed]], Finished]:
+    """Messages about one request: the commits of each, and the end."""
     ours, theirs = Pipe()
     loop = WorkerLoop(theirs, setup(report_every_s=every_s), {Role.TARGET: Counting()}, ())
 
@@ -52,29 +52,32 @@ def reported(every_s: float) -> list[list[Committed | Finished]]:
             number=1, policy=policy, request=request, sampler=Sampler(), patience_s=1.0, alone=False, fallback=policy
         )
     )
-    messages = []
-    while not messages or not isinstance(messages[-1][-1], Finished):
-        messages.append(ours.recv())
+    messages: list[list[Committed]] = []
+    finished = None
+    while finished is None:
+        reports = ours.recv()
+        messages.append([report for report in reports if isinstance(report, Committed)])
+        finished = next((report for report in reports if isinstance(report, Finished)), None)
     ours.close()
     thread.join()
     theirs.close()
-    return messages
+    return messages, finished
 
 
 @pytest.mark.parametrize(("every_s", "most", "least"), [(0.0, NUM_TOKENS + 1, NUM_TOKENS), (60.0, 2, 2)])
 def test_the_first_tokens_and_the_end_are_reported_at_once_and_the_rest_as_often_as_wanted(
     every_s: float, most: int, least: int
 ) -> None:
-    messages = reported(every_s)
+    messages, finished = reported(every_s)
     assert least <= len(messages) <= most
     assert messages[0] == [Committed(1, (3,))]
-    *commits, finished = [report for message in messages for report in message]
+    commits = [report for message in messages for report in message]
     assert [token for report in commits for token in report.tokens] == list(range(3, 3 + NUM_TOKENS))
     assert finished.rows_asked == NUM_TOKENS - 1
 
 
 def test_a_commit_lasts_until_it_has_been_handed_on() -> None:
-    (*_, [*_, finished]) = reported(0.0)
+    _, finished = reported(0.0)
     commits = [span for span in finished.spans if span.phase is Phase.COMMIT]
     others = [span for span in finished.spans if span.phase is Phase.COMPACT]
     assert len(commits) == NUM_TOKENS
