@@ -1,7 +1,7 @@
 """Metrics of many requests, simulated or measured, by the names of `vllm bench serve`, in seconds."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
 
@@ -76,9 +76,7 @@ class ServedRecord:
         tpot_limit_s: float | None = None,
     ) -> Self:
         """Record of a timeline that begins with its arrival; limits are those of its class, if it has any."""
-        meets_ttft = ttft_limit_s is None or timeline.ttft_s <= ttft_limit_s
-        meets_tpot = tpot_limit_s is None or timeline.tpot_s <= tpot_limit_s
-        return cls(
+        record = cls(
             arrival_s=timeline.start_s,
             queued_s=begun_s - timeline.start_s,
             commits_s=tuple(span.end_s for span in timeline.commits),
@@ -86,8 +84,14 @@ class ServedRecord:
             num_rounds=len(timeline.verifications_s),
             num_preemptions=num_preemptions,
             class_name=class_name,
-            meets_limits=meets_ttft and meets_tpot,
         )
+        return record.judged(ttft_limit_s, tpot_limit_s)
+
+    def judged(self, ttft_limit_s: float | None, tpot_limit_s: float | None) -> Self:
+        """The record, with whether it keeps these limits; none if None."""
+        meets_ttft = ttft_limit_s is None or self.ttft_s <= ttft_limit_s
+        meets_tpot = tpot_limit_s is None or self.tpot_s <= tpot_limit_s
+        return replace(self, meets_limits=meets_ttft and meets_tpot)
 
     @property
     def ttft_s(self) -> float:

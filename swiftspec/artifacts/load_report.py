@@ -34,7 +34,8 @@ class PolicyLoad(Facts):
     """One policy under the load.
 
     retimed: the prediction repeated with the step latencies during the measurement; None if too few steps were seen.
-    late_s: longest delay of a submission after its arrival. mean_batch: requests in a target's step, by time, measured.
+    late_s: longest delay of a submission after its arrival. mean_batch: requests in a target's step, by time, measured;
+    None if a server was asked.
     """
 
     policy: str
@@ -43,7 +44,7 @@ class PolicyLoad(Facts):
     measured: LoadMetrics
     retimed: LoadMetrics | None
     late_s: float = Field(ge=0)
-    mean_batch: float = Field(ge=0)
+    mean_batch: float | None = Field(ge=0)
 
     @property
     def error(self) -> LoadErrors:

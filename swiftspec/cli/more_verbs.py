@@ -7,13 +7,14 @@ import typer
 
 from swiftspec.cli import flags
 from swiftspec.cli.load_verbs import workload
+from swiftspec.cli.server_verbs import loadtest, serve
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (validate, report, models, devices, policies, compare, workload, inflate, demo):
+    for verb in (serve, loadtest, validate, report, models, devices, policies, compare, workload, inflate, demo):
         app.command()(verb)
     app.command("import")(import_tables)
     app.command()(backtest)
@@ -31,6 +32,12 @@ def validate(
     max_new_tokens: flags.NewTokens = None,
     limit: flags.Limit = None,
     workload: flags.ServedRequests = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --workload: send it to `swiftspec serve` of this plan.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --url: the key to send; the first one of the file.")
+    ] = None,
     max_running: flags.MaxRunning = None,
     max_waiting: flags.MaxWaiting = None,
     kv_blocks: flags.KvBlocks = None,
@@ -68,10 +75,14 @@ def validate(
             limits=limits,
             limit=limit,
             seed=seed,
+            url=url,
+            api_key_file=api_key_file,
             plot=plot,
             json_path=json,
         )
         return
+    if url is not None:
+        raise ValueError(f"--url is {url}; it is only for --workload")
     refuse_limits(limits)
     from swiftspec.cli.validate import validate as compare
 

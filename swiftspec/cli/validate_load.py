@@ -12,6 +12,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
 from swiftspec.cli.load_limits import Limits, load_options
+from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.devices.contention import watch_contention
 from swiftspec.stages.validating_load import LoadComparison
@@ -32,6 +33,8 @@ def validate_load(
     limits: Limits,
     limit: int | None,
     seed: int,
+    url: str | None = None,
+    api_key_file: Path | None = None,
     plot: Path | None = None,
     json_path: Path | None = None,
 ) -> LoadComparison:
@@ -39,6 +42,8 @@ def validate_load(
     for flag, value in refused.items():
         if value is not None:
             raise ValueError(f"{flag} is {value}; with --workload, every request runs once, in its own length")
+    if url is not None and plot is not None:
+        raise ValueError(f"--plot is {plot}; a server's steps are not known, so there is nothing to draw")
     inputs = {"--plan": plan, "--workload": workload, "--prompts": prompts}
     check_outputs(inputs=inputs, plot=plot, json=json_path)
     made = Plan.load(plan)
@@ -53,6 +58,8 @@ def validate_load(
             options=load_options(limits),
             seed=seed,
             limit=limit,
+            url=url,
+            api_key=read_api_key(api_key_file),
             stages=console.progress,
         )
     show_load_report(compared.report)
@@ -82,10 +89,11 @@ def show_load_report(report: LoadReport) -> None:
     tails = ("policy", "figure", *(f"{share} {side}" for share in ("p50", "p95", "p99") for side in ("pred.", "meas.")))
     rows = [row for policy in report.policies for row in _percentiles(policy)]
     console.table("Percentiles, in ms", tails, rows, num_text_columns=2)
+    has_retimed = any(policy.retimed for policy in report.policies)
     console.paragraph()
     console.paragraph(
         f"{count(report.num_requests, 'request')} under {report.workload}, at most {report.max_running} at once; every "
-        "request once. Re-timed: simulated again with the step latencies during the measurement."
+        "request once." + " Re-timed: simulated again with the step latencies during the measurement." * has_retimed
     )
     errors = [f"{name} {_median_error(report, name)}" for name in (*_LATENCIES, "tokens/s")]
     console.paragraph(f"Median errors of the means over policies: {', '.join(errors)}")

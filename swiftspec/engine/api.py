@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.checks import ContextLimit, check_devices
-from swiftspec.engine.chunks import Chunk, Chunks
+from swiftspec.engine.chunks import Chunk, Chunks, Finish
 from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import Task, warm_up
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.process.placement import Executor
     from swiftspec.engine.running import Event as EngineEvent
 
-__all__ = ["Chunk", "Engine", "EngineState", "Generation", "Stats"]
+__all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "Stats"]
 
 _MAX_CONTEXT = 4096  # default; caches are this long
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
+from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
-from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.workload import Workload
@@ -18,6 +19,7 @@ from swiftspec.progress import Stages, silent
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.stages.inputs import Prompts, read_plan, read_texts
+from swiftspec.stages.load_testing import send
 from swiftspec.stages.serving import LoadOptions, simulate_load
 
 __all__ = ["LoadComparison", "validate_load"]
@@ -43,6 +45,8 @@ def validate_load(
     options: LoadOptions = _ANY,
     seed: int = 0,
     limit: int | None = None,
+    url: str | None = None,
+    api_key: str = "",
     stages: Stages = silent,
 ) -> LoadComparison:
     """Serve a workload on this machine, and compare what was measured with what is simulated.
@@ -64,13 +68,19 @@ def validate_load(
         Of the drawn prompts.
     limit : int, optional
         Use at most this many prompts.
+    url : str, optional
+        Send the workload to this server, which runs one policy of the plan, instead of to an engine of its own.
+        `policies` names it, unless it is the plan's choice; nothing is re-timed.
+    api_key : str
+        If the server wants one.
     stages : Stages
         Receives progress reports.
 
     Raises
     ------
     ValueError
-        If the plan is for another machine, a policy is not in it, or a request does not fit the context or the cache.
+        If the plan is for another machine, a policy is not in it, a request does not fit the context or the cache, or
+        the server does not answer.
     KeyboardInterrupt
         If Ctrl-C ended it early.
     swiftspec.errors.EngineError
@@ -79,26 +89,50 @@ def validate_load(
     planned = read_plan(planned)
     options = options.on(planned.profile.device)
     workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
-    from swiftspec.validation.load import load_requests
-
-    requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
     loads = []
     timelines: dict[str, tuple[tuple[Timeline, ...], tuple[Timeline, ...]]] = {}
-    for candidate in planned.plan.select(policies):
-        load, simulated, measured = _compared(planned, candidate, workload, requests, options, seed, stages)
-        loads.append(load)
-        timelines[candidate.policy] = simulated, measured
+    if url is not None:
+        candidate = _served(planned.plan, policies)
+        predicted = simulate_load(planned, workload, policy=candidate.policy, options=options, seed=seed, stages=stages)
+        _, sent = send(url, workload, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
+        loads.append(
+            PolicyLoad(
+                policy=candidate.policy,
+                candidate=candidate.describe(),
+                predicted=predicted.metrics,
+                measured=sent.metrics,
+                retimed=None,
+                late_s=sent.late_s,
+                mean_batch=None,
+            )
+        )
+        timelines[planned.plan.chosen.policy] = predicted.timelines, ()
+    else:
+        from swiftspec.validation.load import load_requests
+
+        requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
+        for candidate in planned.plan.select(policies):
+            load, simulated, measured = _compared(planned, candidate, workload, requests, options, seed, stages)
+            loads.append(load)
+            timelines[candidate.policy] = simulated, measured
     report = LoadReport(
         origin=Origin.here(),
         plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
         workload_sha256=sha256(workload.to_bytes()).hexdigest(),
         workload=str(workload.arrivals),
-        num_requests=len(requests),
+        num_requests=len(workload.requests),
         max_running=options.max_running,
         policies=tuple(loads),
     )
     simulated, measured = timelines[planned.plan.chosen.policy]
     return LoadComparison(report=report, simulated=simulated, measured=measured)
+
+
+def _served(plan: Plan, policies: Sequence[str] | None) -> Candidate:
+    """The policy that a server runs. ValueError if several are named."""
+    if policies is not None and len(policies) != 1:
+        raise ValueError(f"--policies is {','.join(policies)}; a server runs one, expected its name")
+    return candidate_of(plan, policies[0] if policies else None)
 
 
 def _compared(

@@ -1,0 +1,85 @@
+"""`swiftspec loadtest`: a workload over HTTP, and what its clients saw."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from swiftspec.artifacts.load_metrics import Percentiles
+from swiftspec.artifacts.load_test import LoadTest
+from swiftspec.artifacts.workload import Workload
+from swiftspec.cli import console
+from swiftspec.cli.columns import count, milliseconds, percent, speed
+from swiftspec.cli.outputs import check_outputs
+from swiftspec.files.reading import read_input
+from swiftspec.stages.load_testing import load_test as measure
+
+__all__ = ["load_test", "read_api_key"]
+
+_LATE_S = 0.01
+_MOST_BYTES = 1 << 20
+
+
+def load_test(
+    *,
+    url: str,
+    workload: Path,
+    prompts: Path,
+    api_key_file: Path | None,
+    limit: int | None,
+    seed: int,
+    json_path: Path | None,
+) -> LoadTest:
+    """Send, print and save."""
+    check_outputs(inputs={"--workload": workload, "--prompts": prompts}, json=json_path)
+    asked = Workload.load(workload)
+    test = measure(
+        url,
+        asked,
+        prompts,
+        api_key=read_api_key(api_key_file),
+        seed=seed,
+        limit=limit,
+        stages=console.progress,
+    )
+    _show(test)
+    if json_path is not None:
+        test.save(json_path)
+    return test
+
+
+def read_api_key(file: Path | None) -> str:
+    """The first key of a file, if there is one. ValueError if it is empty."""
+    if file is None:
+        return ""
+    lines = read_input(file, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
+    key = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
+    if not key:
+        raise ValueError(f"--api-key-file {file}: no key in it; expected one a line")
+    return key
+
+
+def _show(test: LoadTest) -> None:
+    metrics = test.metrics
+    latencies = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "between chunks": metrics.itl_s, "E2E": metrics.e2el_s}
+    rows = [(name, *_cells(values)) for name, values in latencies.items()]
+    console.table("Latencies in ms, as the clients saw them", ("figure", "mean", "p50", "p95", "p99"), rows)
+    console.table("Load", ("figure", "value"), list(_load(test)))
+    for sentence, number in sorted(test.failures.items(), key=lambda failure: -failure[1]):
+        console.note(f"{count(number, 'request')} failed: {sentence}")
+    if test.late_s > _LATE_S:
+        console.note(f"requests were sent up to {milliseconds(test.late_s)} ms late: this machine was overloaded")
+
+
+def _load(test: LoadTest) -> Iterator[tuple[str, str]]:
+    metrics = test.metrics
+    refused = f", {metrics.refused} refused" if metrics.refused else ""
+    yield "requests", f"{metrics.completed} in {metrics.duration_s:.1f} s{refused}"
+    yield "requests/s", f"{metrics.request_throughput:.2f}"
+    yield "output tokens/s", speed(metrics.output_throughput)
+    yield "tokens per chunk", f"{test.tokens_per_iteration:.2f}"
+    for name, share in metrics.attainment.items():
+        if share < 1:
+            yield f"within their limits, {name}", percent(share)
+
+
+def _cells(values: Percentiles) -> tuple[str, ...]:
+    return tuple(map(milliseconds, (values.mean, values.p50, values.p95, values.p99)))

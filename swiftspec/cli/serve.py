@@ -1,0 +1,84 @@
+"""`swiftspec serve`: a plan behind OpenAI's API."""
+
+import importlib.util
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from swiftspec.artifacts.basis import candidate_of
+from swiftspec.artifacts.plan import Plan
+from swiftspec.cli import console
+from swiftspec.engine.checks import check_devices
+from swiftspec.files.reading import read_input
+
+__all__ = ["serve"]
+
+_NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
+_MOST_BYTES = 1 << 20
+_LEAST_CHARACTERS = 8
+
+
+def serve(
+    *,
+    plan: Path,
+    policy: str | None,
+    host: str,
+    port: int,
+    model_name: str | None,
+    api_key_file: Path | None,
+    chat_template: Path | None,
+    engine_options: Mapping[str, Any],
+    request_timeout_s: float | None,
+    send_timeout_s: float,
+    drain_s: float,
+) -> None:
+    """Serve until a signal. ValueError if anything is wrong before the first request."""
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise ValueError(
+            f"serve needs {', '.join(missing)}; install the extra `serve`: pip install 'swiftspec-llm[serve]'"
+        )
+    made = Plan.load(plan)
+    candidate = candidate_of(made, policy)
+    check_devices(made, [candidate], source=str(plan))
+    keys = _keys(api_key_file)
+    from swiftspec.server.app import HttpOptions
+    from swiftspec.server.run import listen
+    from swiftspec.server.run import serve as run
+    from swiftspec.server.serving import ServingOptions
+
+    listening = listen(host, port, send_timeout_s=send_timeout_s)
+    address, bound_port = listening.getsockname()[:2]
+    url = f"http://{f'[{address}]' if ':' in address else address}:{bound_port}"
+    if not keys and not ip_address(address).is_loopback:
+        console.note(f"anyone who can reach {address} can use this server; --api-key-file limits it to your clients")
+    name = model_name or made.target.model
+    console.say(f"Loading {made.target} for {candidate.describe()}")
+
+    def ready() -> None:
+        console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
+
+    run(
+        made,
+        listening,
+        serving=ServingOptions(model=name, request_timeout_s=request_timeout_s, chat_template=chat_template),
+        http=HttpOptions(api_keys=keys, send_timeout_s=send_timeout_s),
+        drain_s=drain_s,
+        ready=ready,
+        policy=policy,
+        **engine_options,
+    )
+    console.say("Every request has ended; the server is down")
+
+
+def _keys(file: Path | None) -> tuple[str, ...]:
+    """API keys of a file. ValueError if it has none, or one that could be guessed."""
+    if file is None:
+        return ()
+    lines = read_input(file, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
+        raise ValueError(f"--api-key-file {file}: no key in it; expected one a line")
+    if short := next((number for number, key in enumerate(keys, start=1) if len(key) < _LEAST_CHARACTERS), None):
+        raise ValueError(f"--api-key-file {file}: key {short} is shorter than {_LEAST_CHARACTERS} characters")
+    return keys

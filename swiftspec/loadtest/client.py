@@ -1,0 +1,169 @@
+"""A client of OpenAI's API that notes when every chunk of a stream comes. Thread-safe; every call has a connection."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from swiftspec.files.reading import brief
+
+__all__ = ["ServerClient", "Streamed"]
+
+_CONNECTS_WITHIN_S = 10.0
+_MOST_ERROR_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """A streamed completion as its client saw it.
+
+    Parameters
+    ----------
+    sent_s : float
+        When it was sent, a time of `time.perf_counter`.
+    chunks_s : tuple of float
+        When chunks with text or tokens came.
+    num_tokens : int
+        Output tokens.
+    status : int
+        HTTP status; 0 if there was no answer.
+    error : str
+        Why it failed; empty if it did not.
+    """
+
+    sent_s: float
+    chunks_s: tuple[float, ...] = ()
+    num_tokens: int = 0
+    status: int = 200
+    error: str = ""
+
+
+class ServerClient:
+    """A server.
+
+    Parameters
+    ----------
+    url : str
+        Its address, with or without `/v1`.
+    api_key : str
+    timeout_s : float
+        Longest silence.
+
+    Raises
+    ------
+    ValueError
+        If the address is none of HTTP.
+    """
+
+    def __init__(self, url: str, *, api_key: str = "", timeout_s: float = 600.0) -> None:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise ValueError(f"--url is {url}; expected an address such as http://127.0.0.1:8000")
+        self.url = url
+        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._host, self._port = parts.hostname, port
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"content-type": "application/json"}
+        if api_key:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._timeout_s = timeout_s
+
+    def model(self) -> str:
+        """Name of the model it serves, the first one if there are several. ValueError if it does not answer."""
+        models = self._json("GET", "/v1/models").get("data") or [{}]
+        name = models[0].get("id")
+        if not isinstance(name, str):
+            raise ValueError(f"--url {self.url}: the server names no model")
+        return name
+
+    def tokenize(self, text: str, *, model: str) -> tuple[int, ...]:
+        """Token ids of a text, by the server's tokenizer; vLLM has the same endpoint. ValueError without it."""
+        tokens = self._json("POST", "/tokenize", {"model": model, "prompt": text}).get("tokens")
+        if not isinstance(tokens, list):
+            raise ValueError(f"--url {self.url}: /tokenize answers without tokens")
+        return tuple(tokens)
+
+    def complete(self, prompt: Sequence[int], *, model: str, num_tokens: int, client: str = "") -> Streamed:
+        """Stream a greedy completion of so many tokens. It never raises: `Streamed.error` says what went wrong."""
+        body = {
+            "model": model,
+            "prompt": list(prompt),
+            "max_tokens": num_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({"user": client} if client else {}),
+        }
+        sent_s = time.perf_counter()
+        try:
+            with self._answer("POST", "/v1/completions", body) as answer:
+                if answer.status != 200:
+                    return Streamed(sent_s=sent_s, status=answer.status, error=_sentence(answer))
+                return _followed(answer, sent_s)
+        except (OSError, HTTPException, ValueError) as error:
+            return Streamed(sent_s=sent_s, status=0, error=brief(error) or type(error).__name__)
+
+    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            with self._answer(method, path, body) as answer:
+                if answer.status != 200:
+                    raise ValueError(f"--url {self.url}: {path} answers {answer.status} ({_sentence(answer)})")
+                content: dict[str, Any] = json.loads(answer.read())
+                return content
+        except (OSError, HTTPException) as error:
+            raise ValueError(f"--url {self.url}: no answer ({brief(error) or type(error).__name__})") from error
+
+    @contextmanager
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> Iterator[HTTPResponse]:
+        connection = self._kind(self._host, self._port, timeout=_CONNECTS_WITHIN_S)
+        try:
+            connection.connect()
+            assert connection.sock is not None
+            connection.sock.settimeout(self._timeout_s)
+            content = None if body is None else json.dumps(body).encode()
+            connection.request(method, self._path + path, body=content, headers=self._headers)
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+
+def _followed(answer: HTTPResponse, sent_s: float) -> Streamed:
+    """Read a stream to its end."""
+    chunks_s: list[float] = []
+    num_tokens, error = 0, "the stream ended too early"
+    for line in answer:
+        now_s = time.perf_counter()
+        if not line.startswith(b"data: "):
+            continue
+        if line.strip() == b"data: [DONE]":
+            error = ""
+            break
+        data = json.loads(line[len(b"data: ") :])
+        if "error" in data:
+            error = str(data["error"].get("message", "an error"))
+            break
+        if data.get("choices"):
+            chunks_s.append(now_s)
+        if usage := data.get("usage"):
+            num_tokens = usage["completion_tokens"]
+    if not error and not (chunks_s and num_tokens):
+        error = "the stream had no tokens, or did not count them"
+    return Streamed(sent_s=sent_s, chunks_s=tuple(chunks_s), num_tokens=num_tokens, error=error)
+
+
+def _sentence(answer: HTTPResponse) -> str:
+    """What an error's body says."""
+    content = answer.read(_MOST_ERROR_BYTES)
+    try:
+        return str(json.loads(content)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.reason

@@ -1,0 +1,153 @@
+"""Sending a workload: an open or a closed loop of requests, each in a thread of its own."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import numpy as np
+
+from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
+from swiftspec.artifacts.prompts import Prompt, stretched
+from swiftspec.artifacts.workload import Workload
+from swiftspec.loadtest.client import ServerClient, Streamed
+
+__all__ = ["PromptTokens", "SentLoad", "drawn_prompts", "encoded_prompts", "send_workload"]
+
+_MOST_AT_ONCE = 2048
+_TOO_MANY = 429
+_WARM_UP_TOKENS = 8
+
+PromptTokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentLoad:
+    """A workload as its clients saw it.
+
+    Attributes
+    ----------
+    metrics : LoadMetrics
+        Of the requests that ended well. Rounds are chunks; waiting for admission is part of TTFT, and not known.
+    answers : tuple of Streamed
+        In the order of the workload.
+    start_s : float
+        When the workload began, on the clock of the answers.
+    failures : dict
+        Number of requests that failed, by sentence; those that were refused for overload are not among them.
+    late_s : float
+        Longest delay of a submission after its arrival.
+    """
+
+    metrics: LoadMetrics
+    answers: tuple[Streamed, ...]
+    start_s: float
+    failures: dict[str, int]
+    late_s: float
+
+
+def encoded_prompts(client: ServerClient, prompts: Sequence[Prompt], *, model: str) -> list[PromptTokens]:
+    """Token ids of prompts by the server's tokenizer. ValueError if one has none."""
+    found = []
+    for prompt in prompts:
+        tokens = client.tokenize(prompt.text, model=model)
+        if not tokens:
+            raise ValueError(f"prompt {prompt.prompt_id} is empty: it has no tokens")
+        found.append(tokens)
+    return found
+
+
+def drawn_prompts(workload: Workload, prompts: Sequence[PromptTokens], *, seed: int) -> list[PromptTokens]:
+    """A prompt for each of the workload's requests, drawn from those given, in the request's length."""
+    drawn = np.random.default_rng([seed, 1]).integers(len(prompts), size=len(workload.requests)).tolist()
+    return [
+        tuple(stretched(prompts[index], asked.prompt_tokens))
+        for index, asked in zip(drawn, workload.requests, strict=True)
+    ]
+
+
+def send_workload(
+    client: ServerClient,
+    workload: Workload,
+    prompts: Sequence[PromptTokens],
+    *,
+    model: str,
+    progress: Callable[[int, int, str], None],
+) -> SentLoad:
+    """Send every request at its time, or as soon as a client of the closed loop is free.
+
+    Parameters
+    ----------
+    prompts : sequence of tuple of int
+        One for each request, see `drawn_prompts`.
+    model : str
+        As the server names it.
+
+    Raises
+    ------
+    ValueError
+        If no request ended well.
+    """
+    first = client.complete(prompts[0], model=model, num_tokens=_WARM_UP_TOKENS)
+    if first.error:
+        raise ValueError(f"--url {client.url}: the first request failed: {first.error}")
+    requests = workload.requests
+    answers: dict[int, Streamed] = {}
+    at_once = workload.arrivals.num_clients if workload.is_closed else None
+    start_s, late_s = time.perf_counter(), 0.0
+
+    def send(number: int) -> Streamed:
+        asked = requests[number]
+        return client.complete(prompts[number], model=model, num_tokens=asked.output_tokens, client=asked.client)
+
+    with ThreadPoolExecutor(min(at_once or _MOST_AT_ONCE, len(requests))) as threads:
+        pending: dict[Future[Streamed], int] = {}
+
+        def take(within_s: float | None) -> None:
+            done, _ = wait(pending, timeout=within_s, return_when=FIRST_COMPLETED)
+            for future in done:
+                answers[pending.pop(future)] = future.result()
+                progress(len(answers), len(requests), "requests")
+
+        for number, asked in enumerate(requests):
+            if at_once is not None:
+                while len(pending) >= at_once:
+                    take(None)
+            else:
+                while (left_s := start_s + asked.arrival_s - time.perf_counter()) > 0:
+                    take(left_s) if pending else time.sleep(left_s)
+                late_s = max(late_s, -left_s)
+            pending[threads.submit(send, number)] = number
+        while pending:
+            take(None)
+    return _sent(workload, [answers[number] for number in range(len(requests))], start_s, late_s)
+
+
+def _sent(workload: Workload, answers: Sequence[Streamed], start_s: float, late_s: float) -> SentLoad:
+    limits = {each.name: each for each in workload.classes}
+    records = []
+    for asked, answer in zip(workload.requests, answers, strict=True):
+        if answer.error:
+            continue
+        record = ServedRecord(
+            arrival_s=answer.sent_s,
+            queued_s=0.0,
+            commits_s=answer.chunks_s,
+            num_tokens=answer.num_tokens,
+            num_rounds=max(1, len(answer.chunks_s) - 1),
+            class_name=asked.class_name,
+        )
+        records.append(record.judged(limits[asked.class_name].ttft_s, limits[asked.class_name].tpot_s))
+    failed = Counter(answer.error for answer in answers if answer.error and answer.status != _TOO_MANY)
+    if not records:
+        why = failed.most_common(1)[0][0] if failed else "every one was refused"
+        raise ValueError(f"no request ended well: {why}")
+    refused = sum(answer.status == _TOO_MANY for answer in answers)
+    return SentLoad(
+        metrics=load_metrics(records, refused=refused),
+        answers=tuple(answers),
+        start_s=start_s,
+        failures=dict(failed),
+        late_s=late_s,
+    )

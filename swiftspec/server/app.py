@@ -1,0 +1,135 @@
+"""The server's routes, and what stands before them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from swiftspec.server.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse
+from swiftspec.server.endpoint import Generations
+from swiftspec.server.errors import RequestError, error_body
+from swiftspec.server.guards import ApiKeys, BodyLimit, RequestIds, SendTimeout
+from swiftspec.server.live import LiveView
+from swiftspec.server.serving import Phase, Serving
+from swiftspec.version import __version__
+
+__all__ = ["HttpOptions", "make_app"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Limits of connections.
+
+    Parameters
+    ----------
+    api_keys : sequence of str
+        One of them is needed, unless there are none.
+    most_body_bytes : int
+        Longest body of a request.
+    send_timeout_s : float
+        A client that takes nothing for so long is given up.
+    """
+
+    api_keys: Sequence[str] = ()
+    most_body_bytes: int = 8 << 20
+    send_timeout_s: float = 30.0
+
+
+def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
+    """The ASGI application."""
+    view = _Views(serving)
+    app: ASGIApp = Starlette(
+        routes=[
+            Route("/v1/completions", Generations(serving, CompletionBody), methods=["POST"]),
+            Route("/v1/chat/completions", Generations(serving, ChatBody), methods=["POST"]),
+            Route("/v1/models", view.models),
+            Route("/tokenize", view.tokenize, methods=["POST"]),
+            Route("/detokenize", view.detokenize, methods=["POST"]),
+            Route("/health", view.health),
+            Route("/metrics", view.metrics),
+            Route("/version", view.version),
+            Route("/live", view.live),
+            Route("/", view.page),
+        ],
+        exception_handlers={RequestError: _refuse, HTTPException: _http_error, Exception: _internal_error},
+    )
+    app = SendTimeout(app, options.send_timeout_s)
+    app = BodyLimit(app, options.most_body_bytes)
+    app = ApiKeys(app, options.api_keys)
+    return RequestIds(app)
+
+
+class _Views:
+    """Answers that need no forward."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._live = LiveView(serving)
+        self._started_s = int(time.time())
+        self._page = files("swiftspec.server").joinpath("static/index.html").read_text(encoding="utf-8")
+
+    async def models(self, _: Request) -> Response:
+        served = {
+            "id": self._serving.model,
+            "object": "model",
+            "created": self._started_s,
+            "owned_by": "swiftspec",
+            "max_model_len": self._serving.max_context,
+        }
+        return JSONResponse({"object": "list", "data": [served]})
+
+    async def tokenize(self, request: Request) -> Response:
+        body = parse(TokenizeBody, await request.body())
+        if body.messages is not None:
+            tokens = await self._serving.tokens_of_chat(body.messages, {})
+        else:
+            tokens = await self._serving.check_open().tokenize(body.prompt or "")
+        return JSONResponse({"count": len(tokens), "max_model_len": self._serving.max_context, "tokens": tokens})
+
+    async def detokenize(self, request: Request) -> Response:
+        body = parse(DetokenizeBody, await request.body())
+        try:
+            return JSONResponse({"prompt": self._serving.check_open().detokenize(body.tokens)})
+        except ValueError as error:
+            raise RequestError(str(error).replace("prompt", "tokens", 1), param="tokens") from error
+
+    async def health(self, _: Request) -> Response:
+        is_ready = self._serving.phase is Phase.READY
+        return Response(status_code=200 if is_ready else 503)
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._serving.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def version(self, _: Request) -> Response:
+        return JSONResponse({"version": __version__})
+
+    async def live(self, _: Request) -> Response:
+        return StreamingResponse(self._live.events(), media_type="text/event-stream")
+
+    async def page(self, _: Request) -> Response:
+        return HTMLResponse(self._page)
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return JSONResponse(error.body, error.status, error.headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Paths and methods that do not exist."""
+    assert isinstance(error, HTTPException)
+    sentence = f"{request.method} {request.url.path}: {error.detail}"
+    return JSONResponse(error_body(sentence, status=error.status_code), error.status_code, error.headers)
+
+
+async def _internal_error(_: Request, __: Exception) -> Response:
+    return JSONResponse(error_body("an error in the server; its log has more", status=500), 500)

@@ -1,0 +1,200 @@
+"""Bodies of requests to the server, as OpenAI's API and vLLM name their fields.
+
+Fields that nobody here knows are ignored, as the other servers do. Fields that would change the output and are not
+supported are refused by name, unless they have the value that changes nothing: load tools send those always.
+"""
+
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from swiftspec.server.errors import RequestError
+
+__all__ = ["ChatBody", "CompletionBody", "DetokenizeBody", "GenerationBody", "Message", "TokenizeBody", "parse"]
+
+_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False, 0),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "prompt_logprobs": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "use_beam_search": (False,),
+}
+_MOST_STOPS = 4
+_MOST_STOP_CHARACTERS = 256
+
+_Count = Annotated[int, Field(ge=1)]
+_TokenIds = list[Annotated[int, Field(ge=0, strict=True)]]
+
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class StreamOptions(_Body):
+    """What a stream tells beside the text."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class ServiceLevel(_Body):
+    """Latency limits of a request, in milliseconds: they are counted as met or missed."""
+
+    ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    tpot_ms: Annotated[float, Field(gt=0)] | None = None
+
+
+class GenerationBody(_Body):
+    """What completions and chat completions have in common."""
+
+    model: str | None = None
+    max_tokens: _Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = 0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    ignore_eos: bool = False
+    user: str = ""
+    slo: ServiceLevel | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for field, harmless in _HARMLESS.items():
+                if data.get(field) is not None and data[field] not in harmless:
+                    raise ValueError(f"{field}: not supported; expected {harmless[0]!r}, or nothing")
+            # null is as good as no field
+            return {field: value for field, value in data.items() if value is not None}
+        return data
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_or_several(cls, stop: Any) -> Any:
+        return (stop,) if isinstance(stop, str) else stop
+
+    @field_validator("stop")
+    @classmethod
+    def _short(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
+        if len(stop) > _MOST_STOPS or any(not 0 < len(text) <= _MOST_STOP_CHARACTERS for text in stop):
+            raise ValueError(f"at most {_MOST_STOPS} texts of 1 to {_MOST_STOP_CHARACTERS} characters are possible")
+        return stop
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Output tokens at most; None if the request does not say."""
+        return self.max_tokens
+
+    @property
+    def drawn_seed(self) -> int | None:
+        """The seed as a number from 0 to 2**64 - 1; None if the request does not say."""
+        return None if self.seed is None else self.seed % 2**64
+
+
+class CompletionBody(GenerationBody):
+    """Body of `/v1/completions`."""
+
+    prompt: str | _TokenIds | list[str] | list[_TokenIds]
+
+    @property
+    def one_prompt(self) -> str | tuple[int, ...]:
+        """The prompt: a text, or token ids. RequestError if there are several."""
+        prompt: Any = self.prompt
+        if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+            if len(prompt) > 1:
+                raise RequestError(f"prompt has {len(prompt)} texts; expected one per request", param="prompt")
+            (prompt,) = prompt
+        return prompt if isinstance(prompt, str) else tuple(prompt)
+
+
+class _TextPart(_Body):
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Body):
+    """A message of a conversation; its text may come in parts."""
+
+    role: str
+    content: str | tuple[_TextPart, ...] = ""
+    name: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _nothing_is_empty(cls, content: Any) -> Any:
+        return "" if content is None else content
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatBody(GenerationBody):
+    """Body of `/v1/chat/completions`."""
+
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    max_completion_tokens: _Count | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class TokenizeBody(_Body):
+    """Body of `/tokenize`: a text, or a conversation."""
+
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("prompt: expected either prompt or messages")
+        return self
+
+
+class DetokenizeBody(_Body):
+    """Body of `/detokenize`."""
+
+    tokens: _TokenIds
+
+
+def parse(kind: type[Parsed], content: bytes) -> Parsed:
+    """A body from its JSON. RequestError naming the field."""
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> RequestError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return RequestError(f"the body is not JSON ({first['msg'].removeprefix('Invalid JSON: ')})")
+    reason = first["msg"].removeprefix("Value error, ")
+    field = ".".join(str(part) for part in first["loc"][:2])
+    if not field:
+        field, _, reason = reason.rpartition(": ")
+    return RequestError(f"{field}: {reason}" if field else reason, param=field or None)

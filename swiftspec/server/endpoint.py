@@ -1,0 +1,152 @@
+"""Completions and chat completions: from a request's body to its answer, whole or streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from swiftspec.errors import EngineBusyError, EngineError
+from swiftspec.server.bodies import ChatBody, CompletionBody, parse
+from swiftspec.server.errors import RequestError, error_body
+from swiftspec.server.guards import state_of
+from swiftspec.server.replies import DONE, Reply, event
+from swiftspec.server.serving import Answer, Serving
+
+if TYPE_CHECKING:
+    from swiftspec.engine.api import Finish
+
+__all__ = ["ClientGoneError", "Generations", "unless_gone"]
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a proxy that collects a stream before it passes it on
+]
+_log = logging.getLogger("swiftspec.server")
+
+Result = TypeVar("Result")
+
+
+class ClientGoneError(Exception):
+    """The client has closed its connection."""
+
+
+async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
+    """The work's result; ClientGoneError, with the work cancelled, if the client closes its connection before.
+
+    The request's body must have been read.
+    """
+    working = asyncio.ensure_future(work)
+    listening = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGoneError
+    finally:
+        for task in (working, listening):
+            task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await working
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Generations:
+    """ASGI endpoint of a kind of generation.
+
+    Parameters
+    ----------
+    serving : Serving
+    kind : type
+        Of the request's body.
+    """
+
+    def __init__(self, serving: Serving, kind: type[ChatBody] | type[CompletionBody]) -> None:
+        self._serving = serving
+        self._kind = kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def refuse(error: RequestError) -> None:
+            await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)
+
+        try:
+            self._serving.check_open()
+            content = await Request(scope, receive).body()
+            await unless_gone(receive, self._answer(scope, content, send))
+        except RequestError as error:
+            await refuse(error)
+        except (ClientGoneError, ClientDisconnect):
+            _log.debug("the client of %s has gone", state_of(scope).get("request_id"))
+
+    async def _answer(self, scope: Scope, content: bytes, send: Send) -> None:
+        body, state = parse(self._kind, content), state_of(scope)
+        answer = await self._serving.begin(
+            body, request_id=state["request_id"], client=state.get("client") or body.user
+        )
+        reply = Reply(request_id=state["request_id"], model=self._serving.model, is_chat=isinstance(body, ChatBody))
+        try:
+            try:
+                await answer.start()
+            except EngineBusyError as error:
+                raise self._serving.too_busy() from error
+            except (EngineError, TimeoutError) as error:
+                raise _failure(error) from error
+            if body.stream:
+                await _stream(answer, reply, send)
+            else:
+                await self._whole(answer, reply, send)
+        finally:
+            await answer.close()
+
+    async def _whole(self, answer: Answer, reply: Reply, send: Send) -> None:
+        try:
+            text = "".join([piece async for piece, _ in answer])
+        except (EngineError, TimeoutError) as error:
+            raise _failure(error) from error
+        assert answer.finish is not None
+        content = JSONResponse(reply.whole(text, finish=answer.finish, usage=answer.usage))
+        await send({"type": "http.response.start", "status": 200, "headers": content.raw_headers})
+        await send({"type": "http.response.body", "body": content.body})
+
+
+async def _stream(answer: Answer, reply: Reply, send: Send) -> None:
+    """One event for every commit; those that have come while the client was slow are sent together."""
+    options = answer.body.stream_options
+
+    async def give(content: bytes, *, more: bool = True) -> None:
+        if content or not more:
+            await send({"type": "http.response.body", "body": content, "more_body": more})
+
+    def piece(text: str, finish: Finish | None) -> bytes:
+        return reply.piece(text, finish=finish, usage=answer.usage if options.continuous_usage_stats else None)
+
+    await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+    await give(reply.opening(answer.usage if options.continuous_usage_stats else None))
+    ready: list[bytes] = []
+    try:
+        async for text, finish in answer:
+            ready.append(piece(text, finish))
+            if not answer.has_more_now:
+                await give(b"".join(ready))
+                ready.clear()
+    except (EngineError, TimeoutError) as error:
+        ready.append(event(error_body(str(error), status=500)))
+    else:
+        if options.include_usage:
+            ready.append(reply.closing(answer.usage))
+    await give(b"".join([*ready, DONE]), more=False)
+
+
+def _failure(error: Exception) -> RequestError:
+    return RequestError(str(error), status=500, code="engine_error")

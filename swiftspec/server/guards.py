@@ -1,0 +1,130 @@
+"""What stands before every request: size, key, time. Plain ASGI, so that streams pass untouched."""
+
+import asyncio
+import hmac
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from swiftspec.server.errors import RequestError
+
+__all__ = ["ApiKeys", "BodyLimit", "RequestIds", "SendTimeout", "state_of"]
+
+_OPEN = frozenset({"/", "/health", "/live", "/metrics"})
+_MOST_ID_CHARACTERS = 128
+_log = logging.getLogger("swiftspec.server")
+
+
+class RequestIds:
+    """Gives every request the id that its client sent as `X-Request-Id`, or one of its own, and sends it back."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        is_usable = 0 < len(given) <= _MOST_ID_CHARACTERS and given.isascii() and given.isprintable()
+        request_id = given if is_usable else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, with_id)
+
+
+class ApiKeys:
+    """Lets only requests with one of some keys pass, but for health and metrics.
+
+    The state of a request gets the number of its key as its `client`: whose request it is.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not self._keys or scope["path"] in _OPEN:
+            await self._app(scope, receive, send)
+            return
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        # Every key is compared, each in constant time: the time tells nothing about any of them.
+        matches = [hmac.compare_digest(key, given.strip().encode()) for key in self._keys]
+        if scheme.lower() == "bearer" and any(matches):
+            scope.setdefault("state", {})["client"] = f"key {matches.index(True)}"
+            await self._app(scope, receive, send)
+            return
+        error = RequestError("the API key is missing or unknown", status=401)
+        await JSONResponse(error.body, error.status, {"www-authenticate": "Bearer"})(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses bodies above a size, before they are read if they say how long they are."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self._app = app
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        error = RequestError(f"the body is larger than {self._most_bytes} bytes", status=413)
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdigit() and int(length) > self._most_bytes:
+            await JSONResponse(error.body, error.status, {"connection": "close"})(scope, receive, send)
+            return
+        num_received = 0
+
+        async def counted() -> Message:
+            nonlocal num_received
+            message = await receive()
+            num_received += len(message.get("body", b""))
+            if num_received > self._most_bytes:
+                raise error
+            return message
+
+        await self._app(scope, counted, send)
+
+
+class SendTimeout:
+    """Gives up a connection whose client takes nothing for a while: what is sent to it would pile up."""
+
+    def __init__(self, app: ASGIApp, timeout_s: float) -> None:
+        self._app = app
+        self._timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_stuck = False
+
+        async def in_time(message: Message) -> None:
+            nonlocal is_stuck
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await send(message)
+            except TimeoutError:
+                is_stuck = True
+                raise
+
+        try:
+            await self._app(scope, receive, in_time)
+        except Exception:
+            if not is_stuck:
+                raise
+            _log.warning("a client has taken nothing for %g s, and is given up", self._timeout_s)
+
+
+def state_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the guards have noted about a request."""
+    state: Mapping[str, Any] = scope.get("state", {})
+    return state

@@ -1,0 +1,59 @@
+"""The running requests as server-sent events, for the start page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from swiftspec.server.replies import event
+
+if TYPE_CHECKING:
+    from swiftspec.server.serving import Serving
+
+__all__ = ["LiveView"]
+
+_EVERY_S = 0.5
+_MOST_REQUESTS = 64  # that are listed
+
+
+class LiveView:
+    """What a server does at a moment: numbers only, nothing of any text."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The present state, twice a second, until the client goes."""
+        while True:
+            yield event(self.state())
+            await asyncio.sleep(_EVERY_S)
+
+    def state(self) -> dict[str, Any]:
+        """The present state."""
+        serving, now_s = self._serving, time.perf_counter()
+        engine, answers = serving.state(), list(serving.answers.values())
+        begun = [answer for answer in answers if answer.num_commits]
+        return {
+            "model": serving.model,
+            "phase": serving.phase,
+            "draft": engine.draft if engine else None,
+            "num_running": engine.num_running if engine else 0,
+            "num_waiting": engine.num_waiting if engine else 0,
+            "max_running": engine.max_running if engine else 0,
+            "cache_usage": engine.cache_usage if engine else 0.0,
+            "num_finished": serving.metrics.num_finished,
+            "num_tokens": serving.metrics.num_tokens + sum(answer.usage.completion_tokens for answer in answers),
+            "tokens_per_round": serving.metrics.tokens_per_round,
+            "requests": [
+                {
+                    "number": answer.number,
+                    "prompt_tokens": answer.usage.prompt_tokens,
+                    "tokens": answer.usage.completion_tokens,
+                    "rounds": answer.num_commits,
+                    "age_s": round(now_s - answer.arrival_s, 2),
+                }
+                for answer in [*begun, *(each for each in answers if not each.num_commits)][:_MOST_REQUESTS]
+            ],
+        }

@@ -1,0 +1,90 @@
+"""Answers in OpenAI's formats: completions and chat completions, whole or as server-sent events."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from swiftspec.engine.api import Finish
+
+__all__ = ["DONE", "Reply", "Usage", "comment", "event"]
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """A server-sent event."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """A server-sent comment, which clients skip."""
+    return f": {text}\n\n".encode()
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a request so far."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to one request, whose parts have one id.
+
+    Parameters
+    ----------
+    request_id : str
+    model : str
+        Name of the served model.
+    is_chat : bool
+        The format of chat completions.
+    """
+
+    request_id: str
+    model: str
+    is_chat: bool
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, text: str, *, finish: Finish, usage: Usage) -> dict[str, Any]:
+        """The answer in one piece."""
+        said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+        return self._wrapped(said, finish, "") | {"usage": usage.as_json()}
+
+    def opening(self, usage: Usage | None) -> bytes:
+        """What a stream begins with: of a chat, whose turn it is."""
+        return self._chunk({"delta": {"role": "assistant", "content": ""}}, None, usage) if self.is_chat else b""
+
+    def piece(self, text: str, *, finish: Finish | None, usage: Usage | None) -> bytes:
+        """A part of a stream, with the reason if it is the last. usage: if the client wants it with every part."""
+        said: dict[str, Any] = {"text": text}
+        if self.is_chat:
+            said = {"delta": {"content": text} if text or finish is None else {}}
+        return self._chunk(said, finish, usage)
+
+    def closing(self, usage: Usage) -> bytes:
+        """The last part of a stream whose client wants to know the usage."""
+        return event(self._head(".chunk") | {"choices": [], "usage": usage.as_json()})
+
+    def _chunk(self, said: Mapping[str, Any], finish: Finish | None, usage: Usage | None) -> bytes:
+        told = {} if usage is None else {"usage": usage.as_json()}
+        return event(self._wrapped(said, finish, ".chunk") | told)
+
+    def _wrapped(self, said: Mapping[str, Any], finish: Finish | None, part: str) -> dict[str, Any]:
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+        return self._head(part) | {"choices": [choice]}
+
+    def _head(self, part: str) -> dict[str, Any]:
+        kind = f"chat.completion{part}" if self.is_chat else "text_completion"
+        prefix = "chatcmpl" if self.is_chat else "cmpl"
+        return {"id": f"{prefix}-{self.request_id}", "object": kind, "created": self.created, "model": self.model}

@@ -1,0 +1,166 @@
+"""Running a server: the engine's start, signals, failures and the end of the processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import uvicorn
+
+from swiftspec.artifacts.plan import Plan
+from swiftspec.engine.async_api import AsyncEngine
+from swiftspec.errors import EngineError
+from swiftspec.server.app import HttpOptions, make_app
+from swiftspec.server.serving import Phase, Serving, ServingOptions
+
+__all__ = ["listen", "serve"]
+
+_LOOK_EVERY_S = 0.1
+_FLUSHED_WITHIN_S = 1.0  # after the last request has ended
+_WARM_UP_TOKENS = 16
+
+
+def listen(host: str, port: int, *, send_timeout_s: float) -> socket.socket:
+    """A listening socket. ValueError if the address is taken, or none of this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no such port"
+        raise ValueError(f"--host {host} --port {port}: cannot listen there ({why})") from error
+    # Accepted connections inherit it: the kernel ends one whose client has stopped taking what was sent.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * send_timeout_s))
+    return listening
+
+
+def serve(
+    plan: Plan,
+    listening: socket.socket,
+    *,
+    serving: ServingOptions,
+    http: HttpOptions,
+    drain_s: float,
+    ready: Callable[[], None],
+    **engine_options: Any,
+) -> None:
+    """Serve a plan until SIGINT or SIGTERM.
+
+    The first signal ends the acceptance of requests, and those under way have `drain_s` to end; a second one ends
+    them at once.
+
+    Parameters
+    ----------
+    listening : socket
+        As of `listen`; it is closed.
+    ready : callable
+        Called when requests are accepted.
+    **engine_options
+        As of `Engine`.
+
+    Raises
+    ------
+    ValueError
+        If the plan cannot be run here.
+    EngineError
+        If the target died, after every request has been told.
+    """
+    asyncio.run(
+        _serve(plan, listening, serving=serving, http=http, drain_s=drain_s, ready=ready, engine_options=engine_options)
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, which would end it before the requests under way."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Signals:
+    """Noted signals: the first asks for an orderly end, the second for one at once."""
+
+    def __init__(self) -> None:
+        self.first, self.second = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._note)
+
+    def _note(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def _serve(
+    plan: Plan,
+    listening: socket.socket,
+    *,
+    serving: ServingOptions,
+    http: HttpOptions,
+    drain_s: float,
+    ready: Callable[[], None],
+    engine_options: dict[str, Any],
+) -> None:
+    signals, state = _Signals(), Serving(serving)
+    config = uvicorn.Config(
+        make_app(state, http),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=int(_FLUSHED_WITHIN_S),
+    )
+    server = _Server(config)
+    # It answers while the engine starts, so that whoever asks for its health learns that it is starting.
+    answering = asyncio.create_task(server.serve(sockets=[listening]))
+    running = asyncio.create_task(_run(AsyncEngine(plan, **engine_options), state, signals, ready, drain_s))
+    interrupted = asyncio.create_task(signals.first.wait())
+    try:
+        await asyncio.wait((running, interrupted), return_when=asyncio.FIRST_COMPLETED)
+        if state.phase is Phase.STARTING and not running.done():
+            running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    finally:
+        interrupted.cancel()
+        server.should_exit = True
+        await answering
+
+
+async def _run(
+    starting: AsyncEngine, state: Serving, signals: _Signals, ready: Callable[[], None], drain_s: float
+) -> None:
+    """Start the engine, and let it serve until a signal, or the target's end: an EngineError."""
+    async with starting as engine:
+        await engine.warm_up("A", max_new_tokens=_WARM_UP_TOKENS)
+        state.open(engine)
+        ready()
+        if failure := await _until_over(engine, signals):
+            state.phase = Phase.FAILED
+        await _drain(state, signals, _FLUSHED_WITHIN_S if failure else drain_s)
+    if failure:
+        raise EngineError(failure)
+
+
+async def _until_over(engine: AsyncEngine, signals: _Signals) -> str:
+    """Wait for a signal or the target's end; why the target has ended, if it has."""
+    while not signals.first.is_set():
+        if failure := engine.state().failure:
+            return failure
+        with suppress(TimeoutError):
+            await asyncio.wait_for(signals.first.wait(), _LOOK_EVERY_S)
+    return ""
+
+
+async def _drain(state: Serving, signals: _Signals, within_s: float) -> None:
+    """Let the requests under way end, but not after a second signal."""
+    draining = asyncio.create_task(state.drain(within_s))
+    hurried = asyncio.create_task(signals.second.wait())
+    await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not draining.done():
+        draining.cancel()
+        await state.drain(0.0)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(state.all_ended(), _FLUSHED_WITHIN_S)

@@ -1,0 +1,305 @@
+"""The engine as the server's handlers use it: requests checked, begun, followed and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swiftspec.errors import EngineError
+from swiftspec.server.bodies import ChatBody, CompletionBody, Message
+from swiftspec.server.chat_template import ChatTemplate
+from swiftspec.server.errors import RequestError
+from swiftspec.server.metrics import Metrics
+from swiftspec.server.replies import Usage
+from swiftspec.server.stops import StopScanner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from swiftspec.engine.api import EngineState, Finish, Generation
+    from swiftspec.engine.async_api import AsyncEngine, AsyncStream
+    from swiftspec.server.bodies import GenerationBody
+
+__all__ = ["Answer", "Phase", "Serving", "ServingOptions"]
+
+_COMPLETION_TOKENS = 16  # of completions that do not say, as of OpenAI's API
+
+
+class Phase(StrEnum):
+    """Where a server stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptions:
+    """What a server promises its clients.
+
+    Parameters
+    ----------
+    model : str
+        Name of the served model.
+    request_timeout_s : float or None
+        Longest time of a request, from its arrival to its last token.
+    chat_template : Path or None
+        Template instead of the model's.
+    """
+
+    model: str
+    request_timeout_s: float | None = None
+    chat_template: Path | None = None
+
+
+class Serving:
+    """Requests of a server.
+
+    Parameters
+    ----------
+    options : ServingOptions
+
+    Attributes
+    ----------
+    phase : Phase
+    answers : dict
+        Requests under way, by the order of their arrival.
+    metrics : Metrics
+    """
+
+    def __init__(self, options: ServingOptions) -> None:
+        self.phase = Phase.STARTING
+        self.metrics = Metrics(self)
+        self.answers: dict[int, Answer] = {}
+        self._options = options
+        self._engine: AsyncEngine | None = None
+        self._template: ChatTemplate | None = None
+        self._num_begun = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def open(self, engine: AsyncEngine) -> None:
+        """Accept requests. ValueError if the chat template is none."""
+        self._template = ChatTemplate.of(engine.model_directory, self._options.chat_template)
+        self._engine, self.phase = engine, Phase.READY
+
+    @property
+    def model(self) -> str:
+        """Name of the served model."""
+        return self._options.model
+
+    @property
+    def max_context(self) -> int | None:
+        """Tokens of the longest request; None until the engine is there."""
+        return self._engine.max_context if self._engine else None
+
+    def state(self) -> EngineState | None:
+        """The engine's; None until it is there."""
+        return self._engine.state() if self._engine else None
+
+    def check_open(self) -> AsyncEngine:
+        """The engine. RequestError unless requests are accepted."""
+        if self.phase is not Phase.READY or self._engine is None:
+            why = {Phase.STARTING: "is starting", Phase.DRAINING: "is shutting down", Phase.FAILED: "has failed"}
+            raise RequestError(f"the server {why.get(self.phase, 'is not ready')}", status=503, code=self.phase)
+        return self._engine
+
+    def check_model(self, name: str | None) -> None:
+        """RequestError unless a request is for the served model, or does not say for which."""
+        if name is not None and name != self.model:
+            raise RequestError(
+                f"model is {name!r}; this server has {self.model!r}",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    async def tokens_of(self, body: CompletionBody | ChatBody) -> tuple[int, ...]:
+        """Token ids of a request's prompt. RequestError if it has none, or the model knows no conversations."""
+        if isinstance(body, ChatBody):
+            return await self.tokens_of_chat(body.messages, body.chat_template_kwargs)
+        prompt = body.one_prompt
+        return await self.check_open().tokenize(prompt) if isinstance(prompt, str) else prompt
+
+    async def tokens_of_chat(self, messages: Sequence[Message], arguments: dict[str, object]) -> tuple[int, ...]:
+        """Token ids of a conversation. RequestError without a chat template, or if that refuses it."""
+        if self._template is None:
+            raise RequestError(
+                f"{self.model} has no chat template; expected /v1/completions, or a server with --chat-template"
+            )
+        said = [{"role": each.role, "content": each.text} for each in messages]
+        text = self._template.render(said, arguments)
+        return await self.check_open().tokenize(text, special_tokens=False)
+
+    async def begin(self, body: CompletionBody | ChatBody, *, request_id: str, client: str) -> Answer:
+        """Give a request to the engine. RequestError if it is not possible."""
+        engine = self.check_open()
+        arrival_s = time.perf_counter()
+        self.check_model(body.model)
+        tokens = await self.tokens_of(body)
+        most = self._most_tokens(body, len(tokens), engine.max_context)
+        try:
+            stream = await engine.submit(
+                tokens,
+                max_new_tokens=most,
+                temperature=body.temperature,
+                top_p=body.top_p,
+                top_k=max(0, body.top_k),
+                ignore_eos=body.ignore_eos,
+                request_id=request_id,
+                client=client,
+                **({} if body.drawn_seed is None else {"seed": body.drawn_seed}),
+            )
+        except ValueError as error:
+            raise RequestError(str(error), param=str(error).partition(" ")[0]) from error
+        answer = Answer(self, stream, body, num_prompt_tokens=len(tokens), arrival_s=arrival_s)
+        self._num_begun += 1
+        answer.number = self._num_begun
+        self.answers[answer.number] = answer
+        self._idle.clear()
+        return answer
+
+    def _most_tokens(self, body: CompletionBody | ChatBody, num_prompt_tokens: int, max_context: int) -> int:
+        room = max_context - num_prompt_tokens
+        most = body.most_tokens or (room if isinstance(body, ChatBody) else min(_COMPLETION_TOKENS, room))
+        if room < max(1, most):
+            raise RequestError(
+                f"the maximum context length is {max_context} tokens; the prompt has {num_prompt_tokens}, and "
+                f"max_tokens is {max(1, most)}",
+                param="prompt" if room < 1 else "max_tokens",
+                code="context_length_exceeded",
+            )
+        return most
+
+    def too_busy(self) -> RequestError:
+        """What a request is told that finds no place."""
+        self.metrics.refused()
+        state = self.state()
+        assert state is not None
+        wait_s = self.metrics.mean_request_s * max(1, state.num_waiting) / max(1, state.max_running)
+        return RequestError(
+            f"{state.num_waiting} requests are waiting, which is the limit",
+            status=429,
+            headers={"retry-after": str(max(1, math.ceil(wait_s)))},
+        )
+
+    def ended(self, answer: Answer) -> None:
+        """Forget a request, and count it."""
+        self.answers.pop(answer.number, None)
+        if not self.answers:
+            self._idle.set()
+        self.metrics.ended(answer)
+
+    @property
+    def request_timeout_s(self) -> float | None:
+        """Longest time of a request."""
+        return self._options.request_timeout_s
+
+    async def all_ended(self) -> None:
+        """Wait until no request is under way."""
+        await self._idle.wait()
+
+    async def drain(self, within_s: float) -> None:
+        """Accept nothing more, and wait for the requests under way; cut off those that take too long."""
+        if self.phase is not Phase.FAILED:
+            self.phase = Phase.DRAINING
+        try:
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
+        except TimeoutError:
+            for answer in list(self.answers.values()):
+                answer.cut_off("the server is shutting down")
+
+
+class Answer:
+    """Output of a request as text: an asynchronous iterator over its pieces, each with the reason if it is the last.
+
+    Attributes
+    ----------
+    body : GenerationBody
+    usage : Usage
+        So far.
+    finish : "stop", "length" or None
+        Why it has ended.
+    num_commits : int
+        Commits so far.
+    generation : Generation or None
+        The engine's record of it, after `close`.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        stream: AsyncStream,
+        body: GenerationBody,
+        *,
+        num_prompt_tokens: int,
+        arrival_s: float,
+    ) -> None:
+        self.body = body
+        self.usage = Usage(num_prompt_tokens)
+        self.finish: Finish | None = None
+        self.number = self.num_commits = 0
+        self.arrival_s = arrival_s
+        self._serving = serving
+        self._stream = stream
+        self._stops = StopScanner(body.stop)
+        self._cut_off = ""
+        timeout_s = serving.request_timeout_s
+        self._until_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+
+    @property
+    def generation(self) -> Generation | None:
+        return self._stream.generation
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the server ended it."""
+        return bool(self._cut_off)
+
+    @property
+    def has_more_now(self) -> bool:
+        """Whether the next piece is there already."""
+        return self._stream.has_more_now
+
+    def cut_off(self, why: str) -> None:
+        """End it with an error."""
+        self._cut_off = why
+        self._stream.cancel()
+
+    async def start(self) -> None:
+        """Wait for the first piece. EngineError or TimeoutError if none comes."""
+        try:
+            async with asyncio.timeout_at(self._until_s):
+                await self._stream.wait()
+        except TimeoutError:
+            raise TimeoutError(f"the request took longer than {self._serving.request_timeout_s:g} s") from None
+
+    async def __aiter__(self) -> AsyncIterator[tuple[str, Finish | None]]:
+        while self.finish is None:
+            await self.start()
+            if not self._stream.has_more_now:  # it was ended early
+                raise EngineError(self._cut_off or "the request was ended")
+            chunk = await anext(self._stream)
+            self.num_commits += 1
+            self.usage.completion_tokens += len(chunk.token_ids)
+            text = self._stops.push(chunk.text)
+            if self._stops.has_stopped:
+                self.finish = "stop"
+            elif chunk.finish is not None:
+                text, self.finish = text + self._stops.flush(), chunk.finish
+            yield text, self.finish
+
+    async def close(self) -> None:
+        """End it, if it has not ended, and count it."""
+        try:
+            await asyncio.shield(self._stream.close())
+        finally:
+            self._serving.ended(self)

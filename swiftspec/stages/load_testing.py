@@ -1,0 +1,91 @@
+"""Load test of a server, as `swiftspec loadtest` runs it."""
+
+from hashlib import sha256
+from pathlib import Path
+
+from swiftspec.artifacts.document import Origin
+from swiftspec.artifacts.load_test import LoadTest, SentRequest
+from swiftspec.artifacts.workload import Workload
+from swiftspec.loadtest import SentLoad, ServerClient, drawn_prompts, encoded_prompts, send_workload
+from swiftspec.progress import Stages, silent
+from swiftspec.stages.inputs import Prompts, read_texts
+
+__all__ = ["load_test", "send"]
+
+
+def load_test(
+    url: str,
+    workload: Workload | Path | str,
+    prompts: Prompts,
+    *,
+    api_key: str = "",
+    seed: int = 0,
+    limit: int | None = None,
+    stages: Stages = silent,
+) -> LoadTest:
+    """Send a workload to a server of OpenAI's API, and measure what its clients see.
+
+    The server tokenises the prompts (`/tokenize`, as vLLM's does), counts the tokens of its streams, and ignores ends
+    of sequence when asked to; a request's output then has exactly the workload's length.
+
+    Parameters
+    ----------
+    url : str
+        Address of the server.
+    workload : Workload, or path
+        Its requests come at their times, or when a client of the closed loop is free.
+    prompts : sequence of str, or path
+        Texts, of which one is drawn for each request, and cut or repeated to its length.
+    api_key : str
+        If the server wants one.
+    seed : int
+        Of the drawn prompts.
+    limit : int, optional
+        Use at most this many prompts.
+    stages : Stages
+        Receives progress reports.
+
+    Raises
+    ------
+    ValueError
+        If the server does not answer, or no request ended well.
+    """
+    asked = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
+    model, sent = send(url, asked, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
+    ended = [answer for answer in sent.answers if not answer.error]
+    later_chunks = sum(len(answer.chunks_s) - 1 for answer in ended)
+    # How many tokens came with the first chunk is not told; a target's first commit has one.
+    later_tokens = sum(answer.num_tokens - 1 for answer in ended)
+    return LoadTest(
+        origin=Origin.here(),
+        url=url,
+        model=model,
+        workload_sha256=sha256(asked.to_bytes()).hexdigest(),
+        workload=str(asked.arrivals),
+        metrics=sent.metrics,
+        tokens_per_iteration=later_tokens / later_chunks if later_chunks else 0.0,
+        failures=sent.failures,
+        late_s=sent.late_s,
+        requests=tuple(
+            SentRequest(
+                sent_s=answer.sent_s - sent.start_s,
+                chunks_s=tuple(chunk_s - sent.start_s for chunk_s in answer.chunks_s),
+                num_tokens=answer.num_tokens,
+                status=answer.status,
+                error=answer.error,
+            )
+            for answer in sent.answers
+        ),
+    )
+
+
+def send(
+    url: str, workload: Workload, prompts: Prompts, *, api_key: str, seed: int, limit: int | None, stages: Stages
+) -> tuple[str, SentLoad]:
+    """The model's name, and the workload as it was answered. As `load_test`."""
+    client = ServerClient(url, api_key=api_key)
+    model = client.model()
+    encoded = encoded_prompts(client, read_texts(prompts, limit), model=model)
+    with stages("load test") as progress:
+        drawn = drawn_prompts(workload, encoded, seed=seed)
+        return model, send_workload(client, workload, drawn, model=model, progress=progress)

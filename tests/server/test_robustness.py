@@ -1,0 +1,248 @@
+"""The server under clients that leave, stall, flood or lie, and processes that die."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import two_cores
+from tests.engine.processes import gone_within
+from tests.server.running import Running, events, running
+
+pytestmark = two_cores
+PROMPT = "def add(a, b):\n"
+LONG: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+KEY = "a-key-of-some-length"
+
+
+def idle_within(server: Running, seconds: float) -> None:
+    """Wait until nothing runs or waits."""
+    until_s = time.monotonic() + seconds
+    names = ("swiftspec:num_requests_running", "swiftspec:num_requests_waiting", "swiftspec:kv_cache_usage_perc")
+    while any(server.metric(name) for name in names):
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes below it, the engine's and what they are forked from."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *children_of(int(child))]
+    return found
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_place(server: Running, stream: bool) -> None:
+    before = server.metric("swiftspec:request_cancelled_total")
+    for _ in range(6):  # four run, two wait
+        connection = server.connect()
+        connection.request("POST", "/v1/completions", body=json.dumps({**LONG, "stream": stream}))
+        time.sleep(0.02)
+        connection.close()
+    idle_within(server, 5.0)
+    assert server.metric("swiftspec:request_cancelled_total") >= before + 1  # a short one may have ended before
+    assert server.json("/v1/completions", {**LONG, "max_tokens": 4})[0] == 200
+
+
+def test_output_does_not_depend_on_the_others(server: Running) -> None:
+    alone = server.json("/v1/completions", LONG)[1]["choices"][0]["text"]
+    texts: list[str] = []
+
+    def ask() -> None:
+        texts.append(server.json("/v1/completions", LONG)[1]["choices"][0]["text"])
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == [alone] * 8
+
+
+def test_connections_that_send_half_a_request_harm_nobody(server: Running) -> None:
+    halves = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(30)]
+    for number, half in enumerate(halves):
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"[: 10 + 2 * number])
+    assert server.json("/v1/completions", {**LONG, "max_tokens": 4})[0] == 200
+    for half in halves:
+        half.close()
+    assert server.json("/v1/completions", {**LONG, "max_tokens": 4})[0] == 200
+
+
+def test_bad_requests_of_every_kind_are_answered_with_an_error(server: Running) -> None:
+    chance = random.Random(0)
+    good = json.dumps({**LONG, "max_tokens": 2, "stream": True}).encode()
+    for _ in range(300):
+        body = bytearray(good)
+        for _ in range(chance.randint(1, 6)):
+            place = chance.randrange(len(body))
+            match chance.randrange(3):
+                case 0:
+                    body[place] = chance.randrange(256)
+                case 1:
+                    del body[place : place + chance.randint(1, 9)]
+                case _:
+                    body[place:place] = chance.choice([b'"', b"{", b"[", b"1e999", b"\xff\xfe", b"null", b"-"])
+        with server.ask("/v1/completions", bytes(body)) as answer:
+            assert answer.status in (200, 400, 404), body
+            content = answer.read()
+            assert b"Traceback" not in content
+            if answer.status != 200:
+                assert json.loads(content)["error"]["message"]
+    idle_within(server, 10.0)
+
+
+def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so(server: Running) -> None:
+    status, said = server.json("/v1/completions", b"x" * (9 << 20))
+    assert status == 413
+    assert "larger" in said["error"]["message"]
+    with closing(server.connect()) as connection:
+        connection.request("POST", "/v1/completions", body=iter([b"x" * (1 << 20)] * 9), encode_chunked=True)
+        assert connection.getresponse().status == 413
+
+
+def test_one_more_than_may_wait_is_told_when_to_come_again(plan_file: Path, tmp_path: Path) -> None:
+    with running(plan_file, "--max-running", "1", "--max-waiting", "1", log=tmp_path / "log") as server:
+        answers: list[tuple[int, float, str | None]] = []
+
+        def ask() -> None:
+            start_s = time.monotonic()
+            with server.ask("/v1/completions", LONG) as answer:
+                answer.read()
+                answers.append((answer.status, time.monotonic() - start_s, answer.headers["retry-after"]))
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        statuses = sorted(status for status, _, _ in answers)
+        assert statuses[0] == 200
+        assert statuses[-1] == 429
+        assert all(int(again or 0) >= 1 for status, _, again in answers if status == 429)
+        assert server.metric("swiftspec:request_refused_total") == statuses.count(429)
+
+
+def test_only_requests_with_a_key_are_served(plan_file: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"# ours\n{KEY}\nanother-key-1\n")
+    with running(plan_file, "--api-key-file", str(keys), log=tmp_path / "log") as server:
+        short = {**LONG, "max_tokens": 2}
+        for sent in ({}, {"authorization": "Bearer wrong-key-of-length"}, {"authorization": KEY}):
+            status, said = server.json("/v1/completions", short, **sent)
+            assert (status, said["error"]["type"]) == (401, "authentication_error")
+        assert server.json("/v1/models")[0] == 401
+        assert server.json("/v1/completions", short, authorization=f"Bearer {KEY}")[0] == 200
+        for path in ("/health", "/metrics"):
+            with server.ask(path) as answer:
+                assert answer.status == 200
+
+
+def test_sigterm_lets_the_requests_under_way_end(plan_file: Path, tmp_path: Path) -> None:
+    with running(plan_file, log=tmp_path / "log") as server:
+        below = children_of(server.process.pid)
+        with server.ask("/v1/completions", {**LONG, "stream": True}) as answer:
+            chunks = events(answer)
+            first = next(chunks)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.05)
+            refused, _ = _status(server)
+            text = first["choices"][0]["text"] + "".join(chunk["choices"][0]["text"] for chunk in chunks)
+        assert len(text) >= 200
+        assert refused in (503, 0)  # 0: it was down already
+        assert server.process.wait(60) == 0
+        assert gone_within(below, 5.0)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def _status(server: Running) -> tuple[int, Any]:
+    try:
+        return server.json("/v1/completions", {**LONG, "max_tokens": 2})
+    except OSError:
+        return 0, None
+
+
+def test_requests_that_take_longer_than_the_drain_are_cut_off(plan_file: Path, tmp_path: Path) -> None:
+    with running(plan_file, "--drain-s", "0", log=tmp_path / "log") as server:
+        with server.ask("/v1/completions", {**LONG, "stream": True}) as answer:
+            chunks = events(answer)
+            next(chunks)
+            server.process.send_signal(signal.SIGTERM)
+            last = list(chunks)[-1]
+        assert "shutting down" in last.get("error", {}).get("message", "shutting down")  # or it ended just before
+        assert server.process.wait(60) == 0
+
+
+def test_a_dead_target_ends_every_stream_and_the_server(plan_file: Path, tmp_path: Path) -> None:
+    with running(plan_file, log=tmp_path / "log") as server:
+        below = children_of(server.process.pid)
+        with server.ask("/v1/completions", {**LONG, "stream": True}) as answer:
+            chunks = events(answer)
+            next(chunks)
+            for pid in below:
+                if "swiftspec-target" in name_of(pid):
+                    os.kill(pid, signal.SIGKILL)
+            last = list(chunks)[-1]
+        assert "target" in last["error"]["message"]
+        assert server.process.wait(60) == 3
+        assert gone_within(below, 5.0)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def name_of(pid: int) -> str:
+    try:
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            + Path(f"/proc/{pid}/comm").read_text()
+        )
+    except OSError:
+        return ""
+
+
+def test_a_dead_draft_costs_no_output(plan_file: Path, tmp_path: Path) -> None:
+    with running(plan_file, log=tmp_path / "log") as server:
+        expected = server.json("/v1/completions", LONG)[1]["choices"][0]["text"]
+        with server.ask("/v1/completions", {**LONG, "stream": True}) as answer:
+            chunks = events(answer)
+            text = next(chunks)["choices"][0]["text"]
+            for pid in children_of(server.process.pid):
+                if "swiftspec-draft" in name_of(pid):
+                    os.kill(pid, signal.SIGKILL)
+            text += "".join(chunk["choices"][0]["text"] for chunk in chunks)
+        assert text == expected
+        with server.ask("/health") as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--host", "nowhere.invalid"], "--host nowhere.invalid"),
+        (["--host", "192.0.2.1"], "cannot listen there"),
+        (["--policy", "magic"], "magic"),
+        (["--max-context", "100000"], "max_context is 100000"),
+        (["--api-key-file", "/dev/null"], "no key"),
+        (["--chat-template", "/dev/null/none"], "none"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence_and_exit_code_2(
+    plan_file: Path, arguments: list[str], says: str
+) -> None:
+    command = [sys.executable, "-m", "swiftspec", "serve", "--plan", str(plan_file), "--port", "0", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2, ended.stderr
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.strip().splitlines()[-3:]) <= 3
