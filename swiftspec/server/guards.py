@@ -17,6 +17,7 @@ __all__ = ["ApiKeys", "BodyLimit", "RequestIds", "SendTimeout", "state_of"]
 
 _OPEN = frozenset({"/", "/health", "/live", "/metrics"})
 _MOST_ID_CHARACTERS = 128
+_MOST_FORGOTTEN_BYTES = 128 << 20  # above, the connection is closed at once
 _log = logging.getLogger("swiftspec.server")
 
 
@@ -69,7 +70,7 @@ class ApiKeys:
 
 
 class BodyLimit:
-    """Refuses bodies above a size, before they are read if they say how long they are."""
+    """Refuses bodies above a size. They are read to their end, and forgotten, so that the client hears why."""
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
         self._app = app
@@ -81,7 +82,7 @@ class BodyLimit:
             return
         error = RequestError(f"the body is larger than {self._most_bytes} bytes", status=413)
         length = Headers(scope=scope).get("content-length", "")
-        if length.isdigit() and int(length) > self._most_bytes:
+        if length.isdigit() and int(length) > _MOST_FORGOTTEN_BYTES:
             await JSONResponse(error.body, error.status, {"connection": "close"})(scope, receive, send)
             return
         num_received = 0
@@ -90,6 +91,9 @@ class BodyLimit:
             nonlocal num_received
             message = await receive()
             num_received += len(message.get("body", b""))
+            while self._most_bytes < num_received < _MOST_FORGOTTEN_BYTES and message.get("more_body"):
+                message = await receive()
+                num_received += len(message.get("body", b""))
             if num_received > self._most_bytes:
                 raise error
             return message

@@ -57,6 +57,7 @@ def test_a_closed_loop_from_python_shares_steps(stage: Stage, tmp_path: Path) ->
     texts = ["def add(a, b):", "import os"]
     compared = validate_load(Planned.load(stage.plan), workload, texts, policies=["serial_chain"])
     (load,) = [policy for policy in compared.report.policies if policy.policy == "serial_chain"]
+    assert load.mean_batch is not None
     assert 1 < load.mean_batch <= 4
     assert load.late_s == 0
     assert len(compared.measured) == len(compared.simulated) == 12

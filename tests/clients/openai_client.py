@@ -45,7 +45,7 @@ async def concurrently(url: str, model: str, expected: str) -> None:
 
         async def ask() -> str:
             said = await client.completions.create(model=model, prompt=PROMPT, max_tokens=24, temperature=0)
-            return said.choices[0].text
+            return str(said.choices[0].text)
 
         async def leave() -> None:
             stream = await client.completions.create(model=model, prompt=PROMPT, max_tokens=200, stream=True)
