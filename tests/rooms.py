@@ -59,8 +59,14 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"joblib", "numpy", "scipy"}
     ),
     "demo": frozenset({"profiler", "simulator", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
+    "loadtest": frozenset({"artifacts", "files", "numpy"}),
+    # The engine as everyone uses it: see NEVERS.
+    "server": frozenset(
+        {"engine", "artifacts", "errors", "files", "version"}
+        | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
+    ),
     "stages": frozenset(
-        {"acceptance", "artifacts", "devices", "engine", "planner", "policies", "profiler", "progress"}
+        {"acceptance", "artifacts", "devices", "engine", "loadtest", "planner", "policies", "profiler", "progress"}
         | {"scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
@@ -76,6 +82,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
 NEVERS = (
     ("swiftspec.cli", ("swiftspec.engine.launcher",)),  # it runs plans as everyone does: with an Engine
     ("swiftspec.engine.driver", ("swiftspec.engine.channel",)),  # it knows a Protocol
+    ("swiftspec.server", ("swiftspec.engine.launcher", "swiftspec.engine.dispatcher", "swiftspec.engine.running")),
     ("swiftspec.engine.model.gpu", ("swiftspec.engine.model.cpu",)),
     ("swiftspec.engine.model.loader", ("swiftspec.engine.parallel", "torch.distributed")),
     ("swiftspec.engine.parallel", ("swiftspec.engine.driver",)),

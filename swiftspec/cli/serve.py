@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
+from swiftspec.cli.columns import count
+from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.checks import check_devices
 from swiftspec.files.reading import read_input
 
@@ -32,8 +35,11 @@ def serve(
     request_timeout_s: float | None,
     send_timeout_s: float,
     drain_s: float,
+    json_path: Path | None,
 ) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
+    inputs = {"--plan": plan, "--api-key-file": api_key_file, "--chat-template": chat_template}
+    check_outputs(inputs=inputs, json=json_path)
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise ValueError(
             f"serve needs {', '.join(missing)}; install the extra `serve`: pip install 'swiftspec-llm[serve]'"
@@ -58,7 +64,7 @@ def serve(
     def ready() -> None:
         console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
 
-    run(
+    stats = run(
         made,
         listening,
         serving=ServingOptions(model=name, request_timeout_s=request_timeout_s, chat_template=chat_template),
@@ -68,7 +74,8 @@ def serve(
         policy=policy,
         **engine_options,
     )
-    console.say("Every request has ended; the server is down")
+    console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
+    write_json(json_path, {"model": name, "policy": candidate.policy, "url": url, **asdict(stats)})
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(min=0.0, metavar="S", help="Time that requests have to end after SIGTERM or Ctrl-C.")
     ] = 30.0,
+    json: flags.Json = None,
 ) -> None:
     """Serve a plan to clients of OpenAI's API.
 
@@ -74,6 +75,7 @@ def serve(
         request_timeout_s=request_timeout_s,
         send_timeout_s=send_timeout_s,
         drain_s=drain_s,
+        json_path=json,
     )
 
 

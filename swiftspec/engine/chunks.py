@@ -1,7 +1,5 @@
 """Chunks: the committed tokens of a request with the text that they complete."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chunk", "Chunks", "Finish"]
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length"]  # at an end of sequence, or at the longest output
 
 
 class Chunk(NamedTuple):
@@ -58,7 +56,7 @@ class Chunks:
         text = self._text.flush()
         return (Chunk((), text),) if text else ()
 
-    def follow(self, commits: Generator[tuple[int, ...], None, Generation]) -> Generator[Chunk, None, Generation]:
+    def follow(self, commits: "Generator[tuple[int, ...], None, Generation]") -> "Generator[Chunk, None, Generation]":
         """Chunks of some commits; the text that is left comes last, also before an EngineError."""
         try:
             while True:

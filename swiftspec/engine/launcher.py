@@ -3,9 +3,9 @@
 import logging
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from types import TracebackType
 
 from swiftspec.artifacts.document import ModelRef
@@ -23,7 +23,7 @@ from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.timeouts import Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
-from swiftspec.engine.running import Deliver, Event, Generation, RunningRequest
+from swiftspec.engine.running import Deliver, Event, Generation, RunningRequest, next_event
 from swiftspec.engine.stats import EngineState
 from swiftspec.kernels.cpu_library import prepare_library
 from swiftspec.policies import Layout, Policy, Request
@@ -38,7 +38,6 @@ PATIENCE_S = 0.5  # default for plans without one
 MAX_RESTARTS = 3
 _LOOK_EVERY_S = 0.01
 _REPORT_EVERY_S = 0.02  # where no core is left for the launcher, whose every waking interrupts a forward
-_INTERRUPTED_WITHIN_S = 0.05
 _ONE_AT_A_TIME = AdmissionLimits(max_running=1)
 _SAY_AFTER_S = 10.0  # of waiting for models, before a warning names the processes
 _log = logging.getLogger("swiftspec")
@@ -334,7 +333,7 @@ class Launcher:
         is_over = is_cancelled = False
         try:
             while True:
-                event = _next(events, None if is_cancelled else interrupted)
+                event = next_event(events, None if is_cancelled else interrupted)
                 if event is None:
                     is_cancelled = True
                     self.cancel(running)
@@ -390,13 +389,3 @@ class Launcher:
             )
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)
-
-
-def _next(events: SimpleQueue[Event], interrupted: threading.Event | None) -> Event | None:
-    """A request's next event; None once it is interrupted."""
-    if interrupted is None:
-        return events.get()
-    while not interrupted.is_set():
-        with suppress(Empty):
-            return events.get(timeout=_INTERRUPTED_WITHIN_S)
-    return None

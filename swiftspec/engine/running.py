@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from queue import Empty, SimpleQueue
 
 from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.engine.model.sampler import Sampler
@@ -12,7 +15,9 @@ from swiftspec.engine.process.protocol import Generate
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.policies import Policy, Request
 
-__all__ = ["Deliver", "Ending", "Event", "Generation", "RunningRequest"]
+__all__ = ["Deliver", "Ending", "Event", "Generation", "RunningRequest", "next_event"]
+
+_INTERRUPTED_WITHIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +150,13 @@ class RunningRequest:
             alone_s=self.alone_s,
             begun_s=self.start_s if self.begun_s is None else self.begun_s,
         )
+
+
+def next_event(events: SimpleQueue[Event], interrupted: threading.Event | None) -> Event | None:
+    """A request's next event; None once it is interrupted."""
+    if interrupted is None:
+        return events.get()
+    while not interrupted.is_set():
+        with suppress(Empty):
+            return events.get(timeout=_INTERRUPTED_WITHIN_S)
+    return None

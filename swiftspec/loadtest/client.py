@@ -9,7 +9,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from swiftspec.files.reading import brief
+from swiftspec.files.reading import brief, parse_json
 
 __all__ = ["ServerClient", "Streamed"]
 
@@ -117,7 +117,7 @@ class ServerClient:
             with self._answer(method, path, body) as answer:
                 if answer.status != 200:
                     raise ValueError(f"--url {self.url}: {path} answers {answer.status} ({_sentence(answer)})")
-                content: dict[str, Any] = json.loads(answer.read())
+                content: dict[str, Any] = parse_json(answer.read())
                 return content
         except (OSError, HTTPException) as error:
             raise ValueError(f"--url {self.url}: no answer ({brief(error) or type(error).__name__})") from error
@@ -147,7 +147,7 @@ def _followed(answer: HTTPResponse, sent_s: float) -> Streamed:
         if line.strip() == b"data: [DONE]":
             error = ""
             break
-        data = json.loads(line[len(b"data: ") :])
+        data = parse_json(line[len(b"data: ") :])
         if "error" in data:
             error = str(data["error"].get("message", "an error"))
             break
@@ -164,6 +164,6 @@ def _sentence(answer: HTTPResponse) -> str:
     """What an error's body says."""
     content = answer.read(_MOST_ERROR_BYTES)
     try:
-        return str(json.loads(content)["error"]["message"])
+        return str(parse_json(content)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return answer.reason

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from swiftspec.files.reading import brief, read_input
+from swiftspec.files.reading import brief, parse_json, read_input
 from swiftspec.server.errors import RequestError
 
 __all__ = ["ChatTemplate"]
@@ -102,7 +102,7 @@ def _config(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        config = json.loads(read_input(file, most_bytes=_MOST_BYTES))
+        config = parse_json(read_input(file, most_bytes=_MOST_BYTES))
     except ValueError as error:
         raise ValueError(f"{file}: not JSON ({brief(error)})") from error
     return config if isinstance(config, dict) else {}

@@ -1,4 +1,4 @@
-"""What stands before every request: size, key, time. Plain ASGI, so that streams pass untouched."""
+"""Guards before every request: size, key, time. Plain ASGI, so that streams pass untouched."""
 
 import asyncio
 import hmac

@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 
 from swiftspec.artifacts.plan import Plan
+from swiftspec.engine.api import Stats
 from swiftspec.engine.async_api import AsyncEngine
 from swiftspec.errors import EngineError
 from swiftspec.server.app import HttpOptions, make_app
@@ -22,6 +23,7 @@ __all__ = ["listen", "serve"]
 _LOOK_EVERY_S = 0.1
 _FLUSHED_WITHIN_S = 1.0  # after the last request has ended
 _WARM_UP_TOKENS = 16
+_NOTHING = Stats(requests=0, prompt_tokens=0, tokens=0, tokens_per_s=0.0, tokens_per_round=0.0, losses=0, restarts=0)
 
 
 def listen(host: str, port: int, *, send_timeout_s: float) -> socket.socket:
@@ -46,8 +48,8 @@ def serve(
     drain_s: float,
     ready: Callable[[], None],
     **engine_options: Any,
-) -> None:
-    """Serve a plan until SIGINT or SIGTERM.
+) -> Stats:
+    """Serve a plan until SIGINT or SIGTERM; figures of the requests that ended well.
 
     The first signal ends the acceptance of requests, and those under way have `drain_s` to end; a second one ends
     them at once.
@@ -68,7 +70,7 @@ def serve(
     EngineError
         If the target died, after every request has been told.
     """
-    asyncio.run(
+    return asyncio.run(
         _serve(plan, listening, serving=serving, http=http, drain_s=drain_s, ready=ready, engine_options=engine_options)
     )
 
@@ -102,7 +104,7 @@ async def _serve(
     drain_s: float,
     ready: Callable[[], None],
     engine_options: dict[str, Any],
-) -> None:
+) -> Stats:
     signals, state = _Signals(), Serving(serving)
     config = uvicorn.Config(
         make_app(state, http),
@@ -121,7 +123,8 @@ async def _serve(
         if state.phase is Phase.STARTING and not running.done():
             running.cancel()
         with suppress(asyncio.CancelledError):
-            await running
+            return await running
+        return _NOTHING  # ended before it served
     finally:
         interrupted.cancel()
         server.should_exit = True
@@ -130,7 +133,7 @@ async def _serve(
 
 async def _run(
     starting: AsyncEngine, state: Serving, signals: _Signals, ready: Callable[[], None], drain_s: float
-) -> None:
+) -> Stats:
     """Start the engine, and let it serve until a signal, or the target's end: an EngineError."""
     async with starting as engine:
         await engine.warm_up("A", max_new_tokens=_WARM_UP_TOKENS)
@@ -139,8 +142,10 @@ async def _run(
         if failure := await _until_over(engine, signals):
             state.phase = Phase.FAILED
         await _drain(state, signals, _FLUSHED_WITHIN_S if failure else drain_s)
+        stats = engine.stats()
     if failure:
         raise EngineError(failure)
+    return stats
 
 
 async def _until_over(engine: AsyncEngine, signals: _Signals) -> str:
