@@ -8,6 +8,9 @@ criterion is missed:
 - at each Poisson load, in the median over policies: mean TPOT and E2E within 10 %, mean TTFT within 20 %; re-timed,
   TPOT and E2E within 5 %;
 - saturation within 10 % in the median.
+
+With `--http`, every policy is served by `swiftspec serve`, and the loads are sent over HTTP: what clients see is
+compared with the simulation, and nothing is re-timed.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +28,7 @@ from swiftspec.cli import console
 from swiftspec.cli.app import main as swiftspec
 from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.stages.validating_load import validate_load
+from tools.served import served
 
 __all__ = ["main", "of_policy"]
 
@@ -43,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, required=True, help="folder for the files, kept between runs")
     parser.add_argument("--policies", default="autoregressive,prompt_lookup,serial_chain,serial_tree,swiftspec,pearl")
     parser.add_argument("--requests", type=int, default=60, help="of each load (default: 60)")
+    parser.add_argument("--http", action="store_true", help="send the loads to a server")
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
     loads = {name: list(_loads(chosen, name)) for name in chosen.policies.split(",")}
@@ -52,14 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _loads(chosen: argparse.Namespace, policy: str) -> Iterator[PolicyLoad]:
     """The closed loop, then the open ones."""
-    closed = _load(chosen, policy, "closed", f"closed:{_CLIENTS}")
-    yield closed
-    for share in _SHARES:
-        rate = share * closed.predicted.request_throughput
-        yield _load(chosen, policy, f"{share:.1f}", f"poisson:{rate:.4f}")
+    with ExitStack() as stack:
+        url = None
+        if chosen.http:
+            log = chosen.work / f"{policy}.log"
+            _, url = stack.enter_context(served(chosen.plan, "--policy", policy, log=log))
+        closed = _load(chosen, policy, "closed", f"closed:{_CLIENTS}", url)
+        yield closed
+        for share in _SHARES:
+            rate = share * closed.predicted.request_throughput
+            yield _load(chosen, policy, f"{share:.1f}", f"poisson:{rate:.4f}", url)
 
 
-def _load(chosen: argparse.Namespace, policy: str, name: str, arrivals: str) -> PolicyLoad:
+def _load(chosen: argparse.Namespace, policy: str, name: str, arrivals: str, url: str | None) -> PolicyLoad:
     report = chosen.work / f"{policy}-{name}.json"
     if not report.exists():
         workload = chosen.work / f"{policy}-{name}.workload.json"
@@ -67,7 +78,7 @@ def _load(chosen: argparse.Namespace, policy: str, name: str, arrivals: str) -> 
         if swiftspec(["workload", *drawn]):
             raise SystemExit(2)
         only = of_policy(Planned.load(chosen.plan), policy)
-        compared = validate_load(only, workload, chosen.prompts, policies=[policy], stages=console.progress)
+        compared = validate_load(only, workload, chosen.prompts, policies=[policy], url=url, stages=console.progress)
         compared.report.save(report)
     return LoadReport.load(report).policies[0]
 
@@ -86,7 +97,14 @@ def _show(loads: dict[str, list[PolicyLoad]]) -> None:
             again = load.retimed_error
             cells = [signed_percent(getattr(load.error, field)) for field in _FIELDS]
             cells += [signed_percent(again.tpot), signed_percent(again.e2el)] if again else ["", ""]
-            rows.append((policy if name == "closed" else "", name, *cells, f"{load.mean_batch:.1f}"))
+            rows.append(
+                (
+                    policy if name == "closed" else "",
+                    name,
+                    *cells,
+                    "" if load.mean_batch is None else f"{load.mean_batch:.1f}",
+                )
+            )
     console.table("Errors of predicted means: predicted over measured, minus 1", columns, rows, num_text_columns=2)
 
 
@@ -103,7 +121,8 @@ def _held(loads: dict[str, list[PolicyLoad]]) -> Iterator[bool]:
             yield _says(f"{percent(share)} of saturation, {field}", found, within)
         for field, within in _RETIMED_WITHIN.items():
             errors = [abs(getattr(load.retimed_error, field)) for load in at if load.retimed_error]
-            yield _says(f"{percent(share)} of saturation, {field} re-timed", median(errors), within)
+            if errors:
+                yield _says(f"{percent(share)} of saturation, {field} re-timed", median(errors), within)
 
 
 def _says(what: str, found: float, within: float) -> bool:

@@ -56,6 +56,7 @@ class AsyncEngine:
         # For what blocks: starting, closing, and tokenising a long prompt, which takes seconds.
         self._thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="swiftspec")
         self._engine: Engine | None = None
+        self._bridge: _Bridge | None = None
 
     async def __aenter__(self) -> Self:
         cancelled = Event()
@@ -114,7 +115,9 @@ class AsyncEngine:
 
         Arguments and errors are those of `generate`. Whoever asks for a stream closes it.
         """
-        stream = AsyncStream(asyncio.get_running_loop())
+        if self._bridge is None:
+            self._bridge = _Bridge(asyncio.get_running_loop())
+        stream = AsyncStream(self._bridge)
         stream.cancel = await self._call(partial(self._running.submit, prompt, stream.deliver, **options))
         return stream
 
@@ -159,6 +162,28 @@ class AsyncEngine:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
 
+class _Bridge:
+    """Calls from another thread into an event loop; those that come together wake it once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls = deque[Callable[[], None]]()
+        self._is_due = False
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called by the loop; nothing happens if it has ended."""
+        self._calls.append(function)
+        if not self._is_due:
+            self._is_due = True
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False  # before the calls: what comes from now on wakes the loop again
+        while self._calls:
+            self._calls.popleft()()
+
+
 class AsyncStream:
     """The output of one request: an asynchronous iterator over its chunks.
 
@@ -172,10 +197,10 @@ class AsyncStream:
         Ends the request early; its chunks end soon after.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, bridge: _Bridge) -> None:
         self.generation: Generation | None = None
         self.cancel: Callable[[], None] = _nothing
-        self._loop = loop
+        self._bridge = bridge
         self._chunks = deque[Chunk]()
         self._failure: Exception | None = None
         self._has_ended = False
@@ -183,8 +208,7 @@ class AsyncStream:
 
     def deliver(self, chunks: tuple[Chunk, ...], end: Generation | Exception | None) -> None:
         """As `Engine.submit` wants it: called in another thread."""
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            self._loop.call_soon_threadsafe(self._take, chunks, end)
+        self._bridge.call(partial(self._take, chunks, end))
 
     def _take(self, chunks: tuple[Chunk, ...], end: Generation | Exception | None) -> None:
         for chunk in chunks:

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,12 +23,13 @@ class Streamed:
 
     Parameters
     ----------
-    sent_s : float
-        When it was sent, a time of `time.perf_counter`.
+    sent_s, answered_s : float
+        When it was sent, and when the answer began or failed; times of `time.perf_counter`.
     chunks_s : tuple of float
         When chunks with text or tokens came.
     num_tokens : int
         Output tokens.
+    text : str
     status : int
         HTTP status; 0 if there was no answer.
     error : str
@@ -36,8 +37,10 @@ class Streamed:
     """
 
     sent_s: float
+    answered_s: float
     chunks_s: tuple[float, ...] = ()
     num_tokens: int = 0
+    text: str = ""
     status: int = 200
     error: str = ""
 
@@ -106,11 +109,14 @@ class ServerClient:
         sent_s = time.perf_counter()
         try:
             with self._answer("POST", "/v1/completions", body) as answer:
-                if answer.status != 200:
-                    return Streamed(sent_s=sent_s, status=answer.status, error=_sentence(answer))
-                return _followed(answer, sent_s)
-        except (OSError, HTTPException, ValueError) as error:
-            return Streamed(sent_s=sent_s, status=0, error=brief(error) or type(error).__name__)
+                answered_s = time.perf_counter()
+                if answer.status == 200:
+                    return replace(_followed(answer), sent_s=sent_s, answered_s=answered_s)
+                error = _sentence(answer)
+                return Streamed(sent_s=sent_s, answered_s=answered_s, status=answer.status, error=error)
+        except (OSError, HTTPException, ValueError) as failure:
+            why = brief(failure) or type(failure).__name__
+            return Streamed(sent_s=sent_s, answered_s=time.perf_counter(), status=0, error=why)
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
@@ -136,9 +142,10 @@ class ServerClient:
             connection.close()
 
 
-def _followed(answer: HTTPResponse, sent_s: float) -> Streamed:
+def _followed(answer: HTTPResponse) -> Streamed:
     """Read a stream to its end."""
     chunks_s: list[float] = []
+    texts: list[str] = []
     num_tokens, error = 0, "the stream ended too early"
     for line in answer:
         now_s = time.perf_counter()
@@ -151,13 +158,21 @@ def _followed(answer: HTTPResponse, sent_s: float) -> Streamed:
         if "error" in data:
             error = str(data["error"].get("message", "an error"))
             break
-        if data.get("choices"):
+        if choices := data.get("choices"):
             chunks_s.append(now_s)
+            texts.append(choices[0].get("text") or "")
         if usage := data.get("usage"):
             num_tokens = usage["completion_tokens"]
     if not error and not (chunks_s and num_tokens):
         error = "the stream had no tokens, or did not count them"
-    return Streamed(sent_s=sent_s, chunks_s=tuple(chunks_s), num_tokens=num_tokens, error=error)
+    return Streamed(
+        sent_s=0.0,
+        answered_s=0.0,
+        chunks_s=tuple(chunks_s),
+        num_tokens=num_tokens,
+        text="".join(texts),
+        error=error,
+    )
 
 
 def _sentence(answer: HTTPResponse) -> str:

@@ -252,6 +252,7 @@ class Answer:
         self._stream = stream
         self._stops = StopScanner(body.stop)
         self._cut_off = ""
+        self._closing: asyncio.Future[None] | None = None
         timeout_s = serving.request_timeout_s
         self._until_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
 
@@ -298,8 +299,10 @@ class Answer:
             yield text, self.finish
 
     async def close(self) -> None:
-        """End it, if it has not ended, and count it."""
-        try:
-            await asyncio.shield(self._stream.close())
-        finally:
-            self._serving.ended(self)
+        """End it, if it has not ended, and count it; that happens even if the caller is cancelled meanwhile."""
+        self._closing = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._closing)
+
+    async def _end(self) -> None:
+        await self._stream.close()
+        self._serving.ended(self)

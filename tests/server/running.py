@@ -1,11 +1,8 @@
 """A server of a small random pair in a process of its own, and how its answers are read."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +13,9 @@ from typing import Any
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import references, write_pair
+from tools.served import served
 
 __all__ = ["Running", "events", "running", "write_plan"]
-
-_READY_WITHIN_S = 60.0
 
 
 def write_plan(folder: Path) -> Path:
@@ -90,23 +86,5 @@ def events(answer: HTTPResponse) -> Iterator[Any]:
 @contextmanager
 def running(plan: Path, *arguments: str, log: Path) -> Iterator[Running]:
     """A server that accepts requests; it is ended, hard, at last."""
-    command = [sys.executable, "-m", "swiftspec", "serve", "--plan", str(plan), "--port", "0", *arguments]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
-        try:
-            yield Running(process, _port(process, log))
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-
-
-def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    until_s = time.monotonic() + _READY_WITHIN_S
-    while time.monotonic() < until_s:
-        said = log.read_text()
-        if "Serving" in said:
-            return int(said.partition("http://")[2].partition(" ")[0].rpartition(":")[2])
-        assert process.poll() is None, said
-        time.sleep(0.05)
-    raise AssertionError(log.read_text())
+    with served(plan, *arguments, log=log) as (process, url):
+        yield Running(process, int(url.rpartition(":")[2]))

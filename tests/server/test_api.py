@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import two_cores
+from tests.engine.processes import until
 from tests.server.running import Running, events
 
 pytestmark = two_cores
@@ -200,8 +201,9 @@ def test_metrics_count_what_clients_were_told(server: Running) -> None:
     before = {name: server.metric(f"swiftspec:{name}_total") for name in ("generation_tokens", "prompt_tokens")}
     rounds = server.metric("swiftspec:verifications_total")
     _, said = server.json("/v1/completions", {**GREEDY, "slo": {"ttft_ms": 60_000, "tpot_ms": 60_000}})
-    for name, field in (("generation_tokens", "completion_tokens"), ("prompt_tokens", "prompt_tokens")):
-        assert server.metric(f"swiftspec:{name}_total") - before[name] == said["usage"][field]
+    told = {"generation_tokens": said["usage"]["completion_tokens"], "prompt_tokens": said["usage"]["prompt_tokens"]}
+    wanted = {name: before[name] + told[name] for name in told}
+    until(lambda: {name: server.metric(f"swiftspec:{name}_total") for name in told} == wanted, within_s=5.0)
     assert server.metric("swiftspec:slo_met_total") >= 1
     assert 0 < server.metric("swiftspec:verifications_total") - rounds < 24
     assert server.metric("swiftspec:rows_asked_total") >= server.metric("swiftspec:rows_granted_total") > 0
@@ -209,3 +211,12 @@ def test_metrics_count_what_clients_were_told(server: Running) -> None:
     assert server.metric("swiftspec:time_to_first_token_seconds_count") > 0
     accepted = server.metric("swiftspec:spec_decode_num_accepted_tokens_total")
     assert accepted == server.metric("swiftspec:spec_decode_num_accepted_tokens_per_pos_total")
+
+
+def test_a_client_that_closes_as_soon_as_it_has_its_answer_is_counted_as_answered(server: Running) -> None:
+    """The server may still be ending the request when the connection closes."""
+    before = server.metric("swiftspec:request_success_total"), server.metric("swiftspec:request_failed_total")
+    for _ in range(30):
+        assert server.json("/v1/completions", {**GREEDY, "max_tokens": 3})[0] == 200
+    until(lambda: server.metric("swiftspec:request_success_total") == before[0] + 30, within_s=5.0)
+    assert server.metric("swiftspec:request_failed_total") == before[1]

@@ -1,0 +1,156 @@
+"""Real clients against the real server: `make clients`. Each is installed, unmodified, into an environment of its own.
+
+Takes some minutes, most of them for installing; needs pip's index, and the plan that `make demo` made, or another one
+(`--plan`). For every client: what it measured beside what the server counted (`/metrics`) meanwhile. Exit code 1 if
+they differ by more than 2 %.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.request import urlopen
+
+from swiftspec.artifacts.plan import Plan
+from swiftspec.cli import console
+from swiftspec.models.spec import model_directory
+from tools.served import served
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+REQUIREMENTS = {"openai": ["openai==3.54.0"], "guidellm": ["guidellm==0.8.1"], "aiperf": ["aiperf==0.13.0"]}
+NUM_REQUESTS, NUM_CLIENTS = 40, 4
+PROMPT_TOKENS, OUTPUT_TOKENS = 48, 64
+WITHIN = 0.02
+
+Figures = dict[str, float]  # means, in seconds, and tokens per iteration
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, default=ROOT / "swiftspec-demo/plan.json")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/clients", help="environments and logs")
+    parser.add_argument("--only", choices=REQUIREMENTS, help="one client")
+    chosen = parser.parse_args()
+    chosen.work.mkdir(parents=True, exist_ok=True)
+    tokenizer = model_directory(Plan.load(chosen.plan).target.model)
+    template = chosen.work / "template.jinja"
+    template.write_text("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}")
+    runs: Mapping[str, Callable[[Path, str, Path], Figures]] = {
+        "openai": run_openai,
+        "guidellm": run_guidellm,
+        "aiperf": run_aiperf,
+    }
+    held = True
+    for name in [chosen.only] if chosen.only else REQUIREMENTS:
+        python = environment(chosen.work / name, REQUIREMENTS[name])
+        log = chosen.work / f"{name}.server.log"
+        with served(chosen.plan, "--chat-template", str(template), log=log) as (_, url):
+            before = counted(url)
+            measured = runs[name](python, url, tokenizer)
+            held &= agree(name, measured, between(before, counted(url)))
+    return 0 if held else 1
+
+
+def environment(folder: Path, requirements: list[str]) -> Path:
+    """Python of an environment with these packages."""
+    python = folder / "bin/python"
+    if not (folder / "installed").exists():
+        console.say(f"Installing {' '.join(requirements)} into {folder}")
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        command = [str(python), "-m", "pip", "install", "-q", "--constraint", str(HERE / "constraints.txt")]
+        subprocess.run([*command, *requirements], check=True)
+        (folder / "installed").touch()
+    return python
+
+
+def run_openai(python: Path, url: str, _: Path) -> Figures:
+    subprocess.run([str(python), str(HERE / "openai_client.py"), url], check=True)
+    return {}
+
+
+def run_guidellm(python: Path, url: str, tokenizer: Path) -> Figures:
+    out = python.parents[1] / "report.json"
+    data = f"prompt_tokens={PROMPT_TOKENS},output_tokens={OUTPUT_TOKENS}"
+    command = [str(python.with_name("guidellm")), "benchmark", "--target", url, "--data", data]
+    command += ["--processor", str(tokenizer), "--profile", "concurrent", "--rate", str(NUM_CLIENTS)]
+    command += ["--max-requests", str(NUM_REQUESTS), "--output-path", str(out)]
+    subprocess.run(command, check=True)
+    metrics = json.loads(out.read_text())["benchmarks"][0]["metrics"]
+
+    def mean(name: str) -> float:
+        return float(metrics[name]["successful"]["mean"])
+
+    return {
+        "TTFT": mean("time_to_first_token_ms") / 1e3,
+        "TPOT": mean("inter_token_latency_ms") / 1e3,
+        "E2E": mean("request_latency"),
+        "tokens per iteration": mean("iter_tokens_per_iteration"),
+    }
+
+
+def run_aiperf(python: Path, url: str, tokenizer: Path) -> Figures:
+    folder = python.parents[1] / "artifacts"
+    command = [
+        str(python.with_name("aiperf")),
+        "profile",
+        "--url",
+        url,
+        "--endpoint-type",
+        "completions",
+        "--streaming",
+    ]
+    command += ["--model", "demo/target", "--tokenizer", str(tokenizer), "--concurrency", str(NUM_CLIENTS)]
+    command += ["--request-count", str(NUM_REQUESTS), "--synthetic-input-tokens-mean", str(PROMPT_TOKENS)]
+    command += ["--output-tokens-mean", str(OUTPUT_TOKENS), "--extra-inputs", "ignore_eos:true"]
+    command += ["--artifact-dir", str(folder), "--ui", "none"]
+    subprocess.run(command, check=True)
+    metrics = json.loads((folder / "profile_export_aiperf.json").read_text())
+
+    def mean(name: str) -> float:
+        return float(metrics[name]["avg"]) / 1e3
+
+    return {
+        "TTFT": mean("time_to_first_token"),
+        "TPOT": mean("inter_token_latency"),
+        "E2E": mean("request_latency"),
+    }
+
+
+_METRICS = {
+    "TTFT": "time_to_first_token_seconds",
+    "TPOT": "request_time_per_output_token_seconds",
+    "E2E": "e2e_request_latency_seconds",
+    "tokens per iteration": "round_tokens",
+}
+
+
+def counted(url: str) -> dict[str, tuple[float, float]]:
+    """Sum and count of each figure so far."""
+    with urlopen(f"{url}/metrics") as answer:
+        values = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+    return {
+        name: (float(values[f"swiftspec:{metric}_sum"]), float(values[f"swiftspec:{metric}_count"]))
+        for name, metric in _METRICS.items()
+    }
+
+
+def between(before: dict[str, tuple[float, float]], after: dict[str, tuple[float, float]]) -> Figures:
+    """Means of what came in between."""
+    return {name: (after[name][0] - before[name][0]) / max(1.0, after[name][1] - before[name][1]) for name in _METRICS}
+
+
+def agree(name: str, measured: Figures, ours: Figures) -> bool:
+    """Print both; whether they agree."""
+    held = True
+    for figure, value in measured.items():
+        apart = value / ours[figure] - 1
+        held &= abs(apart) <= WITHIN
+        console.say(f"{name}: {figure} {value:.5g}, /metrics {ours[figure]:.5g}: {apart:+.1%}".replace("%", " %"))
+    return held
+
+
+if __name__ == "__main__":
+    sys.exit(main())
