@@ -267,7 +267,7 @@ class Engine:
 
         def take(event: EngineEvent) -> None:
             if isinstance(event, tuple):
-                deliver((chunks.of(event),), None)
+                deliver(tuple(map(chunks.of, event)), None)
                 return
             if not isinstance(event, Exception):
                 self._note(task, event)

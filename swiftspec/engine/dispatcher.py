@@ -77,6 +77,7 @@ class Dispatcher:
         self._is_closed = False
         self._orders: deque[Callable[[], None]] = deque()  # from other threads
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._heard: list[RunningRequest] = []  # requests with commits to deliver
         self._has_changed = False  # something that may make other things due
         self._watched: tuple[int, ...] = ()
         self._watch((), look_again_s=0.0)
@@ -169,6 +170,7 @@ class Dispatcher:
             self._has_changed = True
             for report in self._draft.reports_or_restart():
                 self._take(self._draft, report)
+        self._deliver_commits()
         if self._has_changed or self._queue.num_waiting or time.monotonic() >= self._look_around_s:
             self._look_around()
 
@@ -305,9 +307,15 @@ class Dispatcher:
             self._settle(running)
             return
         running.tokens += report.tokens
-        running.deliver(report.tokens)
+        running.unheard.append(report.tokens)
+        self._heard.append(running)
         if running.ending is None:
             self._give_way(self._queue.grow(running.key, running.num_tokens))
+
+    def _deliver_commits(self) -> None:
+        for running in self._heard:
+            running.deliver_commits()
+        self._heard.clear()
 
     def _give_way(self, keys: Sequence[int]) -> None:
         for key in keys:
@@ -346,6 +354,7 @@ class Dispatcher:
     def _end(self, running: RunningRequest, *, interrupted: bool) -> None:
         del self._requests[running.key]
         self._queue.release(running.key)
+        running.deliver_commits()
         running.deliver(running.generation(interrupted=interrupted))
 
     def _mind_deadlines(self) -> None:
@@ -380,6 +389,7 @@ class Dispatcher:
     def _fail(self, error: Exception) -> None:
         """End every request with an error; later ones fail at once."""
         self._failure = error
+        self._deliver_commits()
         self._running.clear()
         for running in self._requests.values():
             running.deliver(_copied(error, running))

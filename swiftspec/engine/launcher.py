@@ -338,7 +338,7 @@ class Launcher:
                     is_cancelled = True
                     self.cancel(running)
                 elif isinstance(event, tuple):
-                    yield event
+                    yield from event
                 else:
                     is_over = True
                     break
@@ -363,7 +363,7 @@ class Launcher:
     ) -> RunningRequest:
         """Begin a request, or queue it; thread-safe. `deliver` takes its events, in a thread of the launcher's.
 
-        Events are committed tokens, and at last a `Generation`, or an exception as of `stream`. ValueError as there.
+        Events are commits, and at last a `Generation`, or an exception as of `stream`. ValueError as there.
         """
         self._check(policy, request, sampler)
         return self._dispatcher.submit(

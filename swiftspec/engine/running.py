@@ -50,7 +50,8 @@ class Generation:
     alone_s: float = 0.0
 
 
-Event = tuple[int, ...] | Generation | Exception  # committed tokens; the end, good or bad
+Commits = tuple[tuple[int, ...], ...]  # tokens of each, in order
+Event = Commits | Generation | Exception  # what was committed since the last one; the end, good or bad
 Deliver = Callable[[Event], None]
 
 
@@ -92,6 +93,8 @@ class RunningRequest:
         Why its programs are being ended.
     deadline_s : float or None
         When the wait for the end of its programs is given up.
+    unheard : list
+        Commits that have not been delivered.
     is_due : bool
         Whether it begins again as soon as its programs have ended.
     begun_s : float or None
@@ -112,6 +115,7 @@ class RunningRequest:
     deadline_s: float | None = None
     is_due: bool = False
     tokens: list[int] = field(default_factory=list)
+    unheard: list[tuple[int, ...]] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     losses: int = 0
     preemptions: int = 0
@@ -137,6 +141,13 @@ class RunningRequest:
             prompt=(*self.request.prompt, *self.tokens),
             max_new_tokens=self.request.max_new_tokens - len(self.tokens),
         )
+
+    def deliver_commits(self) -> None:
+        """Deliver what was committed since the last time, at once: whoever hears of it wakes once."""
+        if self.unheard:
+            commits = tuple(self.unheard)
+            self.unheard.clear()
+            self.deliver(commits)
 
     def generation(self, *, interrupted: bool) -> Generation:
         """Its output so far."""

@@ -14,7 +14,8 @@ from swiftspec.files.reading import brief, parse_json
 __all__ = ["ServerClient", "Streamed"]
 
 _CONNECTS_WITHIN_S = 10.0
-_MOST_ERROR_BYTES = 1 << 16
+_MOST_ERROR_BYTES = _READ_BYTES = 1 << 16
+_DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,26 +144,37 @@ class ServerClient:
 
 
 def _followed(answer: HTTPResponse) -> Streamed:
-    """Read a stream to its end."""
+    """Read a stream to its end.
+
+    What comes is noted, and looked at afterwards: this program may share the cores of the server that it measures.
+    """
+    pieces: list[tuple[float, bytes]] = []
+    while piece := answer.read1(_READ_BYTES):
+        pieces.append((time.perf_counter(), piece))
+        if piece.endswith(_DONE):
+            break
+    return _parsed(pieces)
+
+
+def _parsed(pieces: Sequence[tuple[float, bytes]]) -> Streamed:
     chunks_s: list[float] = []
     texts: list[str] = []
-    num_tokens, error = 0, "the stream ended too early"
-    for line in answer:
-        now_s = time.perf_counter()
-        if not line.startswith(b"data: "):
-            continue
-        if line.strip() == b"data: [DONE]":
-            error = ""
-            break
-        data = parse_json(line[len(b"data: ") :])
-        if "error" in data:
-            error = str(data["error"].get("message", "an error"))
-            break
-        if choices := data.get("choices"):
-            chunks_s.append(now_s)
-            texts.append(choices[0].get("text") or "")
-        if usage := data.get("usage"):
-            num_tokens = usage["completion_tokens"]
+    num_tokens, error, rest = 0, "the stream ended too early", b""
+    for now_s, piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line == _DONE.strip():
+                error = ""
+            elif line.startswith(b"data: "):
+                data = parse_json(line[len(b"data: ") :])
+                if "error" in data:
+                    why = str(data["error"].get("message", "an error"))
+                    return Streamed(sent_s=0.0, answered_s=0.0, chunks_s=tuple(chunks_s), error=why)
+                if choices := data.get("choices"):
+                    chunks_s.append(now_s)
+                    texts.append(choices[0].get("text") or "")
+                if usage := data.get("usage"):
+                    num_tokens = usage["completion_tokens"]
     if not error and not (chunks_s and num_tokens):
         error = "the stream had no tokens, or did not count them"
     return Streamed(

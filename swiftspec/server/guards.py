@@ -5,6 +5,7 @@ import hmac
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -109,23 +110,40 @@ class SendTimeout:
         self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        sending_since_s = inf
         is_stuck = False
+        timer: asyncio.TimerHandle | None = None
 
-        async def in_time(message: Message) -> None:
-            nonlocal is_stuck
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await send(message)
-            except TimeoutError:
-                is_stuck = True
-                raise
+        # One timer for the whole answer: a timer for every part would cost as much as sending it.
+        def look() -> None:
+            nonlocal is_stuck, timer
+            if loop.time() - sending_since_s >= self._timeout_s:
+                is_stuck = task.cancel()
+            else:
+                timer = loop.call_later(self._timeout_s / 4, look)
 
+        async def timed(message: Message) -> None:
+            nonlocal sending_since_s
+            sending_since_s = loop.time()
+            await send(message)
+            sending_since_s = inf
+
+        timer = loop.call_later(self._timeout_s / 4, look)
         try:
-            await self._app(scope, receive, in_time)
-        except Exception:
+            await self._app(scope, receive, timed)
+        except asyncio.CancelledError:
             if not is_stuck:
                 raise
+            task.uncancel()
             _log.warning("a client has taken nothing for %g s, and is given up", self._timeout_s)
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 def state_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from swiftspec.engine.api import Finish
@@ -11,11 +12,16 @@ from swiftspec.engine.api import Finish
 __all__ = ["DONE", "Reply", "Usage", "comment", "event"]
 
 DONE = b"data: [DONE]\n\n"
+_MARK = "\0 text \0"  # in no name of a model
 
 
 def event(data: Mapping[str, Any]) -> bytes:
     """A server-sent event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + _compact(data).encode() + b"\n\n"
+
+
+def _compact(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def comment(text: str) -> bytes:
@@ -38,7 +44,7 @@ class Usage:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Reply:
     """The answer to one request, whose parts have one id.
 
@@ -67,10 +73,20 @@ class Reply:
 
     def piece(self, text: str, *, finish: Finish | None, usage: Usage | None) -> bytes:
         """A part of a stream, with the reason if it is the last. usage: if the client wants it with every part."""
+        if finish is None and usage is None:
+            before, after = self._around
+            return before + _compact(text).encode() + after
         said: dict[str, Any] = {"text": text}
         if self.is_chat:
             said = {"delta": {"content": text} if text or finish is None else {}}
         return self._chunk(said, finish, usage)
+
+    @cached_property
+    def _around(self) -> tuple[bytes, bytes]:
+        """What stands before and after the text of most parts, of which there may be thousands a second."""
+        said = {"delta": {"content": _MARK}} if self.is_chat else {"text": _MARK}
+        before, _, after = self._chunk(said, None, None).partition(_compact(_MARK).encode())
+        return before, after
 
     def closing(self, usage: Usage) -> bytes:
         """The last part of a stream whose client wants to know the usage."""

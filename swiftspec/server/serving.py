@@ -277,6 +277,9 @@ class Answer:
 
     async def start(self) -> None:
         """Wait for the first piece. EngineError or TimeoutError if none comes."""
+        if self._until_s is None:
+            await self._stream.wait()
+            return
         try:
             async with asyncio.timeout_at(self._until_s):
                 await self._stream.wait()

@@ -179,7 +179,7 @@ class _Run:
 
         def deliver(event: Event) -> None:
             if isinstance(event, tuple):
-                streamed.extend(event)
+                streamed.extend(token for commit in event for token in commit)
             else:
                 self._ends.put((number, index, streamed, event))
 
