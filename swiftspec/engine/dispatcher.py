@@ -8,8 +8,6 @@ cannot be told from one that hangs, and nothing else can continue.
 from __future__ import annotations
 
 import logging
-import os
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Sequence, Set
@@ -20,6 +18,7 @@ from threading import Thread
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.protocol import Committed, Finished, Generate
 from swiftspec.engine.process.timeouts import Silence, is_stopped
+from swiftspec.engine.process.wakeup import Wakeup
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.running import Deliver, Ending, RunningRequest
 from swiftspec.engine.stats import DraftState, EngineState
@@ -76,11 +75,10 @@ class Dispatcher:
         self._has_warned = False
         self._is_closed = False
         self._orders: deque[Callable[[], None]] = deque()  # from other threads
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wakeup = Wakeup()
         self._heard: list[RunningRequest] = []  # requests with commits to deliver
         self._has_changed = False  # something that may make other things due
-        self._watched: tuple[int, ...] = ()
-        self._watch((), look_again_s=0.0)
+        self._look_again_s = self._look_around_s = 0.0
         self._thread = Thread(target=self._serve, name="swiftspec-dispatcher", daemon=True)
         self._thread.start()
 
@@ -128,39 +126,31 @@ class Dispatcher:
         if self._is_closed:
             return
         self._is_closed = True
-        self._ring()
+        self._wakeup.ring()
         self._thread.join()
-        os.close(self._bell)
+        self._wakeup.close()
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.append(order)
-        self._ring()
-
-    def _ring(self) -> None:
-        os.eventfd_write(self._bell, 1)
+        self._wakeup.ring()
 
     def _serve(self) -> None:
         while not self._is_closed:
             try:
-                self._look(self._wait())
+                self._look(*self._wakeup.wait(self._look_again_s))
             except Exception as error:  # noqa: BLE001 - callers wait for this thread, and must hear of any error
                 self._fail(error)
         self._fail(EngineError("the engine was closed"))
 
-    def _wait(self) -> set[int]:
-        """Wait for a report or an order, for a limited time; the descriptors that are readable."""
-        events = self._poll.poll(1e3 * self._look_again_s)
-        return {fileno for fileno, _ in events}
-
-    def _look(self, readable: Set[int]) -> None:
+    def _look(self, readable: Set[int], has_orders: bool) -> None:
         """Obey orders, take reports, and begin what can begin.
 
         The roles may need this thread's core: a report of committed tokens, which most are, is only handed on.
         """
-        if self._bell in readable:
+        if has_orders:
             self._obey()
         if self._failure is not None:
-            self._watch((), look_again_s=_LOOK_EVERY_S)
+            self._wakeup.watch(())
             return
         for target in self._targets:
             if target.may_report(readable):
@@ -185,19 +175,11 @@ class Dispatcher:
         filenos = [fileno for group in self._groups for fileno in group.filenos()]
         is_busy = None in filenos or any(request.deadline_s is not None for request in self._running.values())
         is_starting = self._draft is not None and not self._draft.is_ready
-        self._watch(filenos, look_again_s=_LOOK_OFTEN_S if is_busy or is_starting else _LOOK_EVERY_S)
-
-    def _watch(self, filenos: Sequence[int | None], *, look_again_s: float) -> None:
-        """Wait for these descriptors from now on, and not longer than some time."""
-        self._look_again_s = look_again_s
-        self._look_around_s = time.monotonic() + look_again_s
-        if self._watched != (watched := (self._bell, *(fileno for fileno in filenos if fileno is not None))):
-            self._watched, self._poll = watched, select.poll()
-            for fileno in watched:
-                self._poll.register(fileno, select.POLLIN)
+        self._wakeup.watch(filenos)
+        self._look_again_s = _LOOK_OFTEN_S if is_busy or is_starting else _LOOK_EVERY_S
+        self._look_around_s = time.monotonic() + self._look_again_s
 
     def _obey(self) -> None:
-        os.eventfd_read(self._bell)
         self._has_changed = True
         while self._orders:
             self._orders.popleft()()
