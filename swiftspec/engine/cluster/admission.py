@@ -20,6 +20,7 @@ __all__ = ["Admission"]
 _MOST_RANKS = 1024
 _MOST_RUNNING = 1024
 _MOST_ROWS, _MOST_GATHER_S = 65536, 10.0
+_LONGEST_UNREPORTED_S = 1.0
 _MOST_CHANNELS = 64
 _CHANNEL_FILE = re.compile(r"channel-\d{1,4}")
 _TP_GROUP = re.compile(r"tp-group-[a-z]{1,20}-\d{1,4}-\d{1,9}")
@@ -88,6 +89,7 @@ class Admission:
         reach = self._may_bind if setup.role is Role.TARGET else self._may_connect
         are_channels = len(setup.channels) <= _MOST_CHANNELS and all(map(reach, setup.channels))
         yield "channels", are_channels, f"sockets of {self.own.folder}, or ports that this node offered"
+        yield "report_every_s", 0 <= setup.report_every_s <= _LONGEST_UNREPORTED_S, f"0 to {_LONGEST_UNREPORTED_S:g}"
         # Only a launcher of this machine asks for these, to measure.
         yield "silent", not setup.silent, "False"
 

@@ -1,5 +1,6 @@
 """Every field of a process that node 0 asks for, as a hostile node 0 would fill it in."""
 
+import math
 import os
 from dataclasses import fields, replace
 from pathlib import Path
@@ -142,6 +143,7 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("max_running", {"max_running": 10**11}),
     ("batch", {"batch": BatchLimits(gather_s=10**11)}),
     ("batch", {"batch": BatchLimits(prefill_rows=10**11)}),
+    *(("report_every_s", {"report_every_s": seconds}) for seconds in (-1.0, 2.0, math.inf, math.nan)),
     ("silent", {"silent": True}),
 ]
 
