@@ -1,5 +1,6 @@
 """`swiftspec serve`: a plan behind OpenAI's API."""
 
+import asyncio
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -64,15 +65,17 @@ def serve(
     def ready() -> None:
         console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
 
-    stats = run(
-        made,
-        listening,
-        serving=ServingOptions(model=name, request_timeout_s=request_timeout_s, chat_template=chat_template),
-        http=HttpOptions(api_keys=keys, send_timeout_s=send_timeout_s),
-        drain_s=drain_s,
-        ready=ready,
-        policy=policy,
-        **engine_options,
+    stats = asyncio.run(
+        run(
+            made,
+            listening,
+            serving=ServingOptions(model=name, request_timeout_s=request_timeout_s, chat_template=chat_template),
+            http=HttpOptions(api_keys=keys, send_timeout_s=send_timeout_s),
+            drain_s=drain_s,
+            ready=ready,
+            policy=policy,
+            **engine_options,
+        )
     )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
     write_json(json_path, {"model": name, "policy": candidate.policy, "url": url, **asdict(stats)})

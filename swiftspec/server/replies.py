@@ -9,7 +9,7 @@ from typing import Any
 
 from swiftspec.engine.api import Finish
 
-__all__ = ["DONE", "Reply", "Usage", "comment", "event"]
+__all__ = ["DONE", "Reply", "Usage", "event"]
 
 DONE = b"data: [DONE]\n\n"
 _MARK = "\0 text \0"  # in no name of a model
@@ -22,11 +22,6 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 def _compact(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-
-
-def comment(text: str) -> bytes:
-    """A server-sent comment, which clients skip."""
-    return f": {text}\n\n".encode()
 
 
 @dataclass(slots=True)

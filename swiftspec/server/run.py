@@ -39,7 +39,7 @@ def listen(host: str, port: int, *, send_timeout_s: float) -> socket.socket:
     return listening
 
 
-def serve(
+async def serve(
     plan: Plan,
     listening: socket.socket,
     *,
@@ -70,41 +70,6 @@ def serve(
     EngineError
         If the target died, after every request has been told.
     """
-    return asyncio.run(
-        _serve(plan, listening, serving=serving, http=http, drain_s=drain_s, ready=ready, engine_options=engine_options)
-    )
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, which would end it before the requests under way."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class _Signals:
-    """Noted signals: the first asks for an orderly end, the second for one at once."""
-
-    def __init__(self) -> None:
-        self.first, self.second = asyncio.Event(), asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._note)
-
-    def _note(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
-
-
-async def _serve(
-    plan: Plan,
-    listening: socket.socket,
-    *,
-    serving: ServingOptions,
-    http: HttpOptions,
-    drain_s: float,
-    ready: Callable[[], None],
-    engine_options: dict[str, Any],
-) -> Stats:
     signals, state = _Signals(), Serving(serving)
     config = uvicorn.Config(
         make_app(state, http),
@@ -129,6 +94,26 @@ async def _serve(
         interrupted.cancel()
         server.should_exit = True
         await answering
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, which would end it before the requests under way."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Signals:
+    """Noted signals: the first asks for an orderly end, the second for one at once."""
+
+    def __init__(self) -> None:
+        self.first, self.second = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._note)
+
+    def _note(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
 
 
 async def _run(
