@@ -34,8 +34,8 @@ class PolicyLoad(Facts):
     """One policy under the load.
 
     retimed: the prediction repeated with the step latencies during the measurement; None if too few steps were seen.
-    late_s: longest delay of a submission after its arrival. mean_batch: requests in a target's step, by time, measured;
-    None if a server was asked.
+    late_s: longest delay of a submission after its arrival. mean_batch: requests in a target's step, by time, measured.
+    A server that keeps no timelines tells of no steps.
     """
 
     policy: str

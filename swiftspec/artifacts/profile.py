@@ -11,9 +11,10 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from swiftspec.artifacts.document import Document, Facts, ModelRef
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
-from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, Sharing, SharingTable
+from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, Sharing
 from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase
+from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies.effects import Role
 
 __all__ = [
@@ -156,6 +157,8 @@ class Profile(Document):
         Share of the cores' time that other processes took while this was measured.
     sharing : Sharing, optional
         Cost of steps of several sequences. A file without it has no such field.
+    warm_up : tuple of WarmUpCost
+        Cost of pauses on a CPU. A file without any has no such field.
 
     Examples
     --------
@@ -181,12 +184,14 @@ class Profile(Document):
     padded_prompts: tuple[Role, ...] = tuple(Role)
     others_share: float | None = Field(default=None, ge=0.0, le=1.0)
     sharing: Sharing | None = None
+    warm_up: tuple[WarmUpCost, ...] = ()
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:
         steps = Counter((*s.table, s.rows, s.context) for s in self.steps)
         host = Counter((*filter(None, [point.policy]), point.phase, point.rows) for point in self.host)
-        for name, counts in (("steps", steps), ("host", host)):
+        pauses = Counter((cost.role, cost.degree, cost.ranks) for cost in self.warm_up)
+        for name, counts in (("steps", steps), ("host", host), ("warm_up", pauses)):
             key, count = counts.most_common(1)[0] if counts else ((), 0)
             if count > 1:
                 what = ", ".join(str(part) for part in key)
@@ -195,9 +200,9 @@ class Profile(Document):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Older files have no sharing costs, and are written as they were read."""
+        """Older files have no costs of sharing and of pauses, and are written as they were read."""
         fields: dict[str, Any] = handler(self)
-        return {name: value for name, value in fields.items() if name != "sharing" or value is not None}
+        return {name: value for name, value in fields.items() if name not in ("sharing", "warm_up") or value}
 
     def step(
         self,
@@ -268,7 +273,7 @@ class Profile(Document):
         return self.latencies.host_latency(phase, rows=rows, policy=policy)
 
     def retimed(self, factors: Mapping[StepTable, float]) -> Self:
-        """The same profile with the steps of these tables scaled by the factors, and what their further sequences cost.
+        """The same profile with the steps of these tables scaled by factors, and so what sequences and pauses cost.
 
         A table without a factor uses that of its warm counterpart, or of the one with the peer in the other state.
         """
@@ -278,14 +283,19 @@ class Profile(Document):
             alike = (table, warm, warm._replace(peer_busy=not table.peer_busy))
             return next((factors[other] for other in alike if other in factors), 1.0)
 
-        def of_sequences(table: SharingTable) -> float:
-            phase = Phase.EXPAND if table.role is Role.DRAFT else Phase.VERIFY
-            return factor(StepTable(table.role, phase, table.degree, table.peer_busy, ranks=table.ranks))
+        def of_rounds(role: Role, degree: int, ranks: int, peer_busy: bool) -> float:
+            phase = Phase.EXPAND if role is Role.DRAFT else Phase.VERIFY
+            return factor(StepTable(role, phase, degree, peer_busy, ranks=ranks))
 
-        steps = tuple(_stretched(step, factor(step.table)) for step in self.steps)
-        sharing = self.sharing.scaled(of_sequences) if self.sharing else None
+        changed = {
+            "steps": tuple(_stretched(step, factor(step.table)) for step in self.steps),
+            "sharing": self.sharing.scaled(lambda table: of_rounds(*table)) if self.sharing else None,
+            "warm_up": tuple(
+                cost.scaled(of_rounds(cost.role, cost.degree, cost.ranks, peer_busy=False)) for cost in self.warm_up
+            ),
+        }
         fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self)(**fields | {"steps": steps, "sharing": sharing})
+        return type(self)(**fields | changed)
 
     def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
         """Degrees for which a role's steps of a phase are known with these ranks, ascending."""
@@ -312,6 +322,7 @@ class Profile(Document):
             peers_interfere=self.peers_interfere,
             sharing={cost.table: cost for cost in self.sharing.costs} if self.sharing else {},
             host_share=ASSUMED_HOST_SHARE if share is None else share,
+            warm_up={(cost.role, cost.degree, cost.ranks): cost for cost in self.warm_up},
         )
 
     def _in_capture_sizes(self, table: StepTable) -> bool:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
 from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, SharingCost, SharingTable
 from swiftspec.artifacts.timeline import DRAFTING, Phase
+from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies.effects import Role
 
 __all__ = [
@@ -194,13 +195,14 @@ class HostGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Latencies of a profile without its other facts. `peers_interfere`, `sharing`, `host_share`: as in `Profile`."""
+    """Latencies of a profile without its other facts. `peers_interfere`, `sharing` ..: as in `Profile`."""
 
     steps: Mapping[StepTable, StepGrid]
     host: Mapping[tuple[str, Phase], HostGrid]  # by policy
     peers_interfere: bool
     sharing: Mapping[SharingTable, SharingCost] = field(default_factory=dict)
     host_share: float = ASSUMED_HOST_SHARE
+    warm_up: Mapping[tuple[Role, int, int], WarmUpCost] = field(default_factory=dict)  # by role, degree, ranks
 
     def step(
         self,

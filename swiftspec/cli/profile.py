@@ -9,6 +9,7 @@ from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.sharing import Sharing
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, signed_percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
@@ -18,7 +19,7 @@ from swiftspec.profiler.pair import measure_pair, registered_name
 if TYPE_CHECKING:
     from swiftspec.profiler.op_benchmark import OpRow
 
-__all__ = ["profile", "show_profile", "show_sharing"]
+__all__ = ["profile", "show_profile", "show_sharing", "show_warm_up"]
 
 
 def profile(
@@ -79,6 +80,7 @@ def profile(
     content = {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)}
     if measured.sharing is not None:
         content["sharing"] = measured.sharing.model_dump(mode="json")["costs"]
+    content["warm_up"] = [cost.model_dump(mode="json") for cost in measured.warm_up]
     write_json(json_path, content)
     return measured
 
@@ -128,6 +130,8 @@ def show_profile(measured: Profile) -> None:
     show_checks(measured, context)
     if measured.sharing is not None:
         show_sharing(measured.sharing)
+    if measured.warm_up:
+        show_warm_up(measured.warm_up)
     origins = Counter(str(point.provenance) for point in (*measured.steps, *measured.host))
     samples = sum(point.num_samples for point in (*measured.steps, *measured.host))
     known = ", ".join(f"{count} {origin}" for origin, count in origins.items())
@@ -164,6 +168,23 @@ def show_sharing(sharing: Sharing) -> None:
         console.paragraph(
             f"Each further request of a step adds {percent(sharing.host_share)} of the host time that one alone needs"
         )
+
+
+def show_warm_up(costs: Sequence[WarmUpCost]) -> None:
+    """Print what a long pause costs the forward of one row after it, and how well the cost fits what was measured."""
+    rows = [
+        (
+            cost.role,
+            named_group(cost.degree, cost.ranks),
+            milliseconds(cost.extra_s[0]),
+            percent(cost.left),
+            milliseconds(cost.evicted_s),
+            "-" if cost.median_error is None else percent(cost.median_error),
+        )
+        for cost in costs
+    ]
+    columns = ("model", "degree", "ms longer", "left after each forward", "weights evicted in ms", "median error")
+    console.table("The first forwards after a pause", columns, rows)
 
 
 def show_checks(measured: Profile, context: int) -> None:

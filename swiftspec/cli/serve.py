@@ -36,6 +36,7 @@ def serve(
     request_timeout_s: float | None,
     send_timeout_s: float,
     drain_s: float,
+    keep_timelines: int,
     json_path: Path | None,
 ) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
@@ -69,7 +70,12 @@ def serve(
         run(
             made,
             listening,
-            serving=ServingOptions(model=name, request_timeout_s=request_timeout_s, chat_template=chat_template),
+            serving=ServingOptions(
+                model=name,
+                request_timeout_s=request_timeout_s,
+                chat_template=chat_template,
+                keep_timelines=keep_timelines,
+            ),
             http=HttpOptions(api_keys=keys, send_timeout_s=send_timeout_s),
             drain_s=drain_s,
             ready=ready,

@@ -45,6 +45,12 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(min=0.0, metavar="S", help="Time that requests have to end after SIGTERM or Ctrl-C.")
     ] = 30.0,
+    keep_timelines: Annotated[
+        int,
+        typer.Option(
+            min=0, max=100_000, metavar="N", help="Keep the last N requests' timelines, for `validate --url`; no text."
+        ),
+    ] = 0,
     json: flags.Json = None,
 ) -> None:
     """Serve a plan to clients of OpenAI's API.
@@ -75,6 +81,7 @@ def serve(
         request_timeout_s=request_timeout_s,
         send_timeout_s=send_timeout_s,
         drain_s=drain_s,
+        keep_timelines=keep_timelines,
         json_path=json,
     )
 

@@ -3,18 +3,20 @@
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
+from swiftspec.artifacts.timeline import Timeline, timelines_from_json
 from swiftspec.files.reading import brief, parse_json
 
 __all__ = ["ServerClient", "Streamed"]
 
 _CONNECTS_WITHIN_S = 10.0
 _MOST_ERROR_BYTES = _READ_BYTES = 1 << 16
+_FOUND = 200
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -95,7 +97,15 @@ class ServerClient:
             raise ValueError(f"--url {self.url}: /tokenize answers without tokens")
         return tuple(tokens)
 
-    def complete(self, prompt: Sequence[int], *, model: str, num_tokens: int, client: str = "") -> Streamed:
+    def timelines(self) -> list[Timeline]:
+        """Of the requests that ended last; none if the server keeps none, or is none of ours."""
+        with self._answered("GET", "/timelines") as answer, suppress(ValueError):
+            return timelines_from_json(answer.read()) if answer.status == _FOUND else []
+        return []
+
+    def complete(
+        self, prompt: Sequence[int], *, model: str, num_tokens: int, client: str = "", request_id: str = ""
+    ) -> Streamed:
         """Stream a greedy completion of so many tokens. It never raises: `Streamed.error` says what went wrong."""
         body = {
             "model": model,
@@ -109,9 +119,9 @@ class ServerClient:
         }
         sent_s = time.perf_counter()
         try:
-            with self._answer("POST", "/v1/completions", body) as answer:
+            with self._answer("POST", "/v1/completions", body, request_id=request_id) as answer:
                 answered_s = time.perf_counter()
-                if answer.status == 200:
+                if answer.status == _FOUND:
                     return replace(_followed(answer), sent_s=sent_s, answered_s=answered_s)
                 error = _sentence(answer)
                 return Streamed(sent_s=sent_s, answered_s=answered_s, status=answer.status, error=error)
@@ -120,24 +130,33 @@ class ServerClient:
             return Streamed(sent_s=sent_s, answered_s=time.perf_counter(), status=0, error=why)
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        with self._answered(method, path, body) as answer:
+            if answer.status != _FOUND:
+                raise ValueError(f"--url {self.url}: {path} answers {answer.status} ({_sentence(answer)})")
+            content: dict[str, Any] = parse_json(answer.read())
+            return content
+
+    @contextmanager
+    def _answered(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Iterator[HTTPResponse]:
+        """As `_answer`. ValueError if there is no answer."""
         try:
             with self._answer(method, path, body) as answer:
-                if answer.status != 200:
-                    raise ValueError(f"--url {self.url}: {path} answers {answer.status} ({_sentence(answer)})")
-                content: dict[str, Any] = parse_json(answer.read())
-                return content
+                yield answer
         except (OSError, HTTPException) as error:
             raise ValueError(f"--url {self.url}: no answer ({brief(error) or type(error).__name__})") from error
 
     @contextmanager
-    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> Iterator[HTTPResponse]:
+    def _answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None, *, request_id: str = ""
+    ) -> Iterator[HTTPResponse]:
         connection = self._kind(self._host, self._port, timeout=_CONNECTS_WITHIN_S)
         try:
             connection.connect()
             assert connection.sock is not None
             connection.sock.settimeout(self._timeout_s)
             content = None if body is None else json.dumps(body).encode()
-            connection.request(method, self._path + path, body=content, headers=self._headers)
+            headers = self._headers | ({"x-request-id": request_id} if request_id else {})
+            connection.request(method, self._path + path, body=content, headers=headers)
             yield connection.getresponse()
         finally:
             connection.close()

@@ -5,11 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from uuid import uuid4
 
 import numpy as np
 
 from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
 from swiftspec.artifacts.prompts import Prompt, stretched
+from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.workload import Workload
 from swiftspec.loadtest.client import ServerClient, Streamed
 
@@ -18,6 +20,7 @@ __all__ = ["PromptTokens", "SentLoad", "drawn_prompts", "encoded_prompts", "send
 _MOST_AT_ONCE = 2048
 _TOO_MANY = 429
 _WARM_UP_TOKENS = 8
+_KEPT_WITHIN_S, _LOOK_EVERY_S = 2.0, 0.05
 
 PromptTokens = tuple[int, ...]
 
@@ -38,6 +41,8 @@ class SentLoad:
         Number of requests that failed, by sentence; those that were refused for overload are not among them.
     late_s : float
         Longest delay of a submission after its arrival.
+    timelines : dict of int to Timeline
+        Of the requests, by their number in the workload, if the server keeps timelines; on its clock.
     """
 
     metrics: LoadMetrics
@@ -45,6 +50,7 @@ class SentLoad:
     start_s: float
     failures: dict[str, int]
     late_s: float
+    timelines: dict[int, Timeline]
 
 
 def encoded_prompts(client: ServerClient, prompts: Sequence[Prompt], *, model: str) -> list[PromptTokens]:
@@ -93,13 +99,19 @@ def send_workload(
     if first.error:
         raise ValueError(f"--url {client.url}: the first request failed: {first.error}")
     requests = workload.requests
-    answers: dict[int, Streamed] = {}
+    name, answers = uuid4().hex, dict[int, Streamed]()
     at_once = workload.arrivals.num_clients if workload.is_closed else None
     start_s, late_s = time.perf_counter(), 0.0
 
     def send(number: int) -> Streamed:
         asked = requests[number]
-        return client.complete(prompts[number], model=model, num_tokens=asked.output_tokens, client=asked.client)
+        return client.complete(
+            prompts[number],
+            model=model,
+            num_tokens=asked.output_tokens,
+            client=asked.client,
+            request_id=f"{name}-{number}",
+        )
 
     with ThreadPoolExecutor(min(at_once or _MOST_AT_ONCE, len(requests))) as threads:
         pending: dict[Future[Streamed], int] = {}
@@ -121,10 +133,25 @@ def send_workload(
             pending[threads.submit(send, number)] = number
         while pending:
             take(None)
-    return _sent(workload, [answers[number] for number in range(len(requests))], start_s, late_s)
+    ordered = [answers[number] for number in range(len(requests))]
+    num_answered = sum(not answer.error for answer in ordered)
+    return _sent(workload, ordered, start_s, late_s, _timelines(client, name, num_answered))
 
 
-def _sent(workload: Workload, answers: Sequence[Streamed], start_s: float, late_s: float) -> SentLoad:
+def _timelines(client: ServerClient, name: str, num_answered: int) -> dict[int, Timeline]:
+    """By the number of their request. The server keeps one a moment after the request's last token."""
+    until_s = time.monotonic() + _KEPT_WITHIN_S
+    while True:
+        kept = client.timelines()
+        found = {int(each.request[len(name) + 1 :]): each for each in kept if each.request.startswith(f"{name}-")}
+        if not kept or len(found) >= num_answered or time.monotonic() > until_s:
+            return found
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _sent(
+    workload: Workload, answers: Sequence[Streamed], start_s: float, late_s: float, timelines: dict[int, Timeline]
+) -> SentLoad:
     limits = {each.name: each for each in workload.classes}
     records = []
     for asked, answer in zip(workload.requests, answers, strict=True):
@@ -150,4 +177,5 @@ def _sent(workload: Workload, answers: Sequence[Streamed], start_s: float, late_
         start_s=start_s,
         failures=dict(failed),
         late_s=late_s,
+        timelines=timelines,
     )

@@ -16,6 +16,7 @@ from swiftspec.artifacts.profile import Collective, Profile, StepPoint
 from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
+from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.cpu_model import pads_prompts
@@ -41,6 +42,7 @@ from swiftspec.profiler.grids import (
     TARGET_ROWS,
 )
 from swiftspec.profiler.host_costs import arrival_point, host_points
+from swiftspec.profiler.pauses import measure_pauses
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
 from swiftspec.profiler.shared_steps import check_max_sequences, measure_sharing
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
@@ -93,6 +95,7 @@ def measure_profile(
     benches = list(benches_of("cuda" if device == "cuda" else "cpu", num_devices, ranks))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[tuple[str, Timeline]] = []  # and their policies
+    warm_up: list[WarmUpCost] = []
     interrupted: list[Timeline] = []
     tp_groups = _CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
@@ -116,6 +119,10 @@ def measure_profile(
             progress(done + len(contexts), total, f"{what}: {'collectives' if bench.silent else 'host costs'}")
             if not bench.ranks:
                 rounds += measured.policies()
+            if number == 1 and device == "cpu" and bench.layout is Layout.COLOCATED and not bench.ranks:
+                degree = len(bench.groups[Role.TARGET])
+                cost = measure_pauses(engine, degree=degree, vocab_size=spec.vocab_size)
+                warm_up += [cost] if cost else []
         if bench.silent:
             tp_groups.measure(bench)
     sharing_points: list[SharingPoint] = []
@@ -159,6 +166,7 @@ def measure_profile(
         )
         if shared
         else None,
+        warm_up=tuple(warm_up),
     )
 
 

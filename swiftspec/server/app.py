@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from swiftspec.artifacts.timeline import timelines_as_json
 from swiftspec.server.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse
 from swiftspec.server.endpoint import Generations
 from swiftspec.server.errors import RequestError, error_body
@@ -57,6 +58,7 @@ def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
             Route("/health", view.health),
             Route("/metrics", view.metrics),
             Route("/version", view.version),
+            Route("/timelines", view.timelines),
             Route("/live", view.live),
             Route("/", view.page),
         ],
@@ -111,6 +113,11 @@ class _Views:
 
     async def version(self, _: Request) -> Response:
         return JSONResponse({"version": __version__})
+
+    async def timelines(self, _: Request) -> Response:
+        if not self._serving.keeps_timelines:
+            raise RequestError("this server keeps no timelines; expected one with --keep-timelines", status=404)
+        return Response(timelines_as_json(self._serving.timelines), media_type="application/json")
 
     async def live(self, _: Request) -> Response:
         return StreamingResponse(self._live.events(), media_type="text/event-stream")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,7 @@ from swiftspec.server.stops import StopScanner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from swiftspec.artifacts.timeline import Timeline
     from swiftspec.engine.api import EngineState, Finish, Generation
     from swiftspec.engine.async_api import AsyncEngine, AsyncStream
     from swiftspec.server.bodies import GenerationBody
@@ -52,11 +54,14 @@ class ServingOptions:
         Longest time of a request, from its arrival to its last token.
     chat_template : Path or None
         Template instead of the model's.
+    keep_timelines : int
+        Requests whose timelines can be asked for, the last ones.
     """
 
     model: str
     request_timeout_s: float | None = None
     chat_template: Path | None = None
+    keep_timelines: int = 0
 
 
 class Serving:
@@ -72,12 +77,15 @@ class Serving:
     answers : dict
         Requests under way, by the order of their arrival.
     metrics : Metrics
+    timelines : deque of Timeline
+        Of the last requests that have ended, as many as are kept.
     """
 
     def __init__(self, options: ServingOptions) -> None:
         self.phase = Phase.STARTING
         self.metrics = Metrics(self)
         self.answers: dict[int, Answer] = {}
+        self.timelines: deque[Timeline] = deque(maxlen=options.keep_timelines)
         self._options = options
         self._engine: AsyncEngine | None = None
         self._template: ChatTemplate | None = None
@@ -196,6 +204,13 @@ class Serving:
         if not self.answers:
             self._idle.set()
         self.metrics.ended(answer)
+        if answer.generation is not None:
+            self.timelines.append(answer.generation.timeline)
+
+    @property
+    def keeps_timelines(self) -> bool:
+        """Whether timelines can be asked for."""
+        return self._options.keep_timelines > 0
 
     @property
     def request_timeout_s(self) -> float | None:

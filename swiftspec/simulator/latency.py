@@ -14,6 +14,7 @@ from typing import NamedTuple
 from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.random_streams import uniforms
 
@@ -94,6 +95,10 @@ class LatencyTable:
             self._forwards[key] = cost
         return cost
 
+    def warm_up(self, role: Role, *, degree: int, ranks: int) -> WarmUpCost | None:
+        """Cost of pauses for a group's forwards, if there is any."""
+        return self._latencies.warm_up.get((role, degree, ranks))
+
     def host(self, phase: Phase, rows: int, *, policy: str) -> LatencyDraw:
         """Host time of a policy's effect; what the profile lacks is free, and `assumed`."""
         key = (policy, phase, rows)
@@ -156,8 +161,9 @@ class LatencySampler:
         context: int,
         cold: bool = False,
         sequences: int = 1,
+        warm_up_s: float = 0.0,
     ) -> float:
-        """Seconds of one forward, over the rows of some sequences at their mean context."""
+        """Seconds of one forward, over the rows of some sequences at their mean context. warm_up_s: after a pause."""
         cost = self._prices.forward(
             role,
             phase,
@@ -169,7 +175,13 @@ class LatencySampler:
             context=context,
             sequences=sequences,
         )
+        if warm_up_s:
+            cost = cost.longer_by(warm_up_s, Provenance.INTERPOLATED)
         return self._charge(phase, cost, scale=self._scales.get(role, 1.0))
+
+    def warm_up(self, role: Role) -> WarmUpCost | None:
+        """Cost of pauses for a role's forwards, if there is any."""
+        return self._prices.warm_up(role, degree=self._degrees.get(role, 1), ranks=self._ranks[role])
 
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""

@@ -11,6 +11,7 @@ import simpy
 
 from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import Phase, Span
+from swiftspec.artifacts.warm_up import WeightCache
 from swiftspec.policies.effects import (
     Clock,
     Commit,
@@ -83,6 +84,8 @@ class DeviceGroup:
         self.awaited: simpy.Event | None = None
         self.peers: list[DeviceGroup] = []
         self._computed_s: dict[Role, float] = {}  # end of each model's last forward
+        costs = {model: meter.warm_up(model) for model in Role}
+        self._caches = {model: WeightCache(cost, now_s=env.now) for model, cost in costs.items() if cost is not None}
 
     @property
     def stream(self) -> tuple[int, ...]:
@@ -106,8 +109,16 @@ class DeviceGroup:
         peer_busy = any(not peer.is_idle for peer in self.peers)
         cold = env.now - self._computed_s.get(model, env.now) > COOLING_S
         num_arrived = self.num_arrived
+        cache = self._caches.get(model)
         seconds = meter.forward(
-            model, phase, peer_busy=peer_busy, cold=cold, rows=rows, context=context, sequences=sequences
+            model,
+            phase,
+            peer_busy=peer_busy,
+            cold=cold,
+            rows=rows,
+            context=context,
+            sequences=sequences,
+            warm_up_s=cache.begin(phase, rows, now_s=env.now) if cache else 0.0,
         )
         yield env.timeout(seconds)
         # The device receives messages meanwhile, and computes that much longer.
@@ -117,6 +128,8 @@ class DeviceGroup:
             if delay_s:
                 yield env.timeout(delay_s)
         self._computed_s[model] = env.now
+        if cache:
+            cache.end(phase, rows, now_s=env.now)
 
 
 class RequestPart:

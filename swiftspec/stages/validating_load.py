@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.gathering import usual_gather_s
+from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
@@ -70,7 +72,7 @@ def validate_load(
         Use at most this many prompts.
     url : str, optional
         Send the workload to this server, which runs one policy of the plan, instead of to an engine of its own.
-        `policies` names it, unless it is the plan's choice; nothing is re-timed.
+        `policies` names it, unless it is the plan's choice. It is re-timed if the server keeps timelines.
     api_key : str
         If the server wants one.
     stages : Stages
@@ -90,31 +92,25 @@ def validate_load(
     options = options.on(planned.profile.device)
     workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
     loads = []
-    timelines: dict[str, tuple[tuple[Timeline, ...], tuple[Timeline, ...]]] = {}
+    timelines: dict[str, tuple[Sequence[Timeline], Sequence[Timeline]]] = {}
     if url is not None:
-        candidate = _served(planned.plan, policies)
+        candidate = _policy_of_server(planned.plan, policies)
         predicted = simulate_load(planned, workload, policy=candidate.policy, options=options, seed=seed, stages=stages)
         _, sent = send(url, workload, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
-        loads.append(
-            PolicyLoad(
-                policy=candidate.policy,
-                candidate=candidate.describe(),
-                predicted=predicted.metrics,
-                measured=sent.metrics,
-                retimed=None,
-                late_s=sent.late_s,
-                mean_batch=None,
-            )
-        )
-        timelines[planned.plan.chosen.policy] = predicted.timelines, ()
+        lengths = [workload.requests[number].prompt_tokens for number in sent.timelines]
+        served = _Served(sent.metrics, tuple(sent.timelines.values()), lengths, sent.late_s)
+        loads.append(_compared(planned, candidate, workload, predicted, served, options, seed, stages))
+        timelines[planned.plan.chosen.policy] = predicted.timelines, served.timelines
     else:
         from swiftspec.validation.load import load_requests
 
         requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
         for candidate in planned.plan.select(policies):
-            load, simulated, measured = _compared(planned, candidate, workload, requests, options, seed, stages)
-            loads.append(load)
-            timelines[candidate.policy] = simulated, measured
+            name = candidate.policy
+            predicted = simulate_load(planned, workload, policy=name, options=options, seed=seed, stages=stages)
+            served = _measured(planned.plan, candidate, workload, requests, options, stages)
+            loads.append(_compared(planned, candidate, workload, predicted, served, options, seed, stages))
+            timelines[name] = predicted.timelines, served.timelines
     report = LoadReport(
         origin=Origin.here(),
         plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
@@ -125,35 +121,40 @@ def validate_load(
         policies=tuple(loads),
     )
     simulated, measured = timelines[planned.plan.chosen.policy]
-    return LoadComparison(report=report, simulated=simulated, measured=measured)
+    return LoadComparison(report=report, simulated=tuple(simulated), measured=tuple(measured))
 
 
-def _served(plan: Plan, policies: Sequence[str] | None) -> Candidate:
+def _policy_of_server(plan: Plan, policies: Sequence[str] | None) -> Candidate:
     """The policy that a server runs. ValueError if several are named."""
     if policies is not None and len(policies) != 1:
         raise ValueError(f"--policies is {','.join(policies)}; a server runs one, expected its name")
     return candidate_of(plan, policies[0] if policies else None)
 
 
-def _compared(
-    planned: Planned,
+class _Served(NamedTuple):
+    """A workload as it was served. timelines, prompt_tokens: of requests whose timelines are known."""
+
+    metrics: LoadMetrics
+    timelines: Sequence[Timeline]
+    prompt_tokens: Sequence[int]
+    late_s: float
+
+
+def _measured(
+    plan: Plan,
     candidate: Candidate,
     workload: Workload,
     requests: Sequence[Request],
     options: LoadOptions,
-    seed: int,
     stages: Stages,
-) -> tuple[PolicyLoad, tuple[Timeline, ...], tuple[Timeline, ...]]:
-    """One policy: simulated, measured, and simulated again with the latencies that were measured."""
+) -> _Served:
+    """One policy on an engine of its own."""
     from swiftspec.validation.load import measure_load
-    from swiftspec.validation.load_steps import shared_steps, step_factors
 
-    name = candidate.policy
-    predicted = simulate_load(planned, workload, policy=name, options=options, seed=seed, stages=stages)
     gather_s = usual_gather_s(candidate) if options.gather_s is None else options.gather_s
     with stages("validate") as progress:
         measured = measure_load(
-            planned.plan,
+            plan,
             candidate,
             workload,
             requests,
@@ -167,19 +168,36 @@ def _compared(
             batch=BatchLimits(prefill_rows=options.prefill_rows or BatchLimits().prefill_rows, gather_s=gather_s),
             progress=progress,
         )
-    steps = list(shared_steps(measured.timelines, measured.prompt_tokens))
+    return _Served(measured.metrics, measured.timelines, measured.prompt_tokens, measured.late_s)
+
+
+def _compared(
+    planned: Planned,
+    candidate: Candidate,
+    workload: Workload,
+    predicted: SimulatedLoad,
+    served: _Served,
+    options: LoadOptions,
+    seed: int,
+    stages: Stages,
+) -> PolicyLoad:
+    """One policy, predicted and measured, and predicted again with the latencies that were measured."""
+    from swiftspec.validation.load_steps import shared_steps, step_factors
+
+    name = candidate.policy
+    steps = list(shared_steps(served.timelines, served.prompt_tokens))
     retimed = None
     if factors := step_factors(planned.profile, candidate, steps):
         again = replace(planned, profile=planned.profile.retimed(factors))
         retimed = simulate_load(again, workload, policy=name, options=options, seed=seed, stages=stages).metrics
     of_target = [step for step in steps if step.role is Role.TARGET]
-    load = PolicyLoad(
+    busy_s = sum(step.seconds for step in of_target)
+    return PolicyLoad(
         policy=name,
         candidate=candidate.describe(),
         predicted=predicted.metrics,
-        measured=measured.metrics,
+        measured=served.metrics,
         retimed=retimed,
-        late_s=measured.late_s,
-        mean_batch=sum(step.num_requests * step.seconds for step in of_target) / sum(s.seconds for s in of_target),
+        late_s=served.late_s,
+        mean_batch=sum(step.num_requests * step.seconds for step in of_target) / busy_s if of_target else None,
     )
-    return load, predicted.timelines, measured.timelines

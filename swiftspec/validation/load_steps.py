@@ -10,6 +10,7 @@ from typing import NamedTuple
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
+from swiftspec.artifacts.warm_up import WeightCache
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
@@ -23,11 +24,13 @@ class SharedStep(NamedTuple):
     """One forward over rows of several requests. context: slots that a row attends to, in the mean."""
 
     role: Role
+    group: int
     phase: Phase
     model: Role
     num_requests: int
     num_rows: int
     context: int
+    start_s: float
     seconds: float
 
 
@@ -56,16 +59,18 @@ def shared_steps(timelines: Sequence[Timeline], prompt_tokens: Sequence[int]) ->
                 parts[span.start_s, span.end_s, span.role, span.group].append(
                     _Part(span.phase, span.model, span.rows, context)
                 )
-    for (start_s, end_s, role, _), of_step in sorted(parts.items()):
+    for (start_s, end_s, role, group), of_step in sorted(parts.items()):
         num_rows = sum(part.num_rows for part in of_step)
         yield SharedStep(
             role=role,
+            group=group,
             # As in the simulator, prompts are prompts only where nothing else is computed with them.
             phase=next((part.phase for part in of_step if part.phase is not Phase.PREFILL), Phase.PREFILL),
             model=of_step[0].model,
             num_requests=len(of_step),
             num_rows=num_rows,
             context=round(sum(part.num_rows * part.context for part in of_step) / num_rows),
+            start_s=start_s,
             seconds=end_s - start_s,
         )
 
@@ -77,14 +82,16 @@ def step_factors(profile: Profile, candidate: Candidate, steps: Sequence[SharedS
     degrees = {role: len(group) for role, group in candidate.groups.items()}
     degrees[Role.TARGET] //= policy.target_groups
     prices = LatencyTable(profile.latencies)
+    caches: dict[tuple[Role, int, Role], WeightCache] = {}
     measured_s: dict[tuple[Role, Phase], list[float]] = defaultdict(list)
     profiled_s: dict[tuple[Role, Phase], float] = defaultdict(float)
     for step in steps:
+        degree, ranks = degrees[step.role], candidate.ranks.get(step.role, 1)
         quantiles_s = prices.forward(
             step.model,
             step.phase,
-            degree=degrees[step.role],
-            ranks=candidate.ranks.get(step.role, 1),
+            degree=degree,
+            ranks=ranks,
             peer_busy=peer_busy,
             rows=step.num_rows,
             context=step.context,
@@ -92,6 +99,10 @@ def step_factors(profile: Profile, candidate: Candidate, steps: Sequence[SharedS
         ).quantiles_s
         measured_s[step.model, step.phase].append(step.seconds)
         profiled_s[step.model, step.phase] += fmean(quantiles_s)
+        if (cost := prices.warm_up(step.model, degree=degree, ranks=ranks)) is not None:
+            cache = caches.setdefault((step.role, step.group, step.model), WeightCache(cost, now_s=step.start_s))
+            profiled_s[step.model, step.phase] += cache.begin(step.phase, step.num_rows, now_s=step.start_s)
+            cache.end(step.phase, step.num_rows, now_s=step.start_s + step.seconds)
     factors = {
         kind: sum(seconds) / profiled_s[kind] for kind, seconds in measured_s.items() if len(seconds) >= _LEAST_STEPS
     }

@@ -27,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._json(200, {"data": [{"id": "served"}]})
+        self._json(200, {"data": [{"id": "served"}]})  # to whatever is asked for, as some servers do
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -2,13 +2,16 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.loadtest import ServerClient
 from tests.engine.conftest import two_cores
 from tests.engine.processes import until
-from tests.server.running import Running, events
+from tests.server.running import Running, events, running
 
 pytestmark = two_cores
 PROMPT = "def add(a, b):\n"
@@ -185,6 +188,28 @@ def test_health_version_models_and_the_page(server: Running) -> None:
     assert server.json("/v1/models")[1]["data"][0]["id"] == "small"
     with server.ask("/") as answer:
         assert b"<title>swiftspec serve</title>" in answer.read()
+
+
+def test_timelines_of_the_last_requests_are_kept_by_their_ids(server: Running) -> None:
+    for number in range(4):
+        with server.ask("/v1/completions", GREEDY, **{"x-request-id": f"kept-{number}"}) as answer:
+            assert answer.read()
+    until(lambda: len(kept := ServerClient(server.url).timelines()) == 3 and kept[-1].request == "kept-3")
+    for timeline in ServerClient(server.url).timelines():
+        assert sum(commit.tokens for commit in timeline.commits) == 24
+        assert timeline.phase(Phase.PREFILL)
+    with server.ask("/timelines") as answer:
+        assert PROMPT.encode() not in answer.read()
+
+
+def test_a_server_keeps_no_timelines_unless_asked_to(plan_file: Path, tmp_path: Path) -> None:
+    with running(plan_file, log=tmp_path / "log") as plain:
+        assert ServerClient(plain.url).timelines() == []
+        status, said = plain.json("/timelines")
+        assert (status, said["error"]["message"]) == (
+            404,
+            "this server keeps no timelines; expected one with --keep-timelines",
+        )
 
 
 def test_the_live_view_has_numbers_and_no_text(server: Running) -> None:

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.timeline import Phase, Timeline, measure
+from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import (
@@ -178,6 +180,19 @@ def test_a_draft_that_waited_finds_its_weights_gone() -> None:
     seconds = [span.end_s - span.start_s for span in timeline.phase(Phase.EXPAND)]
     # Its prefill ended when the first round began; the target's verification lies before the next one.
     assert seconds == [1.0, 1.0, 1.25, 1.0]
+
+
+def test_a_prompt_is_a_pause_that_the_next_forwards_pay_for() -> None:
+    cost = WarmUpCost(
+        role=Role.TARGET, degree=1, rows=(1,), extra_s=(0.25,), left=0.5, evicted_s=0.1, provenance=Provenance.MEASURED
+    )
+    profile = constant_profile(expand_s=0.1, verify_s=1.0, prefill_s=2.0).model_copy(update={"warm_up": (cost,)})
+    trace = synthesise_trace((0.5,), prompt_lengths=(32,), num_tokens=5, seed=0)
+    (timeline,) = simulate(Autoregressive(), degrees={Role.TARGET: 1}, profile=profile, trace=trace)
+    seconds = [span.end_s - span.start_s for span in timeline.phase(Phase.VERIFY)]
+    assert seconds == pytest.approx([1.25, 1.125, 1.0625, 1.03125])
+    (elsewhere,) = simulate(Autoregressive(), degrees={Role.TARGET: 2}, profile=profile, trace=trace)
+    assert {span.end_s - span.start_s for span in elsewhere.phase(Phase.VERIFY)} == {1.0}
 
 
 def test_host_time_before_a_forward_lies_between_spans_and_is_the_span_elsewhere() -> None:

@@ -1,7 +1,9 @@
 import pytest
 
+from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Phase, Span, Timeline
+from swiftspec.artifacts.warm_up import WarmUpCost, WeightCache
 from swiftspec.policies.effects import Role
 from swiftspec.validation.load_steps import SharedStep, shared_steps, step_factors
 from tests.cli.samples import candidate
@@ -31,19 +33,39 @@ def test_spans_with_the_same_times_are_one_step() -> None:
     )
     role, target = Role.TARGET, Role.TARGET
     assert list(shared_steps([first, second], [10, 20])) == [
-        SharedStep(role, Phase.PREFILL, target, 1, 10, 10, 1.0),
-        SharedStep(role, Phase.VERIFY, target, 2, 24, round((4 * 11 + 20 * 20) / 24), 0.5),
-        SharedStep(role, Phase.VERIFY, target, 2, 6, round((4 * 14 + 2 * 20) / 6), 1.0),
+        SharedStep(role, 0, Phase.PREFILL, target, 1, 10, 10, 0.0, 1.0),
+        SharedStep(role, 0, Phase.VERIFY, target, 2, 24, round((4 * 11 + 20 * 20) / 24), 1.5, 0.5),
+        SharedStep(role, 0, Phase.VERIFY, target, 2, 6, round((4 * 14 + 2 * 20) / 6), 2.0, 1.0),
     ]
 
 
-def test_factors_are_measured_over_profiled_time() -> None:
+PAUSES = WarmUpCost(
+    role=Role.TARGET,
+    degree=1,
+    rows=(1, 32),
+    extra_s=(3e-3, 2e-3),
+    left=0.8,
+    evicted_s=0.01,
+    provenance=Provenance.MEASURED,
+)
+
+
+@pytest.mark.parametrize("warm_up", [(), (PAUSES,)])
+def test_factors_are_measured_over_profiled_time(warm_up: tuple[WarmUpCost, ...]) -> None:
+    """Each step comes 50 ms after the last one: if that costs something, it is no drift."""
+    profile = PROFILE.model_copy(update={"warm_up": warm_up})
     chosen = candidate("autoregressive", tokens_per_s=100.0)
-    steps = []
+    steps: list[SharedStep] = []
+    caches = [WeightCache(cost) for cost in warm_up]
     for rows, context in ((1, 64), (8, 128), (16, 100)) * 4:
-        latency = PROFILE.step(Phase.VERIFY, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=context)
-        steps.append(SharedStep(Role.TARGET, Phase.VERIFY, Role.TARGET, 1, rows, context, 1.25 * latency.mean_s))
-    factors = step_factors(PROFILE, chosen, steps)
+        latency = profile.step(Phase.VERIFY, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=context)
+        start_s = steps[-1].start_s + steps[-1].seconds + 0.05 if steps else 0.0
+        warm_up_s = sum(cache.begin(Phase.VERIFY, rows, now_s=start_s) for cache in caches)
+        seconds = 1.25 * (latency.mean_s + warm_up_s)
+        for cache in caches:
+            cache.end(Phase.VERIFY, rows, now_s=start_s + seconds)
+        steps.append(SharedStep(Role.TARGET, 0, Phase.VERIFY, Role.TARGET, 1, rows, context, start_s, seconds))
+    factors = step_factors(profile, chosen, steps)
     assert {table.phase for table in factors} == {Phase.VERIFY}
     assert list(factors.values()) == [pytest.approx(1.25, rel=0.01)] * len(factors)
-    assert step_factors(PROFILE, chosen, steps[:3]) == {}  # too few to tell
+    assert step_factors(profile, chosen, steps[:3]) == {}  # too few to tell

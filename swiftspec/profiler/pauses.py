@@ -1,0 +1,154 @@
+"""Measurement of what pauses cost: forwards of the target after pauses of several lengths, on one device group."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.timeline import Phase, Timeline
+from swiftspec.artifacts.warm_up import WarmUpCost
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.policies import Layout, Request
+from swiftspec.policies.base import Shape
+from swiftspec.policies.effects import Commit, Prefill, Program, Role, clock
+from swiftspec.profiler.programs import verify
+
+__all__ = ["Pauses", "fit_warm_up", "measure_pauses"]
+
+_ROWS, _PAUSES_S = (1, 4, 8, 16), (0.006, 0.015, 0.05)
+_BEFORE, _AFTER = 14, 10  # forwards; the first few of those before are still warming up
+_SETTLED = 8  # of those before, the last
+_REPEATS, _TRIAL_REPEATS = 3, 2
+_LEAST_EXTRA = 0.05  # of a forward of one row, below which pauses cost nothing
+_PROMPT_TOKENS = 16
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pauses(Shape):
+    """Forwards of the target without a pause, then a pause, then forwards: for every number of rows and every pause."""
+
+    rows_grid: tuple[int, ...]
+    pauses_s: tuple[float, ...]
+    repeats: int
+
+    name: ClassVar[str] = "pauses"
+    layout: ClassVar[Layout] = Layout.COLOCATED
+
+    @property
+    def target_rows(self) -> int:
+        return max(self.rows_grid)
+
+    @property
+    def draft_rows(self) -> int:
+        return 0
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: self._target(request)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["Pauses"]:
+        yield from ()
+
+    def order(self) -> Iterator[tuple[int, float]]:
+        """Rows, and the pause between forwards of as many rows."""
+        for rows in self.rows_grid:
+            for _ in range(self.repeats):
+                for pause_s in self.pauses_s:
+                    yield rows, pause_s
+
+    def _target(self, request: Request) -> Program:
+        yield Prefill(Role.TARGET, request.prompt)
+        for rows, pause_s in self.order():
+            for _ in range(_BEFORE):
+                yield from verify(request, rows)
+            until_s = (yield from clock()) + pause_s
+            while (yield from clock()) < until_s:
+                pass
+            for _ in range(_AFTER):
+                yield from verify(request, rows)
+        yield Commit((0,))
+
+
+class _Series(NamedTuple):
+    """Forwards around the pauses of a kind, medians over the repeats. after_s (forwards,)."""
+
+    rows: int
+    pause_s: float
+    settled_s: float
+    after_s: _Array
+
+
+def measure_pauses(engine: Launcher, *, degree: int, vocab_size: int) -> WarmUpCost | None:
+    """Cost of pauses for the target on a group of `degree` cores; None if they cost nothing.
+
+    Models whose weights are far larger than any cache are as slow without a pause: a short trial tells.
+    """
+    trial = Pauses(rows_grid=_ROWS[:1], pauses_s=_PAUSES_S[-1:], repeats=_TRIAL_REPEATS)
+    (series,) = _measured(engine, trial, vocab_size)
+    if series.after_s[0] < (1 + _LEAST_EXTRA) * series.settled_s:
+        return None
+    pauses = Pauses(rows_grid=_ROWS, pauses_s=_PAUSES_S, repeats=_REPEATS)
+    return fit_warm_up(_measured(engine, pauses, vocab_size), degree=degree)
+
+
+def _measured(engine: Launcher, pauses: Pauses, vocab_size: int) -> list[_Series]:
+    prompt = tuple(np.random.default_rng(0).integers(1, vocab_size, _PROMPT_TOKENS).tolist())
+    request = Request(prompt=prompt, max_new_tokens=1)
+    generation = engine.generate(pauses, request, request_id="pauses", sampler=Sampler())
+    if generation.interrupted:
+        raise KeyboardInterrupt
+    return list(_series(generation.timeline, pauses))
+
+
+def _series(timeline: Timeline, pauses: Pauses) -> Iterator[_Series]:
+    seconds = iter([span.end_s - span.start_s for span in timeline.phase(Phase.VERIFY)])
+    before: Mapping[int, list[float]] = defaultdict(list)
+    after: Mapping[tuple[int, float], list[list[float]]] = defaultdict(list)
+    for rows, pause_s in pauses.order():
+        before[rows] += [next(seconds) for _ in range(_BEFORE)][-_SETTLED:]
+        after[rows, pause_s].append([next(seconds) for _ in range(_AFTER)])
+    for (rows, pause_s), of_pause in after.items():
+        yield _Series(rows, pause_s, float(np.median(before[rows])), np.median(of_pause, axis=0))
+
+
+def fit_warm_up(series: Sequence[_Series], *, degree: int) -> WarmUpCost | None:
+    """The cost that explains some series best, by relative errors of their forwards; None if it is negligible."""
+    rows = sorted({each.rows for each in series})
+
+    def cost(values: Any) -> WarmUpCost:
+        *extra_s, left, evicted_s = (float(value) for value in values)
+        return WarmUpCost(
+            role=Role.TARGET,
+            degree=degree,
+            rows=tuple(rows),
+            extra_s=tuple(extra_s),
+            left=left,
+            evicted_s=evicted_s,
+            provenance=Provenance.MEASURED,
+        )
+
+    def errors(values: Any) -> _Array:
+        return np.concatenate([_errors(cost(values), each) for each in series])
+
+    first = [max(0.0, max(e.after_s[0] - e.settled_s for e in series if e.rows == each)) for each in rows]
+    bounds = ([0.0] * len(rows) + [0.05, 1e-3], [max(first) * 4 + 1e-6] * len(rows) + [0.98, 1.0])
+    found = least_squares(errors, [*first, 0.7, 0.015], bounds=bounds, loss="soft_l1", f_scale=0.05, x_scale="jac")
+    fitted = cost(found.x)
+    settled_s = min(each.settled_s for each in series)
+    if fitted.extra_s[0] < _LEAST_EXTRA * settled_s:
+        return None
+    return fitted.model_copy(update={"median_error": float(np.median(np.abs(errors(found.x))))})
+
+
+def _errors(cost: WarmUpCost, series: _Series) -> _Array:
+    """Relative errors of a series' forwards after the pause."""
+    decay = cost.left ** np.arange(len(series.after_s))
+    extra_s = cost.extra(series.rows, evicted=1.0) * cost.evicted_after(series.pause_s) * decay
+    return (series.settled_s + extra_s) / series.after_s - 1
