@@ -107,7 +107,8 @@ class _Server:
 
 @contextmanager
 def _server(chosen: argparse.Namespace, name: str) -> Iterator[_Server]:
-    options = ("--max-running", str(_RUNNING), "--max-waiting", str(_WAITING), "--send-timeout-s", "3")
+    limits = ("--max-running", str(_RUNNING), "--max-waiting", str(_WAITING))
+    options = (*limits, "--send-timeout-s", "3", "--max-restarts", "1000")
     with served(chosen.plan, "--policy", chosen.policy, *options, log=chosen.work / f"{name}.log") as running:
         yield _Server(running, chosen.prompts)
 

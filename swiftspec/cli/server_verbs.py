@@ -45,6 +45,9 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(min=0.0, metavar="S", help="Time that requests have to end after SIGTERM or Ctrl-C.")
     ] = 30.0,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How often within an hour a draft that died is restarted.")
+    ] = 3,
     keep_timelines: Annotated[
         int,
         typer.Option(
@@ -77,6 +80,7 @@ def serve(
             "max_running": max_running,
             "max_waiting": max_waiting,
             "kv_blocks": kv_blocks,
+            "max_restarts": max_restarts,
         },
         request_timeout_s=request_timeout_s,
         send_timeout_s=send_timeout_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -80,19 +81,20 @@ class Generations:
         async def refuse(error: RequestError) -> None:
             await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)
 
+        arrival_s = time.perf_counter()
         try:
             self._serving.check_open()
             content = await Request(scope, receive).body()
-            await unless_gone(receive, self._answer(scope, content, send))
+            await unless_gone(receive, self._answer(scope, content, send, arrival_s))
         except RequestError as error:
             await refuse(error)
         except (ClientGoneError, ClientDisconnect):
             _log.debug("the client of %s has gone", state_of(scope).get("request_id"))
 
-    async def _answer(self, scope: Scope, content: bytes, send: Send) -> None:
+    async def _answer(self, scope: Scope, content: bytes, send: Send, arrival_s: float) -> None:
         body, state = parse(self._kind, content), state_of(scope)
         answer = await self._serving.begin(
-            body, request_id=state["request_id"], client=state.get("client") or body.user
+            body, request_id=state["request_id"], client=state.get("client") or body.user, arrival_s=arrival_s
         )
         reply = Reply(request_id=state["request_id"], model=self._serving.model, is_chat=isinstance(body, ChatBody))
         try:

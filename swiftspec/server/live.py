@@ -34,7 +34,7 @@ class LiveView:
         """The present state."""
         serving, now_s = self._serving, time.perf_counter()
         engine, answers = serving.state(), list(serving.answers.values())
-        begun = [answer for answer in answers if answer.num_commits]
+        begun = [answer for answer in answers if answer.commits_s]
         return {
             "model": serving.model,
             "phase": serving.phase,
@@ -51,9 +51,9 @@ class LiveView:
                     "number": answer.number,
                     "prompt_tokens": answer.usage.prompt_tokens,
                     "tokens": answer.usage.completion_tokens,
-                    "rounds": answer.num_commits,
+                    "rounds": len(answer.commits_s),
                     "age_s": round(now_s - answer.arrival_s, 2),
                 }
-                for answer in [*begun, *(each for each in answers if not each.num_commits)][:_MOST_REQUESTS]
+                for answer in [*begun, *(each for each in answers if not each.commits_s)][:_MOST_REQUESTS]
             ],
         }

@@ -114,7 +114,7 @@ class Metrics:
         else:
             self._cancelled.inc()
         self._count_rounds(generation)
-        if generation.tokens:
+        if answer.commits_s:
             self._observe(answer, generation)
 
     def _count_rounds(self, generation: Generation) -> None:
@@ -135,26 +135,25 @@ class Metrics:
         self._alone_s.inc(generation.alone_s)
 
     def _observe(self, answer: Answer, generation: Generation) -> None:
-        """Times of a request, whether or not it ended by itself."""
-        timeline = generation.timeline
-        ends_s = [commit.end_s for commit in timeline.commits]
-        ttft_s, e2e_s = ends_s[0] - answer.arrival_s, ends_s[-1] - answer.arrival_s
+        """Times of a request, whether or not it ended by itself: as its client has them, but for the way to it."""
+        ttft_s, e2e_s = answer.commits_s[0] - answer.arrival_s, answer.commits_s[-1] - answer.arrival_s
+        num_tokens = answer.usage.completion_tokens
         queued_s = max(0.0, generation.begun_s - answer.arrival_s)
         self._num_timed += 1
         self._sum_s += e2e_s - queued_s
         self._ttft.observe(ttft_s)
         self._queue.observe(queued_s)
         self._prefill.observe(max(0.0, ttft_s - queued_s))
-        for before_s, end_s in pairwise(ends_s):
+        for before_s, end_s in pairwise(answer.commits_s):
             self._itl.observe(end_s - before_s)
         if answer.finish is None:
             return
         self._e2e.observe(e2e_s)
         self._decode.observe(e2e_s - ttft_s)
-        if len(generation.tokens) > 1:
-            self._tpot.observe((e2e_s - ttft_s) / (len(generation.tokens) - 1))
+        if num_tokens > 1:
+            self._tpot.observe((e2e_s - ttft_s) / (num_tokens - 1))
         if (slo := answer.body.slo) is not None:
-            tpot_s = (e2e_s - ttft_s) / max(1, len(generation.tokens) - 1)
+            tpot_s = (e2e_s - ttft_s) / max(1, num_tokens - 1)
             met = (slo.ttft_ms is None or 1e3 * ttft_s <= slo.ttft_ms) and (
                 slo.tpot_ms is None or 1e3 * tpot_s <= slo.tpot_ms
             )

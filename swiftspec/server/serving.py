@@ -146,10 +146,9 @@ class Serving:
         text = self._template.render(said, arguments)
         return await self.check_open().tokenize(text, special_tokens=False)
 
-    async def begin(self, body: CompletionBody | ChatBody, *, request_id: str, client: str) -> Answer:
-        """Give a request to the engine. RequestError if it is not possible."""
+    async def begin(self, body: CompletionBody | ChatBody, *, request_id: str, client: str, arrival_s: float) -> Answer:
+        """Give a request, which came at `arrival_s`, to the engine. RequestError if it is not possible."""
         engine = self.check_open()
-        arrival_s = time.perf_counter()
         self.check_model(body.model)
         tokens = await self.tokens_of(body)
         most = self._most_tokens(body, len(tokens), engine.max_context)
@@ -243,8 +242,10 @@ class Answer:
         So far.
     finish : "stop", "length" or None
         Why it has ended.
-    num_commits : int
-        Commits so far.
+    arrival_s : float
+        When it came.
+    commits_s : list of float
+        When its commits so far were there for the client.
     generation : Generation or None
         The engine's record of it, after `close`.
     """
@@ -261,8 +262,9 @@ class Answer:
         self.body = body
         self.usage = Usage(num_prompt_tokens)
         self.finish: Finish | None = None
-        self.number = self.num_commits = 0
+        self.number = 0
         self.arrival_s = arrival_s
+        self.commits_s: list[float] = []
         self._serving = serving
         self._stream = stream
         self._stops = StopScanner(body.stop)
@@ -307,7 +309,7 @@ class Answer:
             if not self._stream.has_more_now:  # it was ended early
                 raise EngineError(self._cut_off or "the request was ended")
             chunk = await anext(self._stream)
-            self.num_commits += 1
+            self.commits_s.append(time.perf_counter())
             self.usage.completion_tokens += len(chunk.token_ids)
             text = self._stops.push(chunk.text)
             if self._stops.has_stopped:

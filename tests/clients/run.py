@@ -2,7 +2,7 @@
 
 Takes some minutes, most of them for installing; needs pip's index, and the plan that `make demo` made, or another one
 (`--plan`). For every client: what it measured beside what the server counted (`/metrics`) meanwhile. Exit code 1 if
-they differ by more than 2 %.
+they differ by more than 2 %, or, for TTFT, 5 ms: the way to the server and back is not in its own figures.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.cli import console
 from swiftspec.models.spec import model_directory
 from tools.served import served
@@ -22,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 REQUIREMENTS = {"openai": ["openai==3.54.0"], "guidellm": ["guidellm==0.8.1"], "aiperf": ["aiperf==0.13.0"]}
 NUM_REQUESTS, NUM_CLIENTS = 40, 4
-PROMPT_TOKENS, OUTPUT_TOKENS = 48, 64
-WITHIN = 0.02
+PROMPT_TOKENS, PROMPT_CHARACTERS, OUTPUT_TOKENS = 48, 160, 64
+WITHIN, WITHIN_S = 0.02, 5e-3
 
 Figures = dict[str, float]  # means, in seconds, and tokens per iteration
 
@@ -73,11 +74,16 @@ def run_openai(python: Path, url: str, _: Path) -> Figures:
 
 def run_guidellm(python: Path, url: str, tokenizer: Path) -> Figures:
     out = python.parents[1] / "report.json"
-    data = f"prompt_tokens={PROMPT_TOKENS},output_tokens={OUTPUT_TOKENS}"
-    command = [str(python.with_name("guidellm")), "benchmark", "--target", url, "--data", data]
-    command += ["--processor", str(tokenizer), "--profile", "concurrent", "--rate", str(NUM_CLIENTS)]
-    command += ["--max-requests", str(NUM_REQUESTS), "--output-path", str(out)]
-    subprocess.run(command, check=True)
+    parts = {
+        "backend": f"kind=openai_http,target={url},model=demo/target",
+        "profile": f"kind=concurrent,streams={NUM_CLIENTS}",
+        "constraint": f"kind=max_requests,count={NUM_REQUESTS}",
+        "tokenizer": f"kind=huggingface_auto,model={tokenizer}",
+        "data": f"kind=synthetic_text,prompt_tokens={PROMPT_TOKENS},output_tokens={OUTPUT_TOKENS}",
+        "output": f"kind=json,path={out}",
+    }
+    options = [each for name, value in parts.items() for each in (f"--{name}", value)]
+    subprocess.run([str(python.with_name("guidellm")), "run", *options, "--disable-console"], check=True)
     metrics = json.loads(out.read_text())["benchmarks"][0]["metrics"]
 
     def mean(name: str) -> float:
@@ -92,20 +98,25 @@ def run_guidellm(python: Path, url: str, tokenizer: Path) -> Figures:
 
 
 def run_aiperf(python: Path, url: str, tokenizer: Path) -> Figures:
-    folder = python.parents[1] / "artifacts"
-    command = [
-        str(python.with_name("aiperf")),
-        "profile",
-        "--url",
-        url,
-        "--endpoint-type",
-        "completions",
-        "--streaming",
-    ]
-    command += ["--model", "demo/target", "--tokenizer", str(tokenizer), "--concurrency", str(NUM_CLIENTS)]
-    command += ["--request-count", str(NUM_REQUESTS), "--synthetic-input-tokens-mean", str(PROMPT_TOKENS)]
-    command += ["--output-tokens-mean", str(OUTPUT_TOKENS), "--extra-inputs", "ignore_eos:true"]
-    command += ["--artifact-dir", str(folder), "--ui", "none"]
+    """With prompts that the model knows how to continue: AIPerf's first token is the first chunk with any text."""
+    folder, prompts = python.parents[1] / "artifacts", python.parents[1] / "prompts.jsonl"
+    texts = [each.text[:PROMPT_CHARACTERS] for each in read_prompts(model_directory("demo/prompts") / "trace.jsonl")]
+    prompts.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:NUM_REQUESTS]))
+    options = {
+        "url": url,
+        "endpoint-type": "completions",
+        "model": "demo/target",
+        "tokenizer": str(tokenizer),
+        "concurrency": str(NUM_CLIENTS),
+        "request-count": str(NUM_REQUESTS),
+        "input-file": str(prompts),
+        "custom-dataset-type": "single_turn",
+        "artifact-dir": str(folder),
+        "ui": "none",
+    }
+    command = [str(python.with_name("aiperf")), "profile", "--streaming"]
+    command += [part for name, value in options.items() for part in (f"--{name}", value)]
+    command += ["--extra-inputs", "ignore_eos:true", "--extra-inputs", f"max_tokens:{OUTPUT_TOKENS}"]
     subprocess.run(command, check=True)
     metrics = json.loads((folder / "profile_export_aiperf.json").read_text())
 
@@ -147,7 +158,7 @@ def agree(name: str, measured: Figures, ours: Figures) -> bool:
     held = True
     for figure, value in measured.items():
         apart = value / ours[figure] - 1
-        held &= abs(apart) <= WITHIN
+        held &= abs(apart) <= WITHIN or (figure == "TTFT" and abs(value - ours[figure]) <= WITHIN_S)
         console.say(f"{name}: {figure} {value:.5g}, /metrics {ours[figure]:.5g}: {apart:+.1%}".replace("%", " %"))
     return held
 

@@ -51,8 +51,12 @@ def main() -> int:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--share", type=float, default=0.6, help="of saturation (default: %(default)s)")
+    parser.add_argument("--policy", default="swiftspec", help="one of the plan's (default: %(default)s)")
     chosen = parser.parse_args()
-    with TemporaryDirectory() as folder, served(chosen.plan, log=Path(folder) / "log") as (process, url):
+    with (
+        TemporaryDirectory() as folder,
+        served(chosen.plan, "--policy", chosen.policy, log=Path(folder) / "log") as (process, url),
+    ):
         client = ServerClient(url)
         model = client.model()
         prompts = encoded_prompts(client, read_prompts(chosen.prompts), model=model)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from swiftspec.server.run import listen
 from tests.engine.conftest import two_cores
 from tests.engine.processes import engine_processes, gone_within, workers
 from tests.server.running import Running, events, running
@@ -60,6 +61,17 @@ def test_output_does_not_depend_on_the_others(server: Running) -> None:
     for thread in threads:
         thread.join()
     assert texts == [alone] * 8
+
+
+def test_small_pieces_are_sent_at_once() -> None:
+    """Otherwise the first chunk of a stream waits 40 ms for the client to acknowledge the headers."""
+    with (
+        closing(listen("127.0.0.1", 0, send_timeout_s=30.0)) as listening,
+        closing(socket.create_connection(listening.getsockname())),
+        closing(listening.accept()[0]) as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
 def test_connections_that_send_half_a_request_harm_nobody(server: Running) -> None:
