@@ -47,7 +47,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "profiler": frozenset(
         {"engine", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
-        | {"devices", "files", "models", "policies", "progress", "scheduler", "torch", "numpy"}
+        | {"devices", "files", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
     ),
     "validation": frozenset(
         {"engine", "engine.model", "engine.process", "profiler", "planner", "simulator", "scheduler", "artifacts"}

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, TypeAdapter, field_validator
+from pydantic import Field, field_validator
 
 from swiftspec.artifacts.document import Facts, Spread
 from swiftspec.policies.effects import Role
@@ -23,8 +23,6 @@ __all__ = [
     "Timeline",
     "Totals",
     "measure",
-    "timelines_as_json",
-    "timelines_from_json",
 ]
 
 
@@ -411,16 +409,3 @@ def _shared_s(spans: Sequence[Span], others: Sequence[Span]) -> float:
                 break
             shared_s += min(span.end_s, other.end_s) - max(span.start_s, other.start_s)
     return shared_s
-
-
-def timelines_as_json(timelines: Iterable[Timeline]) -> bytes:
-    """Timelines as JSON; `timelines_from_json` reads it."""
-    return _TIMELINES.dump_json([*timelines])
-
-
-def timelines_from_json(content: bytes) -> list[Timeline]:
-    """Timelines that `timelines_as_json` wrote. ValueError for anything else."""
-    return _TIMELINES.validate_json(content)
-
-
-_TIMELINES = TypeAdapter(list[Timeline])

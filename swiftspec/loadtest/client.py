@@ -9,7 +9,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from swiftspec.artifacts.timeline import Timeline, timelines_from_json
+from swiftspec.artifacts.timeline import Timeline
+from swiftspec.artifacts.timelines import timelines_from_json
 from swiftspec.files.reading import brief, parse_json
 
 __all__ = ["ServerClient", "Streamed"]

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from swiftspec.artifacts.timeline import timelines_as_json
+from swiftspec.artifacts.timelines import timelines_as_json
 from swiftspec.server.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse
 from swiftspec.server.endpoint import Generations
 from swiftspec.server.errors import RequestError, error_body
