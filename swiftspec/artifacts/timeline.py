@@ -12,18 +12,7 @@ from pydantic import Field, field_validator
 from swiftspec.artifacts.document import Facts, Spread
 from swiftspec.policies.effects import Role
 
-__all__ = [
-    "COMPUTING",
-    "DRAFTING",
-    "Excerpt",
-    "Figures",
-    "Metrics",
-    "Phase",
-    "Span",
-    "Timeline",
-    "Totals",
-    "measure",
-]
+__all__ = ["COMPUTING", "DRAFTING", "Excerpt", "Figures", "Metrics", "Phase", "Span", "Timeline", "Totals", "measure"]
 
 
 class Phase(StrEnum):
