@@ -88,6 +88,7 @@ def workload(arrivals: Arrivals, *, num_requests: int = 12, prompt_tokens: int =
 
 
 OPEN = Arrivals(process=Process.CONSTANT, rate=40.0)
+LATE_S = 1.0  # of a thread, on a machine that does much else
 
 
 def test_latencies_are_those_of_the_chunks(url: str) -> None:
@@ -98,7 +99,9 @@ def test_latencies_are_those_of_the_chunks(url: str) -> None:
     assert metrics.e2el_s.mean >= 5 * GAP_S
     assert metrics.tpot_s.mean == pytest.approx((metrics.e2el_s.mean - metrics.ttft_s.mean) / 9)
     assert sent.tokens_per_iteration == pytest.approx(9 / 4)
-    assert [round(40 * request.sent_s) for request in sent.requests] == list(range(1, 13))
+    # None is sent before its time, nor later than is told, but for the moment until its thread runs.
+    for number, request in enumerate(sent.requests, start=1):
+        assert number / 40 <= request.sent_s <= number / 40 + sent.late_s + LATE_S
     assert sent.failures == {}
 
 
