@@ -12,6 +12,7 @@ from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.columns import count
+from swiftspec.cli.nodes import NodeOptions
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.checks import check_devices
 from swiftspec.files.reading import read_input
@@ -36,6 +37,7 @@ def serve(
     request_timeout_s: float | None,
     send_timeout_s: float,
     drain_s: float,
+    nodes: NodeOptions,
     json_path: Path | None,
 ) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
@@ -47,7 +49,7 @@ def serve(
         )
     made = Plan.load(plan)
     candidate = candidate_of(made, policy)
-    check_devices(made, [candidate], source=str(plan))
+    check_devices(made, [candidate] if nodes.is_here else [], source=str(plan))
     keys = _keys(api_key_file)
     from swiftspec.server.app import HttpOptions
     from swiftspec.server.run import listen
@@ -65,18 +67,20 @@ def serve(
     def ready() -> None:
         console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
 
-    stats = asyncio.run(
-        run(
-            made,
-            listening,
-            serving=ServingOptions(model=name, request_timeout_s=request_timeout_s, chat_template=chat_template),
-            http=HttpOptions(api_keys=keys, send_timeout_s=send_timeout_s),
-            drain_s=drain_s,
-            ready=ready,
-            policy=policy,
-            **engine_options,
+    with nodes.executor(made, candidate) as executor:
+        stats = asyncio.run(
+            run(
+                made,
+                listening,
+                serving=ServingOptions(model=name, request_timeout_s=request_timeout_s, chat_template=chat_template),
+                http=HttpOptions(api_keys=keys, send_timeout_s=send_timeout_s),
+                drain_s=drain_s,
+                ready=ready,
+                policy=policy,
+                executor=executor,
+                **engine_options,
+            )
         )
-    )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
     write_json(json_path, {"model": name, "policy": candidate.policy, "url": url, **asdict(stats)})
 

@@ -36,6 +36,7 @@ def serve(
         int, typer.Option(min=0, metavar="N", help="Requests that wait at most; more are refused with 429.")
     ] = 256,
     kv_blocks: flags.KvBlocks = None,
+    ray: flags.Ray = None,
     request_timeout_s: Annotated[
         float | None, typer.Option(min=0.001, metavar="S", help="Longest time of a request. Default: none.")
     ] = None,
@@ -56,6 +57,7 @@ def serve(
       swiftspec serve --plan plan.json
       curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "def main():", "max_tokens": 64}'
     """
+    from swiftspec.cli.nodes import NodeOptions
     from swiftspec.cli.serve import serve as run
 
     run(
@@ -75,6 +77,7 @@ def serve(
         request_timeout_s=request_timeout_s,
         send_timeout_s=send_timeout_s,
         drain_s=drain_s,
+        nodes=NodeOptions(ray),
         json_path=json,
     )
 
