@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.cluster.torchrun import TorchrunProcess
     from swiftspec.engine.process.placement import Executor, WorkerSpec
 
-__all__ = ["NodeOptions", "secret"]
+__all__ = ["NodeOptions", "on_ray", "secret"]
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun only
 _TORCH_LOGS = "TORCH_CPP_LOG_LEVEL"
@@ -54,17 +54,13 @@ class NodeOptions:
     @contextmanager
     def executor(self, plan: Plan, candidate: Candidate) -> Iterator["Executor | None"]:
         """Where a candidate's processes run; None is this machine."""
-        if self.ray is not None:
-            from swiftspec.engine.cluster.ray_cluster import ray_executor
-
-            with ray_executor(plan, candidate.policy, address=self.ray) as executor:
-                yield executor
-        elif _TORCHRUN in os.environ:
+        if self.ray is None and _TORCHRUN in os.environ:
             process, slots = _torchrun(plan, candidate), _slots(plan, candidate)
             with process.launch(slots, device=_device(plan), secret=self._read_secret()) as executor:
                 yield executor
         else:
-            yield None
+            with on_ray(self.ray, plan, candidate) as there:
+                yield there
 
     def _read_secret(self) -> bytes:
         """Secret from --secret, or from the file that the environment names. ValueError without either."""
@@ -77,6 +73,18 @@ class NodeOptions:
                 f"make one with {MAKE_ONE}, and give every node a copy"
             )
         return read_secret(Path(path))
+
+
+@contextmanager
+def on_ray(address: str | None, plan: Plan, candidate: Candidate) -> Iterator["Executor | None"]:
+    """A Ray cluster for a candidate's processes; without an address this machine, which is None."""
+    if address is None:
+        yield None
+        return
+    from swiftspec.engine.cluster.ray_cluster import ray_executor
+
+    with ray_executor(plan, candidate.policy, address=address) as executor:
+        yield executor
 
 
 def _torchrun(plan: Plan, candidate: Candidate) -> "TorchrunProcess":

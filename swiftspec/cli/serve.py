@@ -12,7 +12,7 @@ from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.columns import count
-from swiftspec.cli.nodes import NodeOptions
+from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.checks import check_devices
 from swiftspec.files.reading import read_input
@@ -37,7 +37,7 @@ def serve(
     request_timeout_s: float | None,
     send_timeout_s: float,
     drain_s: float,
-    nodes: NodeOptions,
+    ray: str | None,
     json_path: Path | None,
 ) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
@@ -49,7 +49,7 @@ def serve(
         )
     made = Plan.load(plan)
     candidate = candidate_of(made, policy)
-    check_devices(made, [candidate] if nodes.is_here else [], source=str(plan))
+    check_devices(made, [] if ray else [candidate], source=str(plan))
     keys = _keys(api_key_file)
     from swiftspec.server.app import HttpOptions
     from swiftspec.server.run import listen
@@ -67,7 +67,7 @@ def serve(
     def ready() -> None:
         console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
 
-    with nodes.executor(made, candidate) as executor:
+    with on_ray(ray, made, candidate) as executor:
         stats = asyncio.run(
             run(
                 made,

@@ -57,7 +57,6 @@ def serve(
       swiftspec serve --plan plan.json
       curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "def main():", "max_tokens": 64}'
     """
-    from swiftspec.cli.nodes import NodeOptions
     from swiftspec.cli.serve import serve as run
 
     run(
@@ -77,7 +76,7 @@ def serve(
         request_timeout_s=request_timeout_s,
         send_timeout_s=send_timeout_s,
         drain_s=drain_s,
-        nodes=NodeOptions(ray),
+        ray=ray,
         json_path=json,
     )
 

@@ -53,9 +53,7 @@ class ClusterExecutor:
     key : bytes
     """
 
-    def __init__(
-        self, slots: Sequence[WorkerSpec], *, device: Device, address: str, key: bytes | None = None
-    ) -> None:
+    def __init__(self, slots: Sequence[WorkerSpec], *, device: Device, address: str, key: bytes | None = None) -> None:
         self.key = key or secrets.token_bytes(KEY_BYTES)
         self._slots, self._device = slots, device
         self._curve = Curve.derived(secrets.token_bytes(KEY_BYTES))

@@ -72,7 +72,7 @@ def ray_executor(
         candidate.groups, candidate.ranks, target_groups=candidate.build().target_groups, device=device
     )
     if device == "cuda" and _share_devices(groups):
-        raise ValueError(f"ray: {candidate.describe()} has several processes on a GPU; expected one for each on a cluster")
+        raise ValueError(f"ray: {candidate.describe()} has several processes on a GPU; expected one on each")
     with ExitStack() as stack:
         own_address = stack.enter_context(_connected(address))
         room = stack.enter_context(_placed(groups, device, address=address, strategy=strategy, within_s=within_s))
@@ -93,7 +93,7 @@ def _connected(address: str) -> Iterator[str]:
     """Context with a connection to the cluster, unless this program has one; this machine's address in it."""
     if find_spec("ray") is None:
         raise ValueError("ray is not installed; install the extra `ray`: pip install 'swiftspec-llm[ray]'")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns that this will be the default
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that it will be the default
     ray = import_module("ray")
     with ExitStack() as stack:
         if not ray.is_initialized():
@@ -146,7 +146,9 @@ def _placed(
     made = placement.placement_group(bundles, strategy=strategy, name=_name("engine"))
     try:
         if not made.wait(within_s):
-            asked = ", ".join(f"{bundle[kind]} {kind}s for the {_names(part)}" for bundle, part in zip(bundles, parts, strict=True))
+            asked = ", ".join(
+                f"{bundle[kind]} {kind}s for the {_names(part)}" for bundle, part in zip(bundles, parts, strict=True)
+            )
             has, free = (int(found.get(kind, 0)) for found in (ray.cluster_resources(), ray.available_resources()))
             raise ValueError(
                 f"ray: the cluster at {address} has no room within {within_s:g} s for {asked}; "
@@ -183,8 +185,10 @@ def _hosted(
                 "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(room.group, bundle),
             }
             gpus = tuple(range(len(spec.devices))) if device == "cuda" else None
-            actor = ray.remote(_RayHost).options(**options).remote(
-                executor.launcher, executor.key, slot=number, devices=gpus, folder=os.getcwd()
+            actor = (
+                ray.remote(_RayHost)
+                .options(**options)
+                .remote(executor.launcher, executor.key, slot=number, devices=gpus, folder=os.getcwd())
             )
             stack.callback(ray.kill, actor)
             actors.append(actor)
@@ -203,7 +207,7 @@ def _check(actors: Sequence[Any]) -> None:
 
 
 class _RayHost:
-    """The actor: a process of Ray's that is a host. It ends if its launcher cannot be reached, and Ray starts it again."""
+    """The actor: a process of Ray's that is a host. Ray starts it again if it ends, as it does without its launcher."""
 
     def __init__(
         self, launcher: tuple[str, int], key: bytes, *, slot: int, devices: Sequence[int] | None, folder: str

@@ -15,7 +15,7 @@ class LeastDelay:
     """The least delay of messages in one direction, by clocks that differ and drift.
 
     A delay is the time of receipt in the receiver's clock, less the time of sending in the sender's: it contains the
-    clocks' difference. The least one was on its way for the shortest time. It grows as the clocks may have drifted since.
+    clocks' difference. The least one was on its way for the shortest time; it grows as the clocks may have drifted.
     """
 
     def __init__(self) -> None:

@@ -24,8 +24,8 @@ _log = logging.getLogger("swiftspec")
 class ProcessInfo:
     """A process of the engine, the cores it may use, and its device.
 
-    group: its target group, if there are several. rank: in the group's TP group. node: where its id and cores count; empty for
-    the launcher's own machine.
+    group: its target group, if there are several. rank: in the group's TP group. node: where its id and cores count;
+    empty for the launcher's own machine.
     """
 
     role: Role
