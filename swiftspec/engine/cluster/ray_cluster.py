@@ -72,7 +72,7 @@ def ray_executor(
         candidate.groups, candidate.ranks, target_groups=candidate.build().target_groups, device=device
     )
     if device == "cuda" and _share_devices(groups):
-        raise ValueError(f"ray: {candidate.describe()} has several processes on a GPU; expected one on each")
+        raise ValueError(f"{candidate.describe()} has several processes on a GPU; expected one each on a Ray cluster")
     with ExitStack() as stack:
         own_address = stack.enter_context(_connected(address))
         room = stack.enter_context(_placed(groups, device, address=address, strategy=strategy, within_s=within_s))
@@ -92,7 +92,7 @@ def _share_devices(groups: Sequence[Sequence[WorkerSpec]]) -> bool:
 def _connected(address: str) -> Iterator[str]:
     """Context with a connection to the cluster, unless this program has one; this machine's address in it."""
     if find_spec("ray") is None:
-        raise ValueError("ray is not installed; install the extra `ray`: pip install 'swiftspec-llm[ray]'")
+        raise ValueError("the package ray is missing; install the extra `ray`: pip install 'swiftspec-llm[ray]'")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that it will be the default
     ray = import_module("ray")
     with ExitStack() as stack:
@@ -102,7 +102,7 @@ def _connected(address: str) -> Iterator[str]:
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise ValueError(f"ray: there is no cluster at {address} ({_first_line(error)})") from error
+                raise _no_cluster(address, _first_line(error)) from error
             stack.callback(ray.shutdown)
             with suppress(ValueError):  # not in the main thread, where Ray sets no handler either
                 signal.signal(signal.SIGTERM, before)
@@ -118,8 +118,11 @@ def _check_answers(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_S).close()
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ValueError(f"ray: there is no cluster at {address} ({why})") from error
+        raise _no_cluster(address, getattr(error, "strerror", None) or str(error)) from error
+
+
+def _no_cluster(address: str, why: str) -> ValueError:
+    return ValueError(f"ray is {address!r}, where no cluster answers ({why}); expected the address of one, or auto")
 
 
 class _Room(NamedTuple):
@@ -151,7 +154,7 @@ def _placed(
             )
             has, free = (int(found.get(kind, 0)) for found in (ray.cluster_resources(), ray.available_resources()))
             raise ValueError(
-                f"ray: the cluster at {address} has no room within {within_s:g} s for {asked}; "
+                f"the Ray cluster at {address} has no room within {within_s:g} s for {asked}; "
                 f"of its {has} {kind}s, at most {int(largest)} on a node, {free} are free"
             )
         yield _Room(made, [number for number, part in enumerate(parts) for _ in part])
