@@ -1,5 +1,6 @@
 """Backends of simulations: this machine's cores, or an existing Dask or Ray cluster, through joblib."""
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -19,11 +20,30 @@ __all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quie
 
 
 def _connect_to_dask() -> None:
-    # The client registers itself as the one that joblib's backend uses; its address comes from Dask's configuration.
-    import_module("distributed").Client()
+    """Let joblib's backend use the program's client, or a new one; its address comes from Dask's configuration."""
+    distributed = import_module("distributed")
+    try:
+        distributed.get_client()
+    except ValueError:
+        address = import_module("dask").config.get("scheduler-address", None)
+        if not address:  # a client without one would start a cluster of its own
+            raise ValueError("backend is 'dask'; expected its scheduler's address in DASK_SCHEDULER_ADDRESS") from None
+        try:
+            distributed.Client()
+        except OSError as error:
+            raise ValueError(f"backend is 'dask', but no scheduler answers; expected one at {address}") from error
 
 
 def _connect_to_ray() -> None:
+    """Let joblib's backend use the program's connection, or a new one to the cluster of this machine or RAY_ADDRESS."""
+    ray = import_module("ray")
+    if not ray.is_initialized():
+        try:
+            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise ValueError(
+                "backend is 'ray', but no cluster is here; expected one that runs, or its address in RAY_ADDRESS"
+            ) from error
     import_module("ray.util.joblib").register_ray()
 
 
@@ -51,7 +71,7 @@ def parallel_backend(name: str | None) -> Iterator[None]:
     Raises
     ------
     ValueError
-        As `check_backend`.
+        As `check_backend`; or if there is no cluster.
     """
     if name is None:
         yield

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -141,7 +140,7 @@ def test_output_is_that_of_one_machine_and_nothing_is_left(
     assert gone_within(processes, 5.0)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_hosts_end_with_their_launcher(
     started: Started, cluster: Any, tmp_path: Path, number: signal.Signals, code: int, expected: list[list[int]]
 ) -> None:
@@ -159,8 +158,12 @@ def test_hosts_end_with_their_launcher(
 
 def test_a_draft_whose_node_dies_comes_back_on_another(cluster: Any, plan: Path, expected: list[list[int]]) -> None:
     def generate(engine: Engine, text: str) -> list[int]:
-        with closing(engine.generate(text, max_new_tokens=60)) as chunks:
-            return [token for chunk in chunks for token in chunk.tokens]
+        chunks = engine.generate(text, max_new_tokens=60)
+        try:
+            while True:
+                next(chunks)
+        except StopIteration as finished:
+            return list(finished.value.tokens)
 
     with ray_executor(plan, address=cluster.address) as executor, Engine(plan, executor=executor) as engine:
         assert generate(engine, TEXTS[0]) == expected[0]
