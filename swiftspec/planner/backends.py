@@ -3,12 +3,13 @@
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
+from typing import Any
 
 import joblib
 from joblib.externals.loky import get_reusable_executor
@@ -16,7 +17,7 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
 from swiftspec.models.names import unknown
 
-__all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start"]
+__all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start", "run_parallel"]
 
 
 def _connect_to_dask() -> None:
@@ -81,6 +82,20 @@ def parallel_backend(name: str | None) -> Iterator[None]:
     connect()
     with joblib.parallel_config(backend=name):
         yield
+
+
+def run_parallel(calls: Iterable[Any], num_jobs: int) -> Iterator[Any]:
+    """Results of joblib's delayed calls, in their order; one by one if the backend in use can, else at the end.
+
+    No backend is named, so that `joblib.parallel_config` can send the calls to a cluster.
+    """
+    backend, _ = joblib.parallel.get_active_backend()
+    if backend.supports_return_generator:
+        with quiet_start():
+            results = joblib.Parallel(n_jobs=num_jobs, return_as="generator")(calls)
+    else:  # Ray's: it starts no process here
+        results = joblib.Parallel(n_jobs=num_jobs)(calls)
+    yield from results
 
 
 @contextmanager
