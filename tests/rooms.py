@@ -37,8 +37,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"artifacts", "devices", "errors", "policies", "scheduler", "torch", "zmq"}
     ),
     "engine.cluster": frozenset(
-        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "models", "policies"}
-        | {"torch", "zmq", "pydantic"}
+        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "policies", "version"}
+        | {"torch", "ray"}
     ),
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(

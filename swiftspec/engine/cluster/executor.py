@@ -13,7 +13,6 @@ from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.host import this_machine
 from swiftspec.engine.cluster.listener import Listener, Spare
 from swiftspec.engine.cluster.remote_worker import Placed, RemoteWorker
-from swiftspec.engine.parallel.store import StoreServer
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.placement import WorkerSpec
 from swiftspec.engine.process.protocol import Setup
@@ -93,6 +92,8 @@ class ClusterExecutor:
 
     @cached_property
     def _store(self) -> tuple[str, int]:
+        from swiftspec.engine.parallel.store import StoreServer  # loads torch, which few launchers need
+
         address, _ = self.launcher
         return address, self._stack.enter_context(StoreServer(address, 0, self._curve)).port
 

@@ -84,7 +84,7 @@ class Host:
                 if time.monotonic() > until_s:
                     address, port = self._launcher
                     raise EngineError(
-                        f"there is no launcher with the run's key at {address}:{port} ({error or 'it hung up'})"
+                        f"there is no launcher with the run's key at {address}:{port} ({str(error) or 'it hung up'})"
                     ) from error
             time.sleep(_RETRY_EVERY_S)
 
