@@ -23,7 +23,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {"simulator", "scheduler", "costmodel", "acceptance", "artifacts", "devices", "models", "policies", "progress"}
-        | {"joblib", "distributed", "ray", "numpy", "scipy"}
+        | {"joblib", "dask", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),
     "engine.channel": frozenset({"files", "policies", "zmq"}),

@@ -1,4 +1,4 @@
-"""Where hosts report to their launcher: spare connections by slot, from hosts that have shown the run's key."""
+"""Listener of a launcher: keeps one spare connection for each slot, from hosts that have shown the run's key."""
 
 import socket
 import threading
