@@ -23,7 +23,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {"simulator", "scheduler", "costmodel", "acceptance", "artifacts", "devices", "models", "policies", "progress"}
-        | {"joblib", "distributed", "ray", "numpy", "scipy"}
+        | {"joblib", "dask", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),
     "engine.channel": frozenset({"files", "policies", "zmq"}),
@@ -37,8 +37,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"artifacts", "devices", "errors", "policies", "scheduler", "torch", "zmq"}
     ),
     "engine.cluster": frozenset(
-        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "models", "policies"}
-        | {"torch", "zmq", "pydantic"}
+        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "policies", "version"}
+        | {"torch", "ray"}
     ),
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(

@@ -329,11 +329,8 @@ def run(
     top_k: Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")] = 0,
     seed: flags.Seed = 0,
     acceptance_method: flags.AcceptanceMethod = "follow",
-    nnodes: flags.NumNodes = None,
-    node_rank: flags.NodeRank = None,
-    rendezvous: flags.Rendezvous = None,
+    ray: flags.Ray = None,
     secret: flags.Secret = None,
-    rendezvous_timeout: flags.RendezvousTimeout = 60.0,
     timeline: flags.Timeline = None,
     plot: flags.Plot = None,
     json: flags.Json = None,
@@ -348,7 +345,7 @@ def run(
     from swiftspec.cli.run import run as execute
 
     execute(
-        nodes=NodeOptions(nnodes, node_rank, rendezvous, secret, rendezvous_timeout),
+        nodes=NodeOptions(ray, secret),
         plan=plan,
         prompt=prompt,
         prompts=prompts,

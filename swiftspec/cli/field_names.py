@@ -43,6 +43,7 @@ _WORDS = (
     "quant",
     "ranks",
     "rate",
+    "ray",
     "start_s",
     "target",
 )

@@ -33,8 +33,6 @@ __all__ = [
     "MaxWaiting",
     "MinSpeed",
     "NewTokens",
-    "NodeRank",
-    "NumNodes",
     "ObjectiveName",
     "OpTables",
     "OutputTokens",
@@ -50,8 +48,7 @@ __all__ = [
     "Prompts",
     "Quant",
     "Ranks",
-    "Rendezvous",
-    "RendezvousTimeout",
+    "Ray",
     "Repeats",
     "ReportPage",
     "Secret",
@@ -220,18 +217,16 @@ Backend = Annotated[
         metavar="loky|dask|ray", help="Where simulations run: on this machine (loky), or on a running cluster."
     ),
 ]
-NumNodes = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of nodes that run this together.")]
-NodeRank = Annotated[
-    int | None, typer.Option(min=0, metavar="R", help="Rank of this node; node 0 takes the prompts and prints.")
-]
-Rendezvous = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Address and free port of node 0, where the nodes meet.")
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="Run on this Ray cluster, e.g. 10.0.0.1:6379; auto is the one that this machine is in."
+    ),
 ]
 Secret = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Secret shared by all nodes, from `swiftspec secret`; required with --nnodes."),
+    typer.Option(metavar="FILE", help="Under torchrun: secret shared by its processes, from `swiftspec secret`."),
 ]
-RendezvousTimeout = Annotated[float, typer.Option(metavar="S", help="Seconds to wait for the other nodes.")]
 WorkloadFile = Annotated[
     Path | None,
     typer.Option(

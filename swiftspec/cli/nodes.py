@@ -1,57 +1,68 @@
-"""`swiftspec run` on several nodes: this node's rank and its part of the work."""
+"""`swiftspec run` and `serve` on several machines: on a Ray cluster, or as a process of torchrun's."""
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs
-from swiftspec.devices.local import num_devices_here
-from swiftspec.version import __version__
 
 if TYPE_CHECKING:
-    from swiftspec.engine.channel.curve import Curve
-    from swiftspec.engine.cluster.nodes import ClusterExecutor
-    from swiftspec.engine.cluster.rendezvous import Meeting, NodeFacts, Rendezvous
+    from swiftspec.devices.local import Device
+    from swiftspec.engine.cluster.torchrun import TorchrunProcess
+    from swiftspec.engine.process.placement import Executor, WorkerSpec
 
-__all__ = ["NodeOptions", "join", "node_executor", "secret"]
+__all__ = ["NodeOptions", "on_ray", "secret"]
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun only
 _TORCH_LOGS = "TORCH_CPP_LOG_LEVEL"
 _SECRET_FILE = "SWIFTSPEC_SECRET_FILE"
-_NUM_PORTS = 16  # for channels to target groups of one node
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Flags about nodes; under torchrun only the secret is needed."""
+    """Flags about machines. ray: address of a cluster. secret: file of torchrun's processes."""
 
-    num_nodes: int | None = None
-    rank: int | None = None
-    rendezvous: str | None = None
+    ray: str | None = None
     secret: Path | None = None
-    timeout_s: float = 60.0
 
-    def resolve(self) -> "Rendezvous | None":
-        """Rendezvous with the other nodes; None for a single node. ValueError for flags that do not fit together."""
-        is_told = self.num_nodes is not None or self.rank is not None or self.rendezvous is not None
-        if not is_told and _TORCHRUN not in os.environ:
-            return None
-        os.environ.setdefault(_TORCH_LOGS, "ERROR")  # before torch loads: its store warns about hosts without a name
-        from swiftspec.engine.cluster.rendezvous import Rendezvous, from_torchrun
+    @property
+    def is_here(self) -> bool:
+        """Whether the engine's processes are all this machine's, and this program's."""
+        return self.ray is None and _TORCHRUN not in os.environ
 
-        if not is_told:
-            return from_torchrun(os.environ)
-        if self.num_nodes is None or self.rank is None or self.rendezvous is None:
-            raise ValueError("expected all of --nnodes, --node-rank and --rendezvous, or none of them")
-        return Rendezvous.at(self.rendezvous, rank=self.rank, num_nodes=self.num_nodes, timeout_s=self.timeout_s)
+    def is_helper(self, plan: Plan, candidate: Candidate) -> bool:
+        """Whether this is one of torchrun's processes but the first; returns when it has done its part.
 
-    def read_secret(self) -> bytes:
+        ValueError or EngineError as of `TorchrunProcess.serve`.
+        """
+        if self.ray is not None or _TORCHRUN not in os.environ:
+            return False
+        process = _torchrun(plan, candidate)
+        if process.rank == 0:
+            return False
+        from swiftspec.engine.process.interrupts import interrupts_noted
+
+        with interrupts_noted():  # Ctrl-C goes to all processes, and is process 0's to handle
+            process.serve(device=_device(plan), secret=self._read_secret())
+        return True
+
+    @contextmanager
+    def executor(self, plan: Plan, candidate: Candidate) -> Iterator["Executor | None"]:
+        """Where a candidate's processes run; None is this machine."""
+        if self.ray is None and _TORCHRUN in os.environ:
+            process, slots = _torchrun(plan, candidate), _slots(plan, candidate)
+            with process.launch(slots, device=_device(plan), secret=self._read_secret()) as executor:
+                yield executor
+        else:
+            with on_ray(self.ray, plan, candidate) as there:
+                yield there
+
+    def _read_secret(self) -> bytes:
         """Secret from --secret, or from the file that the environment names. ValueError without either."""
         from swiftspec.engine.channel.curve import MAKE_ONE, read_secret
 
@@ -64,92 +75,39 @@ class NodeOptions:
         return read_secret(Path(path))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Joined:
-    """This node among the others, before they have met."""
-
-    meeting: "Meeting"
-    own: "NodeFacts"
-    curve: "Curve"
-
-
 @contextmanager
-def _joined(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, source: Path) -> Iterator[_Joined]:
-    from swiftspec.engine.channel.curve import Curve
-    from swiftspec.engine.cluster.nodes import free_ports
-    from swiftspec.engine.cluster.rendezvous import NodeFacts, meet
-    from swiftspec.engine.process.run_folder import run_folder
+def on_ray(address: str | None, plan: Plan, candidate: Candidate) -> Iterator["Executor | None"]:
+    """A Ray cluster for a candidate's processes; without an address this machine, which is None."""
+    if address is None:
+        yield None
+        return
+    from swiftspec.engine.cluster.ray_cluster import ray_executor
 
-    curve = Curve.derived(options.read_secret())
-    with meet(rendezvous, curve) as meeting, run_folder() as folder:
-        own = NodeFacts(
-            rank=rendezvous.rank,
-            num_nodes=rendezvous.num_nodes,
-            version=__version__,
-            plan_sha256=file_sha256(source),
-            address=meeting.own_address,
-            folder=str(folder),
-            host=rendezvous.host_rank,
-            num_devices=num_devices_here(plan.device),
-            ports=free_ports(meeting.own_address, _NUM_PORTS),
-        )
-        yield _Joined(meeting=meeting, own=own, curve=curve)
-
-
-@contextmanager
-def node_executor(
-    options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, candidate: Candidate, *, source: Path
-) -> Iterator["ClusterExecutor"]:
-    """All nodes as one executor for a candidate's engine. ValueError if they do not find each other, or do not fit."""
-    from swiftspec.engine.cluster.nodes import lead, shares
-
-    if rendezvous.is_process:
-        owned = _ranks(candidate, rendezvous, plan)
-    else:
-        owned = shares(plan.num_devices, rendezvous.num_nodes)
-    with (
-        _joined(options, rendezvous, plan, source) as joined,
-        lead(joined.meeting, joined.own, owned, joined.curve) as executor,
-    ):
+    with ray_executor(plan, candidate.policy, address=address) as executor:
         yield executor
 
 
-def _ranks(candidate: Candidate, rendezvous: "Rendezvous", plan: Plan) -> list[tuple[int, ...]]:
-    """Devices of each process under torchrun: of each rank of the candidate, the target's first."""
+def _torchrun(plan: Plan, candidate: Candidate) -> "TorchrunProcess":
+    """This process; ValueError if torchrun has started too few or too many."""
+    os.environ.setdefault(_TORCH_LOGS, "ERROR")  # before torch loads: its store warns about hosts without a name
+    from swiftspec.engine.cluster.torchrun import TorchrunProcess
+
+    process = TorchrunProcess.of(os.environ)
+    process.check(_slots(plan, candidate), what=candidate.describe())
+    return process
+
+
+def _slots(plan: Plan, candidate: Candidate) -> "list[WorkerSpec]":
     from swiftspec.engine.process.placement import worker_specs
 
     tp_groups = worker_specs(
-        candidate.groups,
-        candidate.ranks,
-        target_groups=candidate.build().target_groups,
-        device="cuda" if plan.device == "cuda" else "cpu",
+        candidate.groups, candidate.ranks, target_groups=candidate.build().target_groups, device=_device(plan)
     )
-    owned = [worker_spec.devices for tp_group in tp_groups for worker_spec in tp_group]
-    if len(owned) != rendezvous.num_nodes:
-        raise ValueError(
-            f"torchrun started {rendezvous.num_nodes} processes; {candidate.describe()} has {len(owned)} ranks: "
-            "expected one process for each rank"
-        )
-    return owned
+    return [spec for tp_group in tp_groups for spec in tp_group]
 
 
-def join(options: NodeOptions, rendezvous: "Rendezvous", plan: Plan, *, source: Path) -> None:
-    """Work of any node but 0: compute for node 0 until it ends. EngineError if node 0 is lost."""
-    from swiftspec.engine.cluster.agent import serve
-    from swiftspec.engine.process.interrupts import interrupts_noted
-
-    with ExitStack() as stack:
-        joined = stack.enter_context(_joined(options, rendezvous, plan, source))
-        if rendezvous.is_process:  # from now on: Ctrl-C goes to all processes, and is node 0's to handle
-            stack.enter_context(interrupts_noted())
-        console.note(f"node {rendezvous.rank} of {rendezvous.num_nodes}: working for node 0 at {rendezvous.endpoint}")
-        serve(
-            joined.meeting,
-            joined.own,
-            joined.curve,
-            models=(plan.target, plan.draft),
-            device="cuda" if plan.device == "cuda" else "cpu",
-        )
+def _device(plan: Plan) -> "Device":
+    return "cuda" if plan.device == "cuda" else "cpu"
 
 
 def secret(*, out: Path) -> None:
@@ -158,4 +116,4 @@ def secret(*, out: Path) -> None:
 
     check_outputs(out=out)
     write_secret(out)
-    console.note(f"{out}: a new secret, for --secret on every node; keep it private")
+    console.note(f"{out}: a new secret, for --secret of every process under torchrun; keep it private")

@@ -14,7 +14,7 @@ from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.artifacts.timeline import Metrics, Timeline, measure
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
-from swiftspec.cli.nodes import NodeOptions, join, node_executor
+from swiftspec.cli.nodes import NodeOptions
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.api import Engine
 from swiftspec.engine.checks import check_acceptance, check_devices
@@ -59,7 +59,7 @@ def run(
 ) -> None:
     """Generate for every prompt. On Ctrl-C, or if the target dies, show and write the results so far, then raise.
 
-    On several nodes only node 0 does so; the others compute for it until it ends.
+    Of torchrun's processes only the first does so; the others compute for it until it ends.
     """
     named: dict[str, Path | str | None] = {
         "--plan": plan,
@@ -71,10 +71,8 @@ def run(
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     candidate = candidate_of(made, policy)
     nodes = nodes or NodeOptions()
-    rendezvous = nodes.resolve()
-    check_devices(made, [candidate] if rendezvous is None else [], source=str(plan))
-    if rendezvous and rendezvous.rank:
-        join(nodes, rendezvous, made, source=plan)
+    check_devices(made, [candidate] if nodes.is_here else [], source=str(plan))
+    if nodes.is_helper(made, candidate):
         return
     tasks = make_tasks(
         made, [candidate], _prompts(prompt, prompts), max_new_tokens=max_new_tokens or made.max_new_tokens
@@ -87,9 +85,7 @@ def run(
         console.note(f"the output is that of {made.target}, not of the checkpoint's own weights")
     with ExitStack() as held:
         with ExitStack() as stack:
-            executor = None
-            if rendezvous is not None:
-                executor = stack.enter_context(node_executor(nodes, rendezvous, made, candidate, source=plan))
+            executor = stack.enter_context(nodes.executor(made, candidate))
             engine = stack.enter_context(
                 Engine(made, policy=candidate.policy, max_context=tasks.max_context, executor=executor)
             )
@@ -190,7 +186,7 @@ def _show(candidate: Candidate, metrics: Metrics | None, processes: Sequence["Pr
         )
     for process in processes:
         cores = ", ".join(map(str, process.cores))
-        node = f" of node {process.node}" if process.node else ""
+        node = f" of {process.node}" if process.node else ""
         console.note(f"{process.role} process {process.pid} on core{'s' * (len(process.cores) > 1)} {cores}{node}")
 
 

@@ -12,6 +12,7 @@ from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.columns import count
+from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.checks import check_devices
 from swiftspec.files.reading import read_input
@@ -37,6 +38,7 @@ def serve(
     send_timeout_s: float,
     drain_s: float,
     keep_timelines: int,
+    ray: str | None,
     json_path: Path | None,
 ) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
@@ -48,7 +50,7 @@ def serve(
         )
     made = Plan.load(plan)
     candidate = candidate_of(made, policy)
-    check_devices(made, [candidate], source=str(plan))
+    check_devices(made, [] if ray else [candidate], source=str(plan))
     keys = _keys(api_key_file)
     from swiftspec.server.app import HttpOptions
     from swiftspec.server.run import listen
@@ -66,23 +68,25 @@ def serve(
     def ready() -> None:
         console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
 
-    stats = asyncio.run(
-        run(
-            made,
-            listening,
-            serving=ServingOptions(
-                model=name,
-                request_timeout_s=request_timeout_s,
-                chat_template=chat_template,
-                keep_timelines=keep_timelines,
-            ),
-            http=HttpOptions(api_keys=keys, send_timeout_s=send_timeout_s),
-            drain_s=drain_s,
-            ready=ready,
-            policy=policy,
-            **engine_options,
+    with on_ray(ray, made, candidate) as executor:
+        stats = asyncio.run(
+            run(
+                made,
+                listening,
+                serving=ServingOptions(
+                    model=name,
+                    request_timeout_s=request_timeout_s,
+                    chat_template=chat_template,
+                    keep_timelines=keep_timelines,
+                ),
+                http=HttpOptions(api_keys=keys, send_timeout_s=send_timeout_s),
+                drain_s=drain_s,
+                ready=ready,
+                policy=policy,
+                executor=executor,
+                **engine_options,
+            )
         )
-    )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
     write_json(json_path, {"model": name, "policy": candidate.policy, "url": url, **asdict(stats)})
 

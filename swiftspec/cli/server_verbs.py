@@ -36,6 +36,7 @@ def serve(
         int, typer.Option(min=0, metavar="N", help="Requests that wait at most; more are refused with 429.")
     ] = 256,
     kv_blocks: flags.KvBlocks = None,
+    ray: flags.Ray = None,
     request_timeout_s: Annotated[
         float | None, typer.Option(min=0.001, metavar="S", help="Longest time of a request. Default: none.")
     ] = None,
@@ -86,6 +87,7 @@ def serve(
         send_timeout_s=send_timeout_s,
         drain_s=drain_s,
         keep_timelines=keep_timelines,
+        ray=ray,
         json_path=json,
     )
 

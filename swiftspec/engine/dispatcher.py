@@ -358,7 +358,7 @@ class Dispatcher:
         if seconds < _STOPPED_AFTER_S:
             self._has_warned = False
             return
-        here = [process.pid for target in self._targets for process in target.processes if process.node == 0]
+        here = [process.pid for target in self._targets for process in target.processes if not process.node]
         stopped = [pid for pid in here if is_stopped(pid)]
         if self._has_warned or not (stopped or seconds > _SILENT_AFTER_S):
             return

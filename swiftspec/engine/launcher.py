@@ -120,12 +120,9 @@ class Launcher:
         self._max_running = admission.max_running
         self._batch = batch or BatchLimits()
         self._tree_slots = TREE_SLOTS[device]
-        if device != "cpu":
-            usable_device(device)
-        elif any(reference.dtype != "bfloat16" for reference in (target, draft) if reference):
-            prepare_library()
         with ExitStack() as stack:
             if executor is None:
+                _prepare_machine(device, [reference for reference in (target, draft) if reference])
                 executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))
             available = executor.num_devices(device)
             tp_groups = self._tp_groups(groups, ranks or {}, available, device)
@@ -389,3 +386,11 @@ class Launcher:
             )
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)
+
+
+def _prepare_machine(device: Device, references: Sequence[ModelRef]) -> None:
+    """Check this machine's GPU, or compile what its CPU's processes will load."""
+    if device != "cpu":
+        usable_device(device)
+    elif any(reference.dtype != "bfloat16" for reference in references):
+        prepare_library()

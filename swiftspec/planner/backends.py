@@ -1,13 +1,15 @@
 """Backends of simulations: this machine's cores, or an existing Dask or Ray cluster, through joblib."""
 
+import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
+from typing import Any
 
 import joblib
 from joblib.externals.loky import get_reusable_executor
@@ -15,15 +17,34 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
 from swiftspec.models.names import unknown
 
-__all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start"]
+__all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start", "run_parallel"]
 
 
 def _connect_to_dask() -> None:
-    # The client registers itself as the one that joblib's backend uses; its address comes from Dask's configuration.
-    import_module("distributed").Client()
+    """Let joblib's backend use the program's client, or a new one; its address comes from Dask's configuration."""
+    distributed = import_module("distributed")
+    try:
+        distributed.get_client()
+    except ValueError:
+        address = import_module("dask").config.get("scheduler-address", None)
+        if not address:  # a client without one would start a cluster of its own
+            raise ValueError("backend is 'dask'; expected its scheduler's address in DASK_SCHEDULER_ADDRESS") from None
+        try:
+            distributed.Client()
+        except OSError as error:
+            raise ValueError(f"backend is 'dask', but no scheduler answers; expected one at {address}") from error
 
 
 def _connect_to_ray() -> None:
+    """Let joblib's backend use the program's connection, or a new one to the cluster of this machine or RAY_ADDRESS."""
+    ray = import_module("ray")
+    if not ray.is_initialized():
+        try:
+            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise ValueError(
+                "backend is 'ray', but no cluster is here; expected one that runs, or its address in RAY_ADDRESS"
+            ) from error
     import_module("ray.util.joblib").register_ray()
 
 
@@ -51,7 +72,7 @@ def parallel_backend(name: str | None) -> Iterator[None]:
     Raises
     ------
     ValueError
-        As `check_backend`.
+        As `check_backend`; or if there is no cluster.
     """
     if name is None:
         yield
@@ -61,6 +82,20 @@ def parallel_backend(name: str | None) -> Iterator[None]:
     connect()
     with joblib.parallel_config(backend=name):
         yield
+
+
+def run_parallel(calls: Iterable[Any], num_jobs: int) -> Iterator[Any]:
+    """Results of joblib's delayed calls, in their order; one by one if the backend in use can, else at the end.
+
+    No backend is named, so that `joblib.parallel_config` can send the calls to a cluster.
+    """
+    backend, _ = joblib.parallel.get_active_backend()
+    if backend.supports_return_generator:
+        with quiet_start():
+            results = joblib.Parallel(n_jobs=num_jobs, return_as="generator")(calls)
+    else:  # Ray's: it starts no process here
+        results = joblib.Parallel(n_jobs=num_jobs)(calls)
+    yield from results
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import Metrics, Timeline, measure
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.backends import quiet_start
+from swiftspec.planner.backends import quiet_start, run_parallel
 from swiftspec.planner.goals import score
 from swiftspec.planner.option import Option
 from swiftspec.policies.effects import Role
@@ -144,11 +144,8 @@ class Evaluator:
         if self._num_jobs == 1:
             yield from (_evaluate(self._simulator, self._trace, chunk, budget) for chunk in chunks)
             return
-        # No backend is named, so that joblib.parallel_config can send the chunks to a cluster.
-        parallel = joblib.Parallel(n_jobs=self._num_jobs, return_as="generator")
-        with quiet_start():
-            outcomes = parallel(joblib.delayed(_evaluate_there)(self._pickled, chunk, budget) for chunk in chunks)
-        yield from outcomes
+        calls = (joblib.delayed(_evaluate_there)(self._pickled, chunk, budget) for chunk in chunks)
+        yield from run_parallel(calls, self._num_jobs)
 
     @cached_property
     def _simulator(self) -> Simulator:

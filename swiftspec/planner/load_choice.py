@@ -18,7 +18,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
-from swiftspec.planner.backends import quiet_start
+from swiftspec.planner.backends import run_parallel
 from swiftspec.planner.decision import Decision, OutOfReachError, explained
 from swiftspec.planner.evaluation import Budget, Outcome
 from swiftspec.planner.known_errors import KnownErrors
@@ -215,11 +215,7 @@ class _Runs:
             yield from map(self._serve, tasks)
             return
         pickled = pickle.dumps(self._serve)
-        # No backend is named, so that joblib.parallel_config can send them to a cluster.
-        parallel = joblib.Parallel(n_jobs=self._num_jobs, return_as="generator")
-        with quiet_start():
-            predictions = parallel(joblib.delayed(_serve_there)(pickled, task) for task in tasks)
-        yield from predictions
+        yield from run_parallel((joblib.delayed(_serve_there)(pickled, task) for task in tasks), self._num_jobs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ ALONE = make_policy("autoregressive")
 class FakeWorker:
     """A process that reports what it is given, and notes what it is told."""
 
-    node = 0
+    node = ""
     state = "running"
     has_ended = True
 

@@ -1,9 +1,15 @@
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import joblib
 import pytest
 
+from swiftspec.artifacts.plan import Basis, Plan
 from swiftspec.planner.backends import parallel_backend
+from swiftspec.planner.search import Search, make_plan
+from tests.builders import machine_profile
+from tools.iid_trace import synthesise_trace
 
 
 def test_a_named_backend_is_joblibs_within_the_block() -> None:
@@ -27,4 +33,77 @@ def test_a_backend_that_is_not_installed_says_what_it_needs(name: str, package: 
         pytest.skip(f"{package} is installed")
     message = f"backend is '{name}', which needs the package {package}; it is not installed"
     with pytest.raises(ValueError, match=message), parallel_backend(name):
+        pass
+
+
+def plan(backend: str) -> Plan:
+    """A small real search."""
+    basis = Basis(path="profile.json", sha256="0" * 64)
+    return make_plan(
+        profile=machine_profile(cost_ratio=15.0),
+        profile_basis=basis,
+        trace=synthesise_trace((0.7, 0.12), prompt_lengths=(12,), num_tokens=32, seed=1),
+        trace_basis=basis,
+        num_devices=2,
+        policy="serial_chain",
+        seed=0,
+        num_jobs=2,
+        progress=lambda *_: None,
+        search=Search.QUICK,
+        backend=backend,
+    )
+
+
+def found(plan: Plan) -> object:
+    """What does not say when it was made."""
+    return plan.model_dump(exclude={"origin"})
+
+
+@pytest.fixture(scope="module")
+def expected() -> object:
+    return found(plan("loky"))
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def ray_cluster(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False, "temp_dir": str(short_folder)}
+    cluster = pytest.importorskip("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, **small}
+    )
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    yield
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.mark.alone
+def test_a_search_on_a_ray_cluster_finds_the_same(ray_cluster: None, expected: object) -> None:
+    assert found(plan("ray")) == expected
+
+
+@pytest.mark.alone
+def test_a_search_on_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch, expected: object) -> None:
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    dask = pytest.importorskip("dask")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        dask.config.set({"scheduler-address": cluster.scheduler_address}),
+    ):
+        try:
+            assert found(plan("dask")) == expected
+        finally:
+            distributed.get_client().close()
+
+
+@pytest.mark.parametrize("name", ["dask", "ray"])
+def test_a_backend_without_its_cluster_says_where_it_looked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip({"dask": "distributed", "ray": "ray"}[name])
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ValueError, match=rf"backend is '{name}'.*; expected"), parallel_backend(name):
         pass

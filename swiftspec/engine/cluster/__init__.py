@@ -1,1 +1,1 @@
-"""Several nodes as one machine: how they meet, what they may ask of each other, and the messages they exchange."""
+"""Processes of an engine on several machines: hosts that keep them, and those who start hosts: Ray and torchrun."""

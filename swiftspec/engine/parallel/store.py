@@ -1,7 +1,7 @@
-"""A key-value store at node 0, over which nodes meet and ranks on several nodes find each other.
+"""A key-value store at the launcher, over which the ranks of a TP group on several machines find each other.
 
 Torch's own `TCPStore` accepts any connection and keeps whatever it writes. Here every connection is encrypted and
-authenticated by the nodes' secret (`curve`), and the stored amount is bounded.
+authenticated by the run's keys (`curve`), and the stored amount is bounded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_KEYS = 4096
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 2**16
 MAX_BYTES = 2**24  # of all values together
-_HANDSHAKE_S = 5.0  # for a peer to prove that it has the secret
+_HANDSHAKE_S = 5.0  # for a peer to prove that it has the keys
 _FAREWELL_S = 1.0  # for the last answers to be sent
 _LOOK_EVERY_S = 0.02
 _FOR_EVER = timedelta(days=365)
@@ -55,8 +55,6 @@ class StoreServer:
     Attributes
     ----------
     port : int
-    num_refused : int
-        Connections so far that were refused for lack of the secret.
     """
 
     def __init__(self, address: str, port: int, curve: Curve) -> None:
@@ -66,16 +64,14 @@ class StoreServer:
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_VALUE_BYTES + FRAMING_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, round(1000 * _HANDSHAKE_S))
         secure(socket, curve, server=True)
-        monitor = socket.get_monitor_socket(_REFUSALS)
         try:
             socket.bind(f"tcp://{address}:{port}")
         except zmq.ZMQError as error:
-            _close(socket, monitor)
+            socket.close()
             self._context.term()
             raise OSError(error.errno, zmq.strerror(error.errno or 0)) from error
         self.port = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-        self.num_refused = 0
-        self._thread = Thread(target=self._serve, args=(socket, monitor), name="store", daemon=True)
+        self._thread = Thread(target=self._serve, args=(socket,), name="store", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> StoreServer:
@@ -89,21 +85,11 @@ class StoreServer:
         self._context.term()
         self._thread.join()
 
-    def _serve(self, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    def _serve(self, socket: zmq.Socket[bytes]) -> None:
         held = _Held()
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
-        try:
+        with suppress(zmq.ContextTerminated), socket:
             while True:
-                ready = dict(poller.poll())
-                if monitor in ready:
-                    recv_monitor_message(monitor)
-                    self.num_refused += 1
-                if socket in ready:
-                    socket.send_multipart(held.answer(socket.recv_multipart()))
-        except zmq.ContextTerminated:
-            _close(socket, monitor)
+                socket.send_multipart(held.answer(socket.recv_multipart()))
 
 
 class _Held:
@@ -156,21 +142,21 @@ def _refused(why: str) -> list[bytes]:
 
 
 class NodeStore(Store):
-    """A connection to node 0's store, with the interface that torch's process groups expect.
+    """A connection to the launcher's store, with the interface that torch's process groups expect.
 
     Parameters
     ----------
     address, port : str, int
         Of the `StoreServer`, which is already listening.
     curve : Curve
-        The nodes' keys.
+        The run's keys.
     timeout_s : float, optional
         Longest wait for an answer or for a key.
 
     Raises
     ------
     PermissionError
-        By every operation, if the two ends do not have the same secret.
+        By every operation, if the two ends do not have the same keys.
     ConnectionError
         By every operation, once the server has gone.
     TimeoutError
@@ -184,7 +170,7 @@ class NodeStore(Store):
         self._where = f"{address}:{port}"
         self._timeout_s = timeout_s
         self._lock = Lock()
-        self._is_known = False  # to the server: this end has proved that it has the secret
+        self._is_known = False  # to the server: this end has proved that it has the keys
         self._lost: OSError | None = None  # why an answer did not come, after which none ever will
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.REQ)
@@ -210,7 +196,7 @@ class NodeStore(Store):
         while True:
             self.wait([key])
             _, *found = self._ask(b"get", key.encode())
-            if found:  # nothing if another node has just deleted it
+            if found:  # nothing if another rank has just deleted it
                 return found[0]
 
     def add(self, key: str, amount: int) -> int:
@@ -268,9 +254,9 @@ class NodeStore(Store):
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._is_known = True
         elif self._is_known:
-            raise ConnectionError(f"{self._where}: node 0 has gone")
+            raise ConnectionError(f"{self._where}: the launcher has gone")
         else:
-            raise PermissionError(f"{self._where}: the peer there does not have the same secret")
+            raise PermissionError(f"{self._where}: the peer there does not have the same keys")
 
 
 def _close(socket: zmq.Socket[Any], monitor: zmq.Socket[Any]) -> None:

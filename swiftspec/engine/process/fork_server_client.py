@@ -61,6 +61,12 @@ class ForkServer:
                     return process
         raise EngineError("the fork server ended as soon as it was started")
 
+    def prepare(self) -> None:
+        """Let it import what workers need, before the first `start`. EngineError as there."""
+        with self._lock:
+            if self._server is None or not self._server.is_there:
+                self._server = _Server(self._lock)
+
     @property
     def pid(self) -> int | None:
         """Process id of the fork server, if there is one."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from swiftspec.devices.local import Device, num_devices_here
 from swiftspec.engine.process.fork_server_client import ForkServer
-from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.protocol import Setup, name_of
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.policies.effects import Role
 
@@ -71,6 +71,11 @@ class WorkerSpec(NamedTuple):
     rank: int
     size: int
     devices: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """As `Setup.name`."""
+        return name_of(self.role, self.group, self.rank, self.size)
 
 
 def ranks_of(

@@ -12,7 +12,7 @@ from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
 
-__all__ = ["Cancel", "Command", "Committed", "Failed", "Finished", "Generate", "Ready", "Report", "Setup"]
+__all__ = ["Cancel", "Command", "Committed", "Failed", "Finished", "Generate", "Ready", "Report", "Setup", "name_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Setup:
     report_every_s : float
         Committed tokens are reported at most this often; the first ones of a request, and its end, at once.
     curve : Curve or None
-        Keys for channels over a network; never sent to another node.
+        Keys of connections over a network; None if the whole engine is on the launcher's machine.
     silent : bool
         For measurements: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
     """
@@ -69,6 +69,11 @@ class Setup:
     silent: bool = False
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the process is on another machine than the launcher, or may be."""
+        return self.curve is not None
+
+    @property
     def num_threads(self) -> int:
         """Torch's threads; launching kernels needs one."""
         return len(self.devices) if self.device == "cpu" else 1
@@ -76,8 +81,12 @@ class Setup:
     @property
     def name(self) -> str:
         """Name for messages: `target`, or `target rank 1` in a TP group."""
-        group = f" group {self.group}" if self.group else ""
-        return f"{self.role}{group}" + (f" rank {self.rank}" if self.size > 1 else "")
+        return name_of(self.role, self.group, self.rank, self.size)
+
+
+def name_of(role: Role, group: int, rank: int, size: int) -> str:
+    """Name of a process, for messages."""
+    return f"{role}" + (f" group {group}" if group else "") + (f" rank {rank}" if size > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

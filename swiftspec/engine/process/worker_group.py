@@ -24,13 +24,14 @@ _log = logging.getLogger("swiftspec")
 class ProcessInfo:
     """A process of the engine, the cores it may use, and its device.
 
-    group: its target group, if there are several. rank: in the group's TP group. node: where its id and cores count.
+    group: its target group, if there are several. rank: in the group's TP group. node: where its id and cores count;
+    empty for the launcher's own machine.
     """
 
     role: Role
     group: int
     rank: int
-    node: int
+    node: str
     pid: int
     cores: tuple[int, ...]
     device: str

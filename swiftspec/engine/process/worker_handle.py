@@ -37,11 +37,11 @@ class WorkerLostError(EngineError):
 class Worker(Protocol):
     """A started process.
 
-    node: the machine that it runs on; 0 is the launcher's.
+    node: name of the machine that it runs on; empty if the launcher started it on its own.
     """
 
     setup: Setup
-    node: int
+    node: str
 
     def send(self, command: Command) -> None:
         """Send a command, without waiting; does nothing if it is gone."""
@@ -95,7 +95,7 @@ class LocalWorker:
 
     def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
         self.setup = setup
-        self.node = 0
+        self.node = ""
         self._process = process
         self._pipe = end
         self._reports: deque[Report] = deque()

@@ -1,4 +1,4 @@
-"""One process of the engine, forked by the fork server for the launcher.
+"""One process of the engine, forked by the fork server for the launcher, or for a host on behalf of one.
 
 It pins itself to its cores before torch starts its threads, and loads its share of the models. The leader of a TP group
 then runs role programs, see `worker_loop`; the others repeat its calls. It ends with its launcher.
@@ -21,6 +21,7 @@ from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
+from swiftspec.engine.process.clocks import TimedConnection
 from swiftspec.engine.process.placement import cores_of
 from swiftspec.engine.process.protocol import Failed, Ready, Setup
 from swiftspec.engine.process.worker_loop import WorkerLoop
@@ -34,7 +35,8 @@ _WARM_ROWS = 32  # larger ones are rare, and merely slower the first time
 def serve(connection: Connection, *, launcher: int | None = None) -> None:
     """Run a process of the engine: obey the launcher until it hangs up.
 
-    launcher: its pidfd, if the kernel has them. A process forked by the launcher's program keeps its pipes open.
+    launcher: pidfd, if the kernel has them, of the program that the fork server belongs to: the launcher's, or a host.
+    A process forked by that program keeps its pipes open.
     """
     torch.set_num_interop_threads(1)
     obey(connection, launcher=launcher)
@@ -46,16 +48,18 @@ def obey(
     """Serve one role in this thread. loading: a lock held while its models load, if another thread has a role."""
     try:
         setup: Setup = connection.recv()
-    except (EOFError, ConnectionResetError):
-        return  # the launcher hung up before any command
+    except (EOFError, OSError):
+        return  # the launcher hung up before any command, or its machine vanished
     _end_with_launcher(connection, launcher)
+    if setup.is_remote:
+        connection = TimedConnection(os.dup(connection.fileno()))
     os.sched_setaffinity(0, cores_of(setup))
     try:
         _serve(connection, setup, loading or nullcontext())
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError):
         pass  # the launcher is gone
     except Exception as error:  # noqa: BLE001 - the launcher must be told, whatever it is
-        with suppress(BrokenPipeError, ConnectionResetError):  # it failed because the launcher is ending
+        with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):  # it failed because the launcher is ending
             connection.send(_failure(error, setup))
 
 
@@ -85,7 +89,7 @@ def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
     This also ends a collective that would wait forever.
     """
     hung_up = select.poll()
-    hung_up.register(connection.fileno(), 0)  # POLLHUP and POLLERR only, which are always reported
+    hung_up.register(connection.fileno(), select.POLLRDHUP)  # over TCP a peer that closes causes no POLLHUP
     if launcher is not None:
         hung_up.register(launcher, select.POLLIN)
 

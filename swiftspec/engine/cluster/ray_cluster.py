@@ -1,0 +1,236 @@
+"""Hosts on a Ray cluster: one actor for each process of an engine, in one placement group.
+
+Ray finds room, sets the GPUs, and starts a host again, on another node if its own has died. It carries no message of
+the engine: hosts connect to the launcher by themselves.
+"""
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import Any, Literal, NamedTuple, get_args
+
+from swiftspec.artifacts.basis import candidate_of
+from swiftspec.artifacts.plan import Plan
+from swiftspec.devices.local import Device
+from swiftspec.engine.cluster.executor import ClusterExecutor
+from swiftspec.engine.cluster.host import Host
+from swiftspec.engine.process.placement import WorkerSpec, worker_specs
+from swiftspec.errors import EngineError
+from swiftspec.policies.effects import Role
+
+__all__ = ["Strategy", "ray_executor"]
+
+Strategy = Literal["SPREAD", "PACK"]
+_ANSWERS_WITHIN_S = 5.0
+_RESOURCES: dict[Device, str] = {"cpu": "CPU", "cuda": "GPU"}
+
+
+@contextmanager
+def ray_executor(
+    plan: Plan | str | Path,
+    policy: str | None = None,
+    *,
+    address: str = "auto",
+    strategy: Strategy = "SPREAD",
+    within_s: float = 60.0,
+) -> Iterator[ClusterExecutor]:
+    """A Ray cluster as the executor of a plan's engine: `Engine(plan, executor=executor)`.
+
+    Parameters
+    ----------
+    plan : Plan, str or Path
+        A plan, or its file.
+    policy : str, optional
+        One of the plan's alternatives; its choice if not given.
+    address : str
+        Of the cluster, as `10.0.0.1:6379`; `auto` is the one that runs on this machine, or that RAY_ADDRESS names.
+    strategy : "SPREAD" or "PACK"
+        Whether roles are to be on different nodes or on the same, if there is room.
+    within_s : float
+        Longest wait for room, and for the hosts.
+
+    Raises
+    ------
+    ValueError
+        If Ray is not installed, there is no cluster, or it has no room in time.
+    EngineError
+        If a host cannot reach this machine.
+    """
+    made = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
+    if strategy not in get_args(Strategy):
+        raise ValueError(f"strategy is {strategy!r}; expected {' or '.join(get_args(Strategy))}")
+    candidate = candidate_of(made, policy)
+    device: Device = "cuda" if made.device == "cuda" else "cpu"
+    groups = worker_specs(
+        candidate.groups, candidate.ranks, target_groups=candidate.build().target_groups, device=device
+    )
+    if device == "cuda" and _share_devices(groups):
+        raise ValueError(f"{candidate.describe()} has several processes on a GPU; expected one each on a Ray cluster")
+    with ExitStack() as stack:
+        own_address = stack.enter_context(_connected(address))
+        room = stack.enter_context(_placed(groups, device, address=address, strategy=strategy, within_s=within_s))
+        slots = [spec for group in groups for spec in group]
+        executor = stack.enter_context(ClusterExecutor(slots, device=device, address=own_address))
+        actors = stack.enter_context(_hosted(executor, slots, room, device))
+        executor.await_hosts(within_s, check=lambda: _check(actors))
+        yield executor
+
+
+def _share_devices(groups: Sequence[Sequence[WorkerSpec]]) -> bool:
+    devices = [device for group in groups for spec in group for device in spec.devices]
+    return len(set(devices)) < len(devices)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[str]:
+    """Context with a connection to the cluster, unless this program has one; this machine's address in it."""
+    if find_spec("ray") is None:
+        raise ValueError("the package ray is missing; install the extra `ray`: pip install 'swiftspec-llm[ray]'")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that it will be the default
+    ray = import_module("ray")
+    with ExitStack() as stack:
+        if not ray.is_initialized():
+            _check_answers(address)
+            before = signal.getsignal(signal.SIGTERM)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise _no_cluster(address, _first_line(error)) from error
+            stack.callback(ray.shutdown)
+            with suppress(ValueError):  # not in the main thread, where Ray sets no handler either
+                signal.signal(signal.SIGTERM, before)
+        own_address: str = import_module("ray.util").get_node_ip_address()
+        yield own_address
+
+
+def _check_answers(address: str) -> None:
+    """ValueError if nothing listens at `host:port`: Ray would try for a long time, and then end the program."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, getattr(error, "strerror", None) or str(error)) from error
+
+
+def _no_cluster(address: str, why: str) -> ValueError:
+    return ValueError(f"ray is {address!r}, where no cluster answers ({why}); expected the address of one, or auto")
+
+
+class _Room(NamedTuple):
+    """Room for the slots: a placement group, and the bundle of each slot."""
+
+    group: Any
+    bundles: Sequence[int]
+
+
+@contextmanager
+def _placed(
+    groups: Sequence[Sequence[WorkerSpec]], device: Device, *, address: str, strategy: Strategy, within_s: float
+) -> Iterator[_Room]:
+    """Room for all processes: those of a TP group on one node, if any node is large enough."""
+    ray, placement = import_module("ray"), import_module("ray.util.placement_group")
+    kind = _RESOURCES[device]
+    largest = max(node["Resources"].get(kind, 0) for node in ray.nodes() if node["Alive"])
+    together = [
+        [group] if sum(len(spec.devices) for spec in group) <= largest else [[spec] for spec in group]
+        for group in groups
+    ]
+    parts = [part for several in together for part in several]
+    bundles = [{kind: sum(len(spec.devices) for spec in part)} for part in parts]
+    made = placement.placement_group(bundles, strategy=strategy, name=_name("engine"))
+    try:
+        if not made.wait(within_s):
+            asked = ", ".join(
+                f"{bundle[kind]} {kind}s for the {_names(part)}" for bundle, part in zip(bundles, parts, strict=True)
+            )
+            has, free = (int(found.get(kind, 0)) for found in (ray.cluster_resources(), ray.available_resources()))
+            raise ValueError(
+                f"the Ray cluster at {address} has no room within {within_s:g} s for {asked}; "
+                f"of its {has} {kind}s, at most {int(largest)} on a node, {free} are free"
+            )
+        yield _Room(made, [number for number, part in enumerate(parts) for _ in part])
+    finally:
+        placement.remove_placement_group(made)
+
+
+def _names(part: Sequence[WorkerSpec]) -> str:
+    return " and the ".join(spec.name for spec in part)
+
+
+def _name(what: str) -> str:
+    """Name for Ray's dashboard and tools; names are of one run."""
+    return f"swiftspec-{socket.gethostname()}-{os.getpid()}-{what.replace(' ', '-')}"
+
+
+@contextmanager
+def _hosted(
+    executor: ClusterExecutor, slots: Sequence[WorkerSpec], room: _Room, device: Device
+) -> Iterator[Sequence[Any]]:
+    """An actor for every slot. That of a target is not restarted: its text has gone with it."""
+    ray, strategies = import_module("ray"), import_module("ray.util.scheduling_strategies")
+    actors = []
+    with ExitStack() as stack:
+        for number, (spec, bundle) in enumerate(zip(slots, room.bundles, strict=True)):
+            options = {
+                "num_cpus": len(spec.devices) if device == "cpu" else 0,
+                "num_gpus": len(spec.devices) if device == "cuda" else 0,
+                "max_restarts": 0 if spec.role is Role.TARGET else -1,
+                "name": _name(spec.name),
+                "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(room.group, bundle),
+            }
+            gpus = tuple(range(len(spec.devices))) if device == "cuda" else None
+            actor = (
+                ray.remote(_RayHost)
+                .options(**options)
+                .remote(executor.launcher, executor.key, slot=number, devices=gpus, folder=os.getcwd())
+            )
+            stack.callback(ray.kill, actor)
+            actors.append(actor)
+        yield actors
+
+
+def _check(actors: Sequence[Any]) -> None:
+    """EngineError if a host could not start."""
+    ray = import_module("ray")
+    ready, _ = ray.wait([actor.is_ready.remote() for actor in actors], num_returns=len(actors), timeout=0.01)
+    for answer in ready:
+        try:
+            ray.get(answer)
+        except ray.exceptions.RayError as error:
+            raise EngineError(f"a host could not start: {str(error).strip().splitlines()[-1]}") from error
+
+
+class _RayHost:
+    """The actor: a process of Ray's that is a host. Ray starts it again if it ends, as it does without its launcher."""
+
+    def __init__(
+        self, launcher: tuple[str, int], key: bytes, *, slot: int, devices: Sequence[int] | None, folder: str
+    ) -> None:
+        with suppress(OSError):  # models may be named relative to the launcher's folder, if this node has it, too
+            os.chdir(folder)
+        node = import_module("ray.util").get_node_ip_address()
+        self._host = Host(launcher, key, slot=slot, node=node, devices=devices)
+        Thread(target=self._serve, name="swiftspec-host", daemon=True).start()
+
+    def _serve(self) -> None:
+        try:
+            self._host.serve()
+        except (EngineError, ValueError):
+            os._exit(1)
+
+    def is_ready(self) -> bool:
+        """Whether it has reached the launcher; raises what kept it from that."""
+        return True
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,9 @@
+"""The slots of `start_engine`'s processes: a target and a draft."""
+
+from swiftspec.engine.process.placement import WorkerSpec
+from swiftspec.policies.effects import Role
+
+__all__ = ["DRAFT", "SLOTS", "TARGET"]
+
+TARGET, DRAFT = 0, 1  # slots
+SLOTS = (WorkerSpec(Role.TARGET, 0, 0, 1, (0,)), WorkerSpec(Role.DRAFT, 0, 0, 1, (1,)))
