@@ -29,6 +29,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 48, 64
 LEFT = 0.2  # share of requests
 MOST_GROWTH = 0.02  # of resident memory
 SLACK_BYTES = 4e6
+ENDS_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def main() -> int:
         processes = {"server": process.pid, **dict(zip(("target", "draft"), workers(process.pid), strict=False))}
         samples: dict[str, list[Sample]] = {name: [] for name in processes}
         failures = run(client, url, model, prompts, rate, chosen.minutes, samples, processes)
-        left = metric(url, "swiftspec:num_requests_running") + metric(url, "swiftspec:num_requests_waiting")
+        left = left_behind(url)
         print(f"cancelled {metric(url, 'swiftspec:request_cancelled_total'):.0f}, left behind {left:.0f}")
     for sentence in sorted(set(failures)):
         print(f"failed: {failures.count(sentence)} times {sentence}")
@@ -144,6 +145,16 @@ def leave(url: str, prompt: tuple[int, ...], after_s: float) -> None:
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         time.sleep(after_s)
+
+
+def left_behind(url: str) -> float:
+    """Requests that are still there some seconds after the last client has gone."""
+    until_s = time.monotonic() + ENDS_WITHIN_S
+    while left := metric(url, "swiftspec:num_requests_running") + metric(url, "swiftspec:num_requests_waiting"):
+        if time.monotonic() > until_s:
+            break
+        time.sleep(0.1)
+    return left
 
 
 def metric(url: str, name: str) -> float:
