@@ -35,8 +35,8 @@ class NodeOptions:
         """Whether the engine's processes are all this machine's, and this program's."""
         return self.ray is None and _TORCHRUN not in os.environ
 
-    def is_helper(self, plan: Plan, candidate: Candidate) -> bool:
-        """Whether this is one of torchrun's processes but the first; returns when it has done its part.
+    def serve_rank(self, plan: Plan, candidate: Candidate) -> bool:
+        """Keep a rank for the first of torchrun's processes, until that ends; false if this process is not another one.
 
         ValueError or EngineError as of `TorchrunProcess.serve`.
         """
