@@ -30,6 +30,10 @@ __all__ = ["Strategy", "ray_executor"]
 
 Strategy = Literal["SPREAD", "PACK"]
 _ANSWERS_WITHIN_S = 5.0
+_QUIET = {  # read when Ray is imported
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns that this will be the default
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # or it prints among the text, on stdout, that a node has died
+}
 _RESOURCES: dict[Device, str] = {"cpu": "CPU", "cuda": "GPU"}
 
 
@@ -94,7 +98,8 @@ def _connected(address: str) -> Iterator[str]:
     """Context with a connection to the cluster, unless this program has one; this machine's address in it."""
     if find_spec("ray") is None:
         raise ValueError("the package ray is missing; install the extra `ray`: pip install 'swiftspec-llm[ray]'")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that it will be the default
+    for variable, value in _QUIET.items():
+        os.environ.setdefault(variable, value)
     ray = import_module("ray")
     with ExitStack() as stack:
         if not ray.is_initialized():
