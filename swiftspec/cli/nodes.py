@@ -35,10 +35,10 @@ class NodeOptions:
         """Whether the engine's processes are all this machine's, and this program's."""
         return self.ray is None and _TORCHRUN not in os.environ
 
-    def is_helper(self, plan: Plan, candidate: Candidate) -> bool:
-        """Whether this is one of torchrun's processes but the first; returns when it has done its part.
+    def serve_rank(self, plan: Plan, candidate: Candidate) -> bool:
+        """Keep a rank for the first of torchrun's processes, until that ends; false if this process is not another one.
 
-        ValueError or EngineError as of `TorchrunProcess.serve`.
+        ValueError or EngineError as of `TorchrunProcess.host`.
         """
         if self.ray is not None or _TORCHRUN not in os.environ:
             return False
@@ -47,8 +47,9 @@ class NodeOptions:
             return False
         from swiftspec.engine.process.interrupts import interrupts_noted
 
-        with interrupts_noted():  # Ctrl-C goes to all processes, and is process 0's to handle
-            process.serve(device=_device(plan), secret=self._read_secret())
+        host = process.host(device=_device(plan), secret=self._read_secret())
+        with interrupts_noted():  # Ctrl-C goes to all processes, and is from now on process 0's to handle
+            host.serve()
         return True
 
     @contextmanager

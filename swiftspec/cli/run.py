@@ -72,7 +72,7 @@ def run(
     candidate = candidate_of(made, policy)
     nodes = nodes or NodeOptions()
     check_devices(made, [candidate] if nodes.is_here else [], source=str(plan))
-    if nodes.is_helper(made, candidate):
+    if nodes.serve_rank(made, candidate):
         return
     tasks = make_tasks(
         made, [candidate], _prompts(prompt, prompts), max_new_tokens=max_new_tokens or made.max_new_tokens

@@ -27,7 +27,7 @@ Strangers = (AuthenticationError, AssertionError, EOFError, OSError)
 class Hello:
     """Facts that a host announces about itself.
 
-    slot: number of the process that it keeps. node: name of its machine, for people. machine: the same for hosts of one
+    slot: number of the process that it keeps. node: its address, for people. machine: the same for hosts of one
     machine, whatever their nodes are called. devices: cores by their numbers on the machine, or GPUs as its processes
     number them. port: a free one, for the channel of a target. version: of this package.
     """

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from swiftspec.engine.cluster.handshake import Hello, Strangers, introduce, watch_peer
+from swiftspec.engine.cluster.handshake import GONE_AFTER_S, Hello, Strangers, introduce, watch_peer
 from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.worker_handle import ENDS_WITHIN_S
 from swiftspec.errors import EngineError
@@ -37,8 +37,6 @@ class Host:
         Of the run.
     slot : int
         Which of the engine's processes it keeps.
-    node : str
-        Name of this machine, for people; empty for the address by which the launcher is reached.
     devices : sequence of int, optional
         GPUs for its worker, as CUDA numbers them here; the cores of this process if not given.
     within_s : float
@@ -58,25 +56,24 @@ class Host:
         key: bytes,
         *,
         slot: int,
-        node: str = "",
         devices: Sequence[int] | None = None,
         within_s: float = 30.0,
     ) -> None:
-        self._launcher, self._key, self._slot, self._node, self._within_s = launcher, key, slot, node, within_s
+        self._launcher, self._key, self._slot = launcher, key, slot
         self._devices = tuple(sorted(os.sched_getaffinity(0)) if devices is None else devices)
         self._port = 0
         self._worker: ForkedProcess | None = None
         self._fork_server = ForkServer()
         self._fork_server.prepare()
         try:
-            self._spare = self._connected()
+            self._spare = self._connected(within_s)
         except BaseException:
             self._fork_server.close()
             raise
 
-    def _connected(self) -> socket.socket:
+    def _connected(self, within_s: float) -> socket.socket:
         """A connection to the launcher, after the handshake."""
-        until_s = time.monotonic() + self._within_s
+        until_s = time.monotonic() + within_s
         while True:
             try:
                 return self._connect()
@@ -97,7 +94,7 @@ class Host:
             self._port = self._port or _free_port(address)
             hello = Hello(
                 slot=self._slot,
-                node=self._node or address,
+                node=address,
                 machine=this_machine(),
                 devices=self._devices,
                 port=self._port,
@@ -115,7 +112,7 @@ class Host:
                 self._end_worker(within_s=0.0)
                 with self._spare as connection:
                     self._worker = self._fork_server.start(connection.fileno())
-                self._spare = self._connected()
+                self._spare = self._connected(GONE_AFTER_S)
         finally:
             self.close()
 

@@ -2,12 +2,14 @@
 
 import socket
 import threading
+import time
 from typing import NamedTuple, Self
 
 from swiftspec.engine.cluster.handshake import Hello, Strangers, admit, watch_peer
 
 __all__ = ["Listener", "Spare"]
 
+_PAUSE_S = 0.1
 _MOST_HANDSHAKES = 64  # at a time: strangers cost threads, but not without limit
 
 
@@ -110,7 +112,7 @@ class Listener:
                 except OSError:
                     if self._is_closed:
                         return
-                    threading.Event().wait(0.1)  # no descriptor is left: until one is
+                    time.sleep(_PAUSE_S)  # no descriptor is left: until one is
                     continue
                 if self._handshakes.acquire(blocking=False):
                     threading.Thread(target=self._shake_hands, args=(connection, address), daemon=True).start()

@@ -6,6 +6,7 @@ the engine: hosts connect to the launcher by themselves.
 
 import logging
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,10 @@ __all__ = ["Strategy", "ray_executor"]
 
 Strategy = Literal["SPREAD", "PACK"]
 _ANSWERS_WITHIN_S = 5.0
+_QUIET = {  # read when Ray is imported
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns that this will be the default
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # or it prints among the text, on stdout, that a node has died
+}
 _RESOURCES: dict[Device, str] = {"cpu": "CPU", "cuda": "GPU"}
 
 
@@ -78,8 +83,8 @@ def ray_executor(
         room = stack.enter_context(_placed(groups, device, address=address, strategy=strategy, within_s=within_s))
         slots = [spec for group in groups for spec in group]
         executor = stack.enter_context(ClusterExecutor(slots, device=device, address=own_address))
-        actors = stack.enter_context(_hosted(executor, slots, room, device))
-        executor.await_hosts(within_s, check=lambda: _check(actors))
+        answers = stack.enter_context(_hosted(executor, slots, room, device))
+        executor.await_hosts(within_s, check=lambda: _check(answers))
         yield executor
 
 
@@ -93,7 +98,8 @@ def _connected(address: str) -> Iterator[str]:
     """Context with a connection to the cluster, unless this program has one; this machine's address in it."""
     if find_spec("ray") is None:
         raise ValueError("the package ray is missing; install the extra `ray`: pip install 'swiftspec-llm[ray]'")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that it will be the default
+    for variable, value in _QUIET.items():
+        os.environ.setdefault(variable, value)
     ray = import_module("ray")
     with ExitStack() as stack:
         if not ray.is_initialized():
@@ -106,12 +112,14 @@ def _connected(address: str) -> Iterator[str]:
             stack.callback(ray.shutdown)
             with suppress(ValueError):  # not in the main thread, where Ray sets no handler either
                 signal.signal(signal.SIGTERM, before)
-        own_address: str = import_module("ray.util").get_node_ip_address()
-        yield own_address
+        own = ray.get_runtime_context().get_node_id()
+        yield next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == own)
 
 
 def _check_answers(address: str) -> None:
     """ValueError if nothing listens at `host:port`: Ray would try for a long time, and then end the program."""
+    if "://" in address:
+        raise ValueError(f"ray is {address!r}; expected HOST:PORT or auto, for the launcher is to be on a node")
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
         return
@@ -167,17 +175,20 @@ def _names(part: Sequence[WorkerSpec]) -> str:
 
 
 def _name(what: str) -> str:
-    """Name for Ray's dashboard and tools; names are of one run."""
-    return f"swiftspec-{socket.gethostname()}-{os.getpid()}-{what.replace(' ', '-')}"
+    """Name for Ray's dashboard and tools, which no other run has."""
+    return f"swiftspec {what} {secrets.token_hex(4)}"
 
 
 @contextmanager
 def _hosted(
     executor: ClusterExecutor, slots: Sequence[WorkerSpec], room: _Room, device: Device
 ) -> Iterator[Sequence[Any]]:
-    """An actor for every slot. That of a target is not restarted: its text has gone with it."""
+    """An actor for every slot, and its answer once it is ready.
+
+    A target's actor is not restarted: its text has gone with it.
+    """
     ray, strategies = import_module("ray"), import_module("ray.util.scheduling_strategies")
-    actors = []
+    answers = []
     with ExitStack() as stack:
         for number, (spec, bundle) in enumerate(zip(slots, room.bundles, strict=True)):
             options = {
@@ -194,14 +205,14 @@ def _hosted(
                 .remote(executor.launcher, executor.key, slot=number, devices=gpus, folder=os.getcwd())
             )
             stack.callback(ray.kill, actor)
-            actors.append(actor)
-        yield actors
+            answers.append(actor.is_ready.remote())
+        yield answers
 
 
-def _check(actors: Sequence[Any]) -> None:
+def _check(answers: Sequence[Any]) -> None:
     """EngineError if a host could not start."""
     ray = import_module("ray")
-    ready, _ = ray.wait([actor.is_ready.remote() for actor in actors], num_returns=len(actors), timeout=0.01)
+    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=0)
     for answer in ready:
         try:
             ray.get(answer)
@@ -217,8 +228,7 @@ class _RayHost:
     ) -> None:
         with suppress(OSError):  # models may be named relative to the launcher's folder, if this node has it, too
             os.chdir(folder)
-        node = import_module("ray.util").get_node_ip_address()
-        self._host = Host(launcher, key, slot=slot, node=node, devices=devices)
+        self._host = Host(launcher, key, slot=slot, devices=devices)
         Thread(target=self._serve, name="swiftspec-host", daemon=True).start()
 
     def _serve(self) -> None:

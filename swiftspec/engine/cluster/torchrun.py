@@ -92,8 +92,8 @@ class TorchrunProcess:
             executor.await_hosts(_WITHIN_S)
             yield executor
 
-    def serve(self, *, device: Device, secret: bytes) -> None:
-        """The other processes' part: keep a slot until process 0 ends.
+    def host(self, *, device: Device, secret: bytes) -> Host:
+        """The other processes' part: a host of process 0, which `Host.serve` is until that ends.
 
         ValueError if process 0 does not say in time where it is; EngineError if it is not there, or has another secret.
         """
@@ -109,7 +109,7 @@ class TorchrunProcess:
         except (RuntimeError, ValueError, TimeoutError) as error:  # torch's DistError is a RuntimeError
             where = "{}:{}".format(*self.master)
             raise ValueError(f"torchrun's store at {where} does not say where process 0 is ({error})") from error
-        self._host(launcher, device=device, key=_key(secret, self.prefix)).serve()
+        return self._host(launcher, device=device, key=_key(secret, self.prefix))
 
     def _host(self, launcher: tuple[str, int], *, device: Device, key: bytes) -> Host:
         devices = (self.local_rank,) if device == "cuda" else None
