@@ -57,9 +57,8 @@ class ClusterExecutor:
         self._slots, self._device = slots, device
         self._curve = Curve.derived(secrets.token_bytes(KEY_BYTES))
         self._cores: dict[int, _Cores] = {}  # of the slots' latest workers
-        with ExitStack() as stack:
-            self._listener = stack.enter_context(Listener(address, self.key, num_slots=len(slots)))
-            self._stack = stack.pop_all()
+        self._stack = ExitStack()
+        self._listener = self._stack.enter_context(Listener(address, self.key, num_slots=len(slots)))
         self.launcher = self._listener.address
 
     def __enter__(self) -> Self:

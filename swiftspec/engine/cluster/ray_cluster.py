@@ -120,13 +120,23 @@ def _check_answers(address: str) -> None:
     """ValueError if nothing listens at `host:port`: Ray would try for a long time, and then end the program."""
     if "://" in address:
         raise ValueError(f"ray is {address!r}; expected HOST:PORT or auto, for the launcher is to be on a node")
-    host, _, port = address.rpartition(":")
+    host, _, port = (_latest_cluster() if address == "auto" else address).rpartition(":")
     if not port.isdecimal():
         return
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_S).close()
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, getattr(error, "strerror", None) or str(error)) from error
+
+
+def _latest_cluster() -> str:
+    """Address that `auto` means, if Ray has noted one; the note of a cluster that was killed stays."""
+    if noted := os.environ.get("RAY_ADDRESS"):
+        return noted
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    with suppress(OSError):
+        return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+    return ""
 
 
 def _no_cluster(address: str, why: str) -> ValueError:

@@ -201,7 +201,14 @@ def test_a_cluster_without_room_says_what_it_has(cluster: Any, plan: Path) -> No
         pass
 
 
-def test_no_cluster_is_an_error_at_once(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--plan", str(plan), "--prompt", "a", "--ray", "127.0.0.1:1"]) == 2
-    said = "--ray is '127.0.0.1:1', where no cluster answers (Connection refused); expected the address of one, or auto"
-    assert capsys.readouterr().err == f"swiftspec: error: {said}\n"
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto"])
+def test_no_cluster_is_an_error_at_once(
+    plan: Path, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1\n")  # of a cluster that was killed
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert main(["run", "--plan", str(plan), "--prompt", "a", "--ray", address]) == 2
+    why = "no cluster answers (Connection refused); expected the address of one, or auto"
+    assert capsys.readouterr().err == f"swiftspec: error: --ray is '{address}', where {why}\n"
