@@ -314,7 +314,9 @@ def backtest(
 def secret(
     *, out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it, readable by you alone.")]
 ) -> None:
-    """Make a secret for torchrun's processes to share, for `run --secret`. Every machine needs a copy of mode 600.
+    """Make a secret for torchrun's processes, for `run --secret`.
+
+    Every machine needs a copy that only its user can read.
 
     \b
     Example:
