@@ -27,6 +27,9 @@ class LoadOptions(Facts):
     gather_s : float or None
         How long verifications wait for those of other requests, if the draft has devices of its own. If None,
         `artifacts.gathering`'s.
+    control : str or None
+        How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth` or `slo`. All
+        that the policy asks for, if None.
     replay : bool or None
         Whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If
         None, where there are more than 1000 requests. Policies whose rounds cannot be recorded are always simulated in
@@ -38,6 +41,7 @@ class LoadOptions(Facts):
     num_blocks: int | None = Field(default=None, ge=1)
     prefill_rows: int | None = Field(default=None, ge=1)
     gather_s: float | None = Field(default=None, ge=0)
+    control: str | None = Field(default=None, exclude_if=lambda control: control is None)
     replay: bool | None = None
 
     def on(self, device: str) -> Self:

@@ -11,6 +11,7 @@ from swiftspec.artifacts.document import Basis, Document, Facts, ModelRef
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
+from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.timeline import Metrics
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
@@ -71,7 +72,8 @@ class Candidate(Facts):
 
     groups: device numbers per role; a target-only or co-located policy has only the target's group. ranks: processes
     that divide each of a role's groups; the default is one on a CPU, and one for each GPU. patience_s: longest that the
-    target waits for its draft before it decodes alone. package: name and version of the package that offers the policy;
+    target waits for its draft before it decodes alone. costs: of its steps, for controls; None, and absent from the
+    file, where a verification cannot be cut. package: name and version of the package that offers the policy;
     None, and absent from the file, for one of swiftspec's own.
     """
 
@@ -82,6 +84,7 @@ class Candidate(Facts):
     ranks: dict[Role, int] = Field(default_factory=dict)
     patience_s: float = Field(default=0.5, gt=0, le=3600)
     prediction: Prediction
+    costs: StepCosts | None = Field(default=None, exclude_if=lambda costs: costs is None)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -10,6 +10,7 @@ __all__ = [
     "AcceptanceMethod",
     "Backend",
     "Context",
+    "Control",
     "Dataset",
     "Degrees",
     "DeviceName",
@@ -115,6 +116,14 @@ PrefillTokens = Annotated[
 ]
 GatherMs = Annotated[
     float | None, typer.Option(min=0.0, metavar="MS", help="With --workload: a verification's wait for the others'.")
+]
+Control = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How much is drafted and verified under load: fixed:K, goodput, goodput-per-request, worth or slo. "
+        "Default: all that the policy asks for.",
+    ),
 ]
 Timeline = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the timeline as JSON for ui.perfetto.dev.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .svg or .pdf.")]

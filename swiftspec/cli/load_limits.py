@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping
 
+from swiftspec.scheduler.controls.named import named_control
 from swiftspec.stages.serving import LoadOptions
 
 __all__ = ["Limits", "load_options", "refuse_limits"]
 
-Limits = Mapping[str, float | None]  # values of flags; None if not given
+Limits = Mapping[str, float | str | None]  # values of flags; None if not given
 _FIELDS = {
     "--max-running": "max_running",
     "--max-waiting": "max_waiting",
     "--kv-blocks": "num_blocks",
     "--prefill-tokens": "prefill_rows",
     "--gather-ms": "gather_s",
+    "--control": "control",
     "--replay": "replay",
 }
 
@@ -20,8 +22,10 @@ _FIELDS = {
 def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOptions:
     """The limits that are given, and the usual ones for the others."""
     values = {_FIELDS[flag]: value for flag, value in limits.items() if value is not None}
-    if "gather_s" in values:
-        values["gather_s"] /= 1e3
+    if isinstance(gather_ms := values.get("gather_s"), float):
+        values["gather_s"] = gather_ms / 1e3
+    if isinstance(control := values.get("control"), str):
+        named_control(control)
     return (usual or LoadOptions()).model_copy(update=values)
 
 

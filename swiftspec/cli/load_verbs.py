@@ -99,6 +99,7 @@ def simulate(
     kv_blocks: flags.KvBlocks = None,
     prefill_tokens: flags.PrefillTokens = None,
     gather_ms: flags.GatherMs = None,
+    control: flags.Control = None,
     replay: Annotated[
         bool | None,
         typer.Option(
@@ -128,6 +129,7 @@ def simulate(
         "--kv-blocks": kv_blocks,
         "--prefill-tokens": prefill_tokens,
         "--gather-ms": gather_ms,
+        "--control": control,
         "--replay": replay,
     }
     if workload is not None:

@@ -43,6 +43,7 @@ def validate(
     kv_blocks: flags.KvBlocks = None,
     prefill_tokens: flags.PrefillTokens = None,
     gather_ms: flags.GatherMs = None,
+    control: flags.Control = None,
     seed: flags.Seed = 0,
     plot: flags.Plot = None,
     json: flags.Json = None,
@@ -62,6 +63,7 @@ def validate(
         "--kv-blocks": kv_blocks,
         "--prefill-tokens": prefill_tokens,
         "--gather-ms": gather_ms,
+        "--control": control,
     }
     if workload is not None:
         from swiftspec.cli.validate_load import validate_load

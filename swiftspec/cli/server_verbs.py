@@ -36,6 +36,7 @@ def serve(
         int, typer.Option(min=0, metavar="N", help="Requests that wait at most; more are refused with 429.")
     ] = 256,
     kv_blocks: flags.KvBlocks = None,
+    control: flags.Control = None,
     ray: flags.Ray = None,
     request_timeout_s: Annotated[
         float | None, typer.Option(min=0.001, metavar="S", help="Longest time of a request. Default: none.")
@@ -81,6 +82,7 @@ def serve(
             "max_running": max_running,
             "max_waiting": max_waiting,
             "kv_blocks": kv_blocks,
+            "control": control,
             "max_restarts": max_restarts,
         },
         request_timeout_s=request_timeout_s,

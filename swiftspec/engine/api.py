@@ -62,6 +62,9 @@ class Engine:
     kv_blocks : int, optional
         Blocks of 16 tokens that the caches of all requests hold together; a request that finds none left gives its own
         back and is continued later. As many as `max_running` of the longest need, if not given.
+    control : str, optional
+        How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth` or `slo`. All
+        that the policy asks for, if not given.
     max_restarts : int
         How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
         `swiftspec` warns of it.
@@ -104,6 +107,7 @@ class Engine:
         max_running: int = 8,
         max_waiting: int | None = None,
         kv_blocks: int | None = None,
+        control: str | None = None,
         max_restarts: int = 3,
         executor: Executor | None = None,
         cancelled: Event | None = None,
@@ -144,6 +148,7 @@ class Engine:
             max_context=self.max_context,
             max_restarts=max_restarts,
             admission=admission,
+            control=control,
             executor=executor,
             cancelled=cancelled,
         )
@@ -173,6 +178,7 @@ class Engine:
         ignore_eos: bool = False,
         request_id: str | None = None,
         client: str = "",
+        tpot_s: float | None = None,
         cancelled: Event | None = None,
     ) -> Generator[Chunk, None, Generation]:
         """Continue a prompt: a chunk for every commit. Closing the generator ends the request.
@@ -200,6 +206,8 @@ class Engine:
             Name of the request in its timeline; its number if not given.
         client : str
             Whose request it is. While requests wait, the client that has had the fewest tokens is next.
+        tpot_s : float, optional
+            Limit on the time per token, which the control `slo` keeps if it can.
         cancelled : threading.Event, optional
             Another thread may set it to end the request, even while the request waits for a token.
 
@@ -224,7 +232,7 @@ class Engine:
 
         sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
         task = self._task(prompt, max_new_tokens, request_id, ignore_eos=ignore_eos)
-        return self._chunks(task, sampler, client, cancelled or Event())
+        return self._chunks(task, sampler, client, tpot_s, cancelled or Event())
 
     def submit(
         self,
@@ -236,13 +244,14 @@ class Engine:
         ignore_eos: bool = False,
         request_id: str | None = None,
         client: str = "",
+        tpot_s: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> Callable[[], None]:
         """Continue a prompt without waiting, for callers with an event loop.
 
         Parameters
         ----------
-        prompt, max_new_tokens, acceptance_method, ignore_eos, request_id, client
+        prompt, max_new_tokens, acceptance_method, ignore_eos, request_id, client, tpot_s
             As of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
@@ -274,7 +283,13 @@ class Engine:
             deliver(chunks.rest(), event)
 
         running = self._launcher.submit(
-            self._policy, task.request, request_id=task.prompt_id, sampler=sampler, client=client, deliver=take
+            self._policy,
+            task.request,
+            request_id=task.prompt_id,
+            sampler=sampler,
+            client=client,
+            tpot_s=tpot_s,
+            deliver=take,
         )
         return partial(self._launcher.cancel, running)
 
@@ -328,7 +343,7 @@ class Engine:
         )
 
     def _chunks(
-        self, task: Task, sampler: Sampler, client: str, cancelled: Event
+        self, task: Task, sampler: Sampler, client: str, tpot_s: float | None, cancelled: Event
     ) -> Generator[Chunk, None, Generation]:
         commits = self._launcher.stream(
             self._policy,
@@ -336,6 +351,7 @@ class Engine:
             request_id=task.prompt_id,
             sampler=sampler,
             client=client,
+            tpot_s=tpot_s,
             interrupted=cancelled,
         )
         with closing(commits):

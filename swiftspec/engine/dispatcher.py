@@ -83,7 +83,15 @@ class Dispatcher:
         self._thread.start()
 
     def submit(
-        self, policy: Policy, request: Request, *, name: str, sampler: Sampler, deliver: Deliver, client: str = ""
+        self,
+        policy: Policy,
+        request: Request,
+        *,
+        name: str,
+        sampler: Sampler,
+        deliver: Deliver,
+        client: str = "",
+        tpot_s: float | None = None,
     ) -> RunningRequest:
         """Queue a request of a client; thread-safe. Its last event is a `Generation`, or an exception."""
         running = RunningRequest(
@@ -95,6 +103,7 @@ class Dispatcher:
             deliver=deliver,
             start_s=time.perf_counter(),
             client=client,
+            tpot_s=tpot_s,
         )
         self._order(lambda: self._enqueue(running))
         return running
@@ -246,6 +255,7 @@ class Dispatcher:
             patience_s=self._patience_s,
             alone=drafts and not has_draft,
             fallback=self._fallback,
+            tpot_s=running.tpot_s,
         )
         if not self._running:
             self._silence.broken()

@@ -12,6 +12,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
 from swiftspec.engine.checks import ContextLimit, check_acceptance
 from swiftspec.engine.dispatcher import Dispatcher
@@ -31,6 +32,9 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controller import check_controllable
+from swiftspec.scheduler.controls.control import Control
+from swiftspec.scheduler.controls.named import named_control
 
 __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 
@@ -76,6 +80,8 @@ class Launcher:
         How many requests run and wait at once; one runs, if not given.
     batch : BatchLimits
         Limits of a step.
+    control, costs : Control, StepCosts
+        What decides how much is drafted and verified, and the costs that it weighs; neither by default.
     executor : Executor
         Where processes run; this machine if not given.
     cancelled : Event
@@ -107,6 +113,8 @@ class Launcher:
         max_restarts: int = MAX_RESTARTS,
         admission: AdmissionLimits = _ONE_AT_A_TIME,
         batch: BatchLimits | None = None,
+        control: Control | None = None,
+        costs: StepCosts | None = None,
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> None:
@@ -119,6 +127,7 @@ class Launcher:
         self.patience_s = patience_s
         self._max_running = admission.max_running
         self._batch = batch or BatchLimits()
+        self._control, self._costs = control, costs
         self._tree_slots = TREE_SLOTS[device]
         with ExitStack() as stack:
             if executor is None:
@@ -163,14 +172,20 @@ class Launcher:
         max_restarts: int = MAX_RESTARTS,
         admission: AdmissionLimits = _ONE_AT_A_TIME,
         batch: BatchLimits | None = None,
+        control: str | None = None,
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> "Launcher":
         """The processes that a plan's candidate needs.
 
-        `layout` defaults to the candidate's; co-located if its devices are to serve co-located policies, too.
+        `layout` defaults to the candidate's; co-located if its devices are to serve co-located policies, too. `control`
+        is one of `CONTROLS`. ValueError if the policy cannot be controlled, or the plan does not know its costs.
         """
         policy = candidate.build()
+        named = None if control is None else named_control(control)
+        check_controllable(policy, named)
+        if named is not None and candidate.costs is None:
+            raise ValueError(f"control is {control}, but the plan lacks the costs of {policy.name}'s steps; plan again")
         layout = layout or policy.layout
         fallback = plan.candidates.get(PromptLookup.name)
         return cls(
@@ -188,6 +203,8 @@ class Launcher:
             admission=admission,
             batch=batch
             or BatchLimits(gather_s=usual_gather_s(candidate), prefill_rows=usual_prefill_rows(plan.device)),
+            control=named,
+            costs=candidate.costs,
             executor=executor,
             cancelled=cancelled,
         )
@@ -241,6 +258,8 @@ class Launcher:
             tree_slots=self._tree_slots,
             max_running=self._max_running,
             batch=self._batch,
+            control=self._control if worker_spec.role is Role.TARGET else None,
+            costs=self._costs,
             report_every_s=self._report_every_s,
         )
 
@@ -311,6 +330,7 @@ class Launcher:
         request_id: str,
         sampler: Sampler,
         client: str = "",
+        tpot_s: float | None = None,
         interrupted: threading.Event | None = None,
     ) -> Generator[tuple[int, ...], None, Generation]:
         """Tokens of one request as they are committed; closing the generator, or setting `interrupted`, ends it early.
@@ -325,7 +345,7 @@ class Launcher:
         """
         events = SimpleQueue[Event]()
         running = self.submit(
-            policy, request, request_id=request_id, sampler=sampler, client=client, deliver=events.put
+            policy, request, request_id=request_id, sampler=sampler, client=client, tpot_s=tpot_s, deliver=events.put
         )
         is_over = is_cancelled = False
         try:
@@ -357,6 +377,7 @@ class Launcher:
         sampler: Sampler,
         deliver: Deliver,
         client: str = "",
+        tpot_s: float | None = None,
     ) -> RunningRequest:
         """Begin a request, or queue it; thread-safe. `deliver` takes its events, in a thread of the launcher's.
 
@@ -364,7 +385,7 @@ class Launcher:
         """
         self._check(policy, request, sampler)
         return self._dispatcher.submit(
-            policy, request, name=request_id, sampler=sampler, client=client, deliver=deliver
+            policy, request, name=request_id, sampler=sampler, client=client, tpot_s=tpot_s, deliver=deliver
         )
 
     def cancel(self, running: RunningRequest) -> None:

@@ -80,6 +80,8 @@ class RunningRequest:
         When it was submitted.
     client : str
         Whose it is.
+    tpot_s : float or None
+        Its limit on the time per token, for controls that keep limits.
 
     Attributes
     ----------
@@ -109,6 +111,7 @@ class RunningRequest:
     deliver: Deliver
     start_s: float
     client: str = ""
+    tpot_s: float | None = None
     command: Generate | None = None
     targets_left: set[WorkerGroup] = field(default_factory=set)
     ending: Ending | None = None

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.timelines import timelines_from_json
+from swiftspec.artifacts.workload import RequestClass
 from swiftspec.files.reading import brief, parse_json
 
 __all__ = ["ServerClient", "Streamed"]
@@ -105,9 +106,21 @@ class ServerClient:
         return []
 
     def complete(
-        self, prompt: Sequence[int], *, model: str, num_tokens: int, client: str = "", request_id: str = ""
+        self,
+        prompt: Sequence[int],
+        *,
+        model: str,
+        num_tokens: int,
+        client: str = "",
+        request_id: str = "",
+        limits: RequestClass | None = None,
     ) -> Streamed:
-        """Stream a greedy completion of so many tokens. It never raises: `Streamed.error` says what went wrong."""
+        """Stream a greedy completion of so many tokens. It never raises: `Streamed.error` says what went wrong.
+
+        limits: on its latencies, which are sent as `slo`.
+        """
+        slo = {} if limits is None else {"ttft_ms": limits.ttft_s, "tpot_ms": limits.tpot_s}
+        slo = {name: 1e3 * limit_s for name, limit_s in slo.items() if limit_s is not None}
         body = {
             "model": model,
             "prompt": list(prompt),
@@ -117,6 +130,7 @@ class ServerClient:
             "stream": True,
             "stream_options": {"include_usage": True},
             **({"user": client} if client else {}),
+            **({"slo": slo} if slo else {}),
         }
         sent_s = time.perf_counter()
         try:

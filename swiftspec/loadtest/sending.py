@@ -99,6 +99,7 @@ def send_workload(
     if first.error:
         raise ValueError(f"--url {client.url}: the first request failed: {first.error}")
     requests = workload.requests
+    limits = {each.name: each for each in workload.classes}
     name, answers = uuid4().hex, dict[int, Streamed]()
     at_once = workload.arrivals.num_clients if workload.is_closed else None
     start_s, late_s = time.perf_counter(), 0.0
@@ -111,6 +112,7 @@ def send_workload(
             num_tokens=asked.output_tokens,
             client=asked.client,
             request_id=f"{name}-{number}",
+            limits=limits[asked.class_name],
         )
 
     with ThreadPoolExecutor(min(at_once or _MOST_AT_ONCE, len(requests))) as threads:

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
+from swiftspec.artifacts.candidate_costs import candidate_costs
 from swiftspec.artifacts.document import Origin
-from swiftspec.artifacts.plan import Acceptance, Basis, Goal, Objective, Plan
+from swiftspec.artifacts.plan import Acceptance, Basis, Candidate, Goal, Objective, Plan
 from swiftspec.artifacts.profile import Collective, Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.backends import parallel_backend
@@ -148,6 +149,15 @@ def make_plan(
             num_devices=_most_devices(goal, chosen.option, num_used),
         )
     used = loaded.option if loaded else chosen.option
+
+    def priced(candidate: Candidate) -> Candidate:
+        """The candidate with the costs of its steps, if a control can use them."""
+        if not candidate.build().elastic:
+            return candidate
+        return candidate.model_copy(update={"costs": candidate_costs(candidate, profile.latencies, trace)})
+
+    best = loaded.chosen if loaded else decision.candidate(decision.chosen)
+    others = loaded.alternatives if loaded else tuple(map(decision.candidate, decision.others))
     return Plan(
         origin=Origin.here(),
         device=profile.device,
@@ -158,8 +168,8 @@ def make_plan(
         profile=profile_basis,
         trace=trace_basis,
         max_new_tokens=simulations.longest,
-        chosen=loaded.chosen if loaded else decision.candidate(decision.chosen),
-        alternatives=loaded.alternatives if loaded else tuple(map(decision.candidate, decision.others)),
+        chosen=priced(best),
+        alternatives=tuple(map(priced, others)),
         ties=() if loaded else tuple(outcome.option.describe() for outcome in decision.ties),
         num_simulated=simulations.num_simulated,
         rejected=dict(rejected),

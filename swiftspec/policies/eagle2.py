@@ -81,11 +81,15 @@ class Eagle2Tree(Shape):
                         yield cls(verify_rows=verify_rows, top_k=top_k, depth=depth)
 
     def _draft(self, layers: Layers) -> Step[list[int]]:
-        candidates = yield from layers.start(self.top_k)
-        level = self._propose(layers, 0, candidates)
+        first = yield from layers.start(self.top_k)
+        if first is None:
+            return []
+        level = self._propose(layers, 0, first)
         proposed = list(level)
-        for _ in range(self.depth):
-            answers = yield from layers.forward(level, self.top_k)
+        for number in range(2, self.depth + 2):
+            answers = yield from layers.forward(level, self.top_k, level=number)
+            if not answers:
+                break
             children = [
                 child
                 for node, candidates in zip(level, answers, strict=True)

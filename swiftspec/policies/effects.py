@@ -43,6 +43,7 @@ __all__ = [
     "draft_forward",
     "poll",
     "prefill",
+    "read_unread",
     "receive",
     "receive_subtree",
     "receive_verdict",
@@ -98,24 +99,28 @@ class PeerError(RuntimeError):
 class Prefill:
     """Put tokens into a role's prefix. Answer: the target's choice after the last one; None for a draft.
 
-    `position`: of the first one; everything before it is already in the prefix.
+    `position`: of the first one; everything before it is already in the prefix. `level`: as of a `DraftForward`.
     """
 
     role: Role
     tokens: tuple[int, ...]
     position: int = 0
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DraftForward:
     """One forward of the draft. Answer: a `Candidates` of `num_candidates` tokens per row.
 
-    `fuzzy`: layers in groups that share an input (see `easyspec`); answer and KV are approximate.
+    `fuzzy`: layers in groups that share an input (see `easyspec`); answer and KV are approximate. `level`: which of its
+    round's draft forwards this is, from 1, if the round can do without; the answer may then be `()`: it was not
+    computed, and nothing more is to be drafted in this round. 0 if it has to be computed.
     """
 
     rows: tuple[Row, ...]
     num_candidates: int
     fuzzy: bool = False
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +217,24 @@ def prefill(role: Role, tokens: tuple[int, ...]) -> Step[int | None]:
     return choice
 
 
-def draft_forward(rows: tuple[Row, ...], num_candidates: int, *, fuzzy: bool = False) -> Step[tuple[Candidates, ...]]:
+def read_unread(unread: list[int], position: int) -> Step[bool]:
+    """Let the draft read verified tokens that it lacks, for a round that may do without; whether it has all by now.
+
+    position: of the token after them.
+    """
+    if unread:
+        answer = yield Prefill(Role.DRAFT, tuple(unread), position - len(unread), level=1)
+        if answer == ():
+            return False
+        unread.clear()
+    return True
+
+
+def draft_forward(
+    rows: tuple[Row, ...], num_candidates: int, *, fuzzy: bool = False, level: int = 0
+) -> Step[tuple[Candidates, ...]]:
     """DraftForward, typed."""
-    candidates: tuple[Candidates, ...] = yield DraftForward(rows, num_candidates, fuzzy)
+    candidates: tuple[Candidates, ...] = yield DraftForward(rows, num_candidates, fuzzy, level)
     return candidates
 
 

@@ -2,7 +2,17 @@
 
 from collections.abc import Callable, Sequence
 
-from swiftspec.policies.effects import Commit, KeepKV, Program, Role, Step, draft_forward, prefill, target_forward
+from swiftspec.policies.effects import (
+    Commit,
+    KeepKV,
+    Program,
+    Role,
+    Step,
+    draft_forward,
+    prefill,
+    read_unread,
+    target_forward,
+)
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 from swiftspec.policies.verification import follow
@@ -48,16 +58,21 @@ class Layers:
         self.scores.append(score)
         return len(self._tokens) - 1
 
-    def start(self, num_candidates: int) -> Step[Candidates]:
-        """Forward the fresh tokens; returns the root's candidates."""
+    def start(self, num_candidates: int) -> Step[Candidates | None]:
+        """Forward the fresh tokens; returns the root's candidates, or None if it was not computed."""
         first = self._position - len(self._fresh) + 1
         rows = tuple(Row(token, first + i, (1 << i) - 1) for i, token in enumerate(self._fresh))
+        answers = yield from draft_forward(rows, num_candidates, level=1)
+        if not answers:
+            return None
         self._rows[0], self._slots[0], self._num_slots = rows[-1], len(rows) - 1, len(rows)
-        answers = yield from draft_forward(rows, num_candidates)
         return answers[-1]
 
-    def forward(self, nodes: Sequence[int], num_candidates: int) -> Step[tuple[Candidates, ...]]:
-        """Forward nodes whose parents were forwarded; returns the candidates of each."""
+    def forward(self, nodes: Sequence[int], num_candidates: int, *, level: int) -> Step[tuple[Candidates, ...]]:
+        """Forward nodes whose parents were forwarded; returns the candidates of each, none if it was not computed.
+
+        level: of the forward in its round, from 1.
+        """
         rows = []
         for node in nodes:
             above, slot = self._rows[self._parents[node]], self._slots[self._parents[node]]
@@ -66,7 +81,12 @@ class Layers:
             self._rows[node], self._slots[node] = row, self._num_slots
             self._num_slots += 1
             rows.append(row)
-        return (yield from draft_forward(tuple(rows), num_candidates, fuzzy=self._fuzzy))
+        answers = yield from draft_forward(tuple(rows), num_candidates, fuzzy=self._fuzzy, level=level)
+        if not answers:
+            self._num_slots -= len(rows)
+            for node in nodes:
+                self._rows[node], self._slots[node] = None, -1
+        return answers
 
     def subtree(self, nodes: Sequence[int]) -> Subtree:
         """The root and `nodes`, ascending: every node's parent is the root or one of them."""
@@ -76,18 +96,26 @@ class Layers:
 
     def kept(self, nodes: Sequence[int]) -> tuple[int, ...]:
         """Draft slots of the fresh tokens and of those nodes that have one with exact KV."""
+        if not self._num_slots:
+            return ()
         slots = () if self._fuzzy else (self._slots[node] for node in nodes)
         return (*range(len(self._fresh)), *(slot for slot in slots if slot >= 0))
 
 
-def layered_rounds(request: Request, draft: Callable[[Layers], Step[list[int]]], *, fuzzy: bool = False) -> Program:
+def layered_rounds(
+    request: Request,
+    draft: Callable[[Layers], Step[list[int]]],
+    *,
+    fuzzy: bool = False,
+) -> Program:
     """Draft a tree, verify the nodes that `draft` returns (without the root, ascending), keep KV of accepted ones."""
-    for role in (Role.TARGET, Role.DRAFT):
-        yield from prefill(role, request.prompt[:-1])
+    yield from prefill(Role.TARGET, request.prompt[:-1])
+    unread = list(request.prompt[:-1])  # by the draft
     fresh, position, num_generated = request.prompt[-1:], request.root_position, 0
     while True:
-        layers = Layers(fresh, position=position, fuzzy=fuzzy)
-        nodes = yield from draft(layers)
+        layers, nodes = Layers(fresh, position=position, fuzzy=fuzzy), list[int]()
+        if (yield from read_unread(unread, position - len(fresh) + 1)):
+            nodes = yield from draft(layers)
         subtree = layers.subtree(nodes)
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
@@ -97,7 +125,11 @@ def layered_rounds(request: Request, draft: Callable[[Layers], Step[list[int]]],
             return
         yield KeepKV(Role.TARGET, path, len(path))
         kept = layers.kept([nodes[index - 1] for index in path[1:]])
-        yield KeepKV(Role.DRAFT, kept, len(kept))
-        fresh = tokens[len(kept) - len(fresh) :]
+        fresh = (fresh + tokens)[len(kept) :]
+        if kept:
+            yield KeepKV(Role.DRAFT, kept, len(kept))
+        else:
+            unread += fresh[:-1]
+            fresh = fresh[-1:]
         position += len(tokens)
         num_generated += len(tokens)

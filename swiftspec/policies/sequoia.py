@@ -129,9 +129,12 @@ class SequoiaTree(Shape):
             num_candidates = 1 + max(static[number].rank for number in level)
             if depth == 1:
                 root_candidates = yield from layers.start(num_candidates)
-                answers: tuple[Candidates, ...] = (root_candidates,)
+                answers: tuple[Candidates, ...] = (root_candidates,) if root_candidates else ()
             else:
-                answers = yield from layers.forward([placed[parent] for parent in parents], num_candidates)
+                above = [placed[parent] for parent in parents]
+                answers = yield from layers.forward(above, num_candidates, level=depth)
+            if not answers:
+                break
             candidates = dict(zip(parents, answers, strict=True))
             for number in level:
                 node = static[number]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
-from swiftspec.policies.effects import Commit, KeepKV, Program, Role, prefill, target_forward
+from swiftspec.policies.effects import Commit, KeepKV, Program, Role, Step, prefill, read_unread, target_forward
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand, follow
@@ -120,8 +120,8 @@ class SerialChain(Shape):
 
 
 def _rounds(request: Request, shape: SerialTree) -> Program:
-    for role in (Role.TARGET, Role.DRAFT):
-        yield from prefill(role, request.prompt[:-1])
+    yield from prefill(Role.TARGET, request.prompt[:-1])
+    unread = list(request.prompt[:-1])  # by the draft
     tree = TokenTree(
         request.prompt[-1],
         position=request.root_position,
@@ -130,9 +130,7 @@ def _rounds(request: Request, shape: SerialTree) -> Program:
     )
     num_generated = 0
     while True:
-        for _ in range(shape.expansions):
-            if tree.can_grow:
-                yield from expand(tree, shape.expand_rows, shape.num_candidates)
+        yield from _draft(tree, shape, unread)
         subtree = tree.best(shape.verify_rows)
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
@@ -142,5 +140,17 @@ def _rounds(request: Request, shape: SerialTree) -> Program:
             return
         yield KeepKV(Role.TARGET, path, len(path))
         tree.advance(tokens)
-        yield KeepKV(Role.DRAFT, *tree.compact())
+        if tree.num_slots:
+            yield KeepKV(Role.DRAFT, *tree.compact())
+        else:
+            unread += tree.take_unread()
         num_generated += len(tokens)
+
+
+def _draft(tree: TokenTree, shape: SerialTree, unread: list[int]) -> Step[None]:
+    """The expansions of a round, or the first ones. Where earlier rounds had none, the draft first reads their text."""
+    if not (yield from read_unread(unread, tree.position)):
+        return
+    for level in range(1, shape.expansions + 1):
+        if tree.can_grow and not (yield from expand(tree, shape.expand_rows, shape.num_candidates, level=level)):
+            return

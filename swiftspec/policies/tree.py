@@ -123,6 +123,11 @@ class TokenTree:
         return self._root.position
 
     @property
+    def num_slots(self) -> int:
+        """Tree slots in use."""
+        return len(self._nodes)
+
+    @property
     def can_grow(self) -> bool:
         """Whether `pick` would find a row and a slot for it."""
         return len(self._nodes) < self._capacity and (self._root.slot < 0 or bool(self._frontier))
@@ -148,6 +153,16 @@ class TokenTree:
                 node.tokens, node.logprobs = tokens, at_temperature(logprobs, self._temperature)
                 heappush(self._frontier, (-node.score - node.logprobs[0], node.slot, node))
         self._picked = []
+
+    def put_back(self) -> None:
+        """Undo the last `pick`: its forward was not computed."""
+        for node in reversed(self._picked):
+            self._nodes.pop()
+            if node.parent >= 0 and node.position > self._root.position:
+                self._nodes[node.parent].children.pop()
+            node.slot, node.parent, node.ancestors = -1, -1, 0
+        self._picked = []
+        self._rebuild_frontier()
 
     @property
     def is_bare(self) -> bool:
@@ -206,13 +221,22 @@ class TokenTree:
                 node.parent, node.ancestors = -1, 0  # its ancestors are in the prefix, which every row sees
             node.slot = slot
         self._nodes = survivors
+        self._rebuild_frontier()
+        return kept
+
+    def take_unread(self) -> list[int]:
+        """Remove the verified tokens before the root: they were never forwarded. No slot is in use."""
+        tokens = [node.token for node in self._stem]
+        self._stem = []
+        return tokens
+
+    def _rebuild_frontier(self) -> None:
         self._frontier = [
             (-node.score - node.logprobs[len(node.children)], node.slot, node)
-            for node in survivors
+            for node in self._nodes
             if len(node.children) < len(node.tokens)
         ]
         heapify(self._frontier)
-        return kept
 
     def _surviving(self) -> list[_Node]:
         """The root and all nodes below it, in order of their slots."""

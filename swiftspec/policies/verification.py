@@ -25,11 +25,18 @@ from swiftspec.policies.tree import TokenTree
 __all__ = ["below", "expand", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
 
 
-def expand(tree: TokenTree, num_rows: int, num_candidates: int) -> Step[None]:
-    """One expansion: forward the best unexpanded leaves and add their candidates below them."""
+def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Step[bool]:
+    """One expansion: forward the best unexpanded leaves and add their candidates below them.
+
+    level: as in `DraftForward`. False if it was not computed.
+    """
     rows = tree.pick(num_rows)
-    candidates = yield from draft_forward(rows, num_candidates)
-    tree.grow(candidates)
+    candidates = yield from draft_forward(rows, num_candidates, level=level)
+    if candidates:
+        tree.grow(candidates)
+        return True
+    tree.put_back()
+    return False
 
 
 def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

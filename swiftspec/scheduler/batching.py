@@ -5,22 +5,25 @@ computed together is computed almost for free. The rules, in this order:
 
 - Whoever is alone is computed at once and whole.
 - What a target began with a first half, it finishes with the same requests.
-- Drafts go first, then everything is verified together: where both models share devices, a round of all requests forms
-  out of this priority, without a barrier. A verification is overtaken by a limited number of drafts.
+- Drafts go first, and prompts of the draft if it has nothing else to do; then everything is verified together. Where
+  both models share devices, a round of all requests forms out of this priority, without a barrier. A verification is
+  overtaken by a limited number of drafts.
 - Where the draft has devices of its own, verifications wait a moment for those of the other running requests: two
   convoys that alternate would each wait for the other's forward.
 - Prompts are read in chunks, which share the steps of their model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask, Grant, Step
+from swiftspec.scheduler.shares import equal_shares
 
-__all__ = ["BatchLimits", "WaitUntil", "choose"]
+__all__ = ["BatchLimits", "Share", "WaitUntil", "choose"]
 
 _Granted = tuple[Ask, int]  # and its rows
+Share = Callable[[Sequence[Ask], int], Sequence[int]]  # elastic verifications and their room, to rows of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,9 @@ class WaitUntil:
     time_s: float
 
 
-def choose(asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s: float) -> Step | WaitUntil | None:
+def choose(
+    asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s: float, share: Share | None = None
+) -> Step | WaitUntil | None:
     """The next step of a device group; None if nothing is asked for.
 
     Parameters
@@ -71,21 +76,29 @@ def choose(asks: Sequence[Ask], *, limits: BatchLimits, num_running: int, now_s:
         Requests on this group, also those that wait for a message.
     now_s : float
         On the clock of `Ask.since_s`.
+    share : callable, optional
+        Rows of elastic verifications, as a control grants them. If not given, they are computed whole where there is
+        room, and otherwise have equal shares.
     """
     if num_running == 1 and asks:
-        return _step(_whole(asks))
+        return _step(_within(asks, limits.max_rows, share) if share else _whole(asks))
     halves, prefills, drafts, verifications = _sorted(asks)
     if halves:
         return _step(_whole(halves))
-    if drafts and not any(ask.num_overtaken >= limits.max_overtaken for ask in (*verifications, *prefills)):
-        return _with_prompts(_alike(drafts), prefills, limits)
+    unread = [ask for ask in prefills if ask.model is Role.DRAFT] if verifications else []
+    if (drafts or unread) and not any(ask.num_overtaken >= limits.max_overtaken for ask in (*verifications, *prefills)):
+        return (
+            _with_prompts(_alike(drafts), prefills, limits, None)
+            if drafts
+            else _step(_chunks(unread, limits.prefill_rows))
+        )
     if verifications:
         gathered_s = min(ask.since_s for ask in verifications) + limits.gather_s
         # Whoever reads its prompt will not verify soon.
         is_complete = len(verifications) + len(prefills) >= num_running
         if not is_complete and now_s < gathered_s:
             return WaitUntil(gathered_s)
-        return _with_prompts(_alike(verifications), prefills, limits)
+        return _with_prompts(_alike(verifications), prefills, limits, share)
     if prefills:
         first = min(prefills, key=lambda ask: ask.since_s)
         return _step(_chunks([ask for ask in prefills if ask.model is first.model], limits.prefill_rows))
@@ -116,9 +129,9 @@ def _alike(asks: Sequence[Ask]) -> list[Ask]:
     return [ask for ask in asks if ask.kind is first.kind]
 
 
-def _with_prompts(asks: Sequence[Ask], prefills: Sequence[Ask], limits: BatchLimits) -> Step:
+def _with_prompts(asks: Sequence[Ask], prefills: Sequence[Ask], limits: BatchLimits, share: Share | None) -> Step:
     """A step of `asks` and, if it is an exact one, of chunks of its model's prompts."""
-    granted = _within(asks, limits.max_rows)
+    granted = _within(asks, limits.max_rows, share)
     if asks[0].kind is ForwardKind.EXACT:
         granted += _chunks([ask for ask in prefills if ask.model is asks[0].model], limits.prefill_rows)
     return _step(granted)
@@ -137,12 +150,12 @@ def _chunks(prefills: Sequence[Ask], num_rows: int) -> list[_Granted]:
     return [(ask, rows) for ask, rows in ((first, of_first), (shortest, of_shortest)) if rows]
 
 
-def _within(asks: Sequence[Ask], max_rows: int) -> list[_Granted]:
+def _within(asks: Sequence[Ask], max_rows: int, share: Share | None) -> list[_Granted]:
     """What fits: elastic asks share what the others leave, at least a row each; the others wait for their turn.
 
     Who has waited longest goes first, and is granted whatever its size.
     """
-    if sum([ask.num_rows for ask in asks]) <= max_rows:
+    if share is None and sum([ask.num_rows for ask in asks]) <= max_rows:
         return _whole(asks)
     elastic = [ask for ask in asks if ask.is_elastic]
     rigid = sorted((ask for ask in asks if not ask.is_elastic), key=lambda ask: (-ask.num_overtaken, ask.since_s))
@@ -152,17 +165,12 @@ def _within(asks: Sequence[Ask], max_rows: int) -> list[_Granted]:
         if ask.num_rows <= left or not (granted or elastic):
             granted.append((ask, ask.num_rows))
             left -= ask.num_rows
-    return granted + _shared(elastic, len(elastic) + max(0, left))
+    rows = (share or _equally)(elastic, len(elastic) + max(0, left)) if elastic else ()
+    return granted + list(zip(elastic, rows, strict=True))
 
 
-def _shared(asks: Sequence[Ask], num_rows: int) -> list[_Granted]:
-    """Equal shares of at least as many rows as there are asks; what one does not need is the others'."""
-    granted: list[_Granted] = []
-    for count, ask in zip(range(len(asks), 0, -1), sorted(asks, key=lambda ask: ask.num_rows), strict=True):
-        rows = min(ask.num_rows, num_rows // count)
-        granted.append((ask, rows))
-        num_rows -= rows
-    return granted
+def _equally(asks: Sequence[Ask], num_rows: int) -> list[int]:
+    return equal_shares([ask.num_rows for ask in asks], num_rows)
 
 
 def _whole(asks: Sequence[Ask]) -> list[_Granted]:

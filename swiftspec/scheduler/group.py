@@ -10,20 +10,26 @@ Sans-IO: a driver, of the simulator or of the engine, performs what programs yie
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from swiftspec.policies.effects import (
+    Commit,
+    DraftForward,
     Effect,
     Forward,
+    KeepKV,
     Prefill,
     Program,
     Receive,
+    Role,
     TargetExit,
     TargetFinish,
     TargetForward,
 )
 from swiftspec.scheduler.asks import Ask, Grant, Step, ask_of
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil, choose
+from swiftspec.scheduler.controller import Controller
 
 __all__ = ["Group"]
 
@@ -46,10 +52,13 @@ class Group:
     Parameters
     ----------
     limits : BatchLimits
+    controller : Controller, optional
+        Decides how much is drafted and verified; all that programs ask for, if not given.
     """
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, controller: Controller | None = None) -> None:
         self._limits = limits
+        self._controller = controller
         self._running: dict[int, _Running] = {}  # in the order of admission
         self._ready: deque[tuple[int, Any]] = deque()  # requests that can go on, and their answers
         self._asking: dict[int, _Running] = {}
@@ -62,16 +71,19 @@ class Group:
     def __contains__(self, request: int) -> bool:
         return request in self._running
 
-    def add(self, request: int, program: Program, *, is_elastic: bool) -> None:
-        """Begin a request's program."""
+    def add(self, request: int, program: Program, *, is_elastic: bool, tpot_s: float | None = None) -> None:
+        """Begin a request's program. tpot_s: its limit on the time per token."""
         self._running[request] = _Running(program=program, is_elastic=is_elastic)
         self._ready.append((request, None))
+        if self._controller:
+            self._controller.add(request, tpot_s=tpot_s)
 
     def remove(self, request: int) -> None:
         """End a request's program wherever it stands; nothing happens if it has ended."""
         running = self._running.pop(request, None)
         if running is not None:
             running.program.close()
+            self._forget(request)
             self._asking.pop(request, None)
             self._receiving.pop(request, None)
             self._ready = deque(entry for entry in self._ready if entry[0] != request)
@@ -94,8 +106,11 @@ class Group:
         running = self._running[request]
         try:
             effect = running.program.send(answer)
+            if self._controller:
+                effect = self._controlled(request, running.program, effect, self._controller, now_s)
         except StopIteration:
             del self._running[request]
+            self._forget(request)
             return None
         if not isinstance(effect, Forward):
             return effect
@@ -113,6 +128,24 @@ class Group:
         running.ask = ask_of(request, effect, num_rows=num_rows, is_elastic=running.is_elastic, since_s=now_s)
         self._asking[request] = running
         return None
+
+    def _controlled(
+        self, request: int, program: Program, effect: Effect, controller: Controller, now_s: float
+    ) -> Effect:
+        """A program's next effect, after what the controller declines; it learns what was accepted."""
+        while isinstance(effect, DraftForward | Prefill) and effect.level:
+            if controller.may_draft(request, effect.level, now_s):
+                break
+            effect = program.send(())
+        if isinstance(effect, Commit):
+            controller.note_commit(request, len(effect.tokens), now_s)
+        elif isinstance(effect, KeepKV) and effect.role is Role.TARGET and effect.num_verified:
+            controller.note_accepted(request, effect.slots)
+        return effect
+
+    def _forget(self, request: int) -> None:
+        if self._controller:
+            self._controller.remove(request)
 
     def take_rows_asked(self, request: int) -> int:
         """Rows that a request's verifications asked for, so far; they are forgotten."""
@@ -137,10 +170,15 @@ class Group:
         if not self._asking:
             return None
         asks = [running.ask for running in self._running.values() if running.ask is not None]
-        return choose(asks, limits=self._limits, num_running=len(self._running), now_s=now_s)
+        share = partial(self._controller.shares, now_s=now_s) if self._controller else None
+        return choose(asks, limits=self._limits, num_running=len(self._running), now_s=now_s, share=share)
 
-    def begin(self, step: Step) -> list[tuple[int, Forward]]:
+    def begin(self, step: Step, *, now_s: float) -> list[tuple[int, Forward]]:
         """The forwards of a step, by request, with the rows that were granted; the others are overtaken."""
+        if self._controller and step.model is Role.TARGET:
+            verified = [grant for grant in step.grants if isinstance(self._asking[grant.request].effect, TargetForward)]
+            if verified:
+                self._controller.note_step(verified, now_s)
         granted = {grant.request for grant in step.grants}
         for request, running in self._asking.items():
             if request not in granted:

@@ -162,6 +162,7 @@ class Serving:
                 ignore_eos=body.ignore_eos,
                 request_id=request_id,
                 client=client,
+                tpot_s=body.slo.tpot_ms / 1e3 if body.slo and body.slo.tpot_ms else None,
                 **({} if body.drawn_seed is None else {"seed": body.drawn_seed}),
             )
         except ValueError as error:

@@ -28,6 +28,8 @@ class Job:
         Length of its output.
     client : str
         Whose it is.
+    tpot_s : float or None
+        Its limit on the time per token, for controls that keep limits.
     """
 
     arrival_s: float = 0.0
@@ -35,6 +37,7 @@ class Job:
     prompt_tokens: int | None = None
     output_tokens: int
     client: str = ""
+    tpot_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from swiftspec.artifacts.candidate_costs import candidate_costs
 from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
@@ -14,6 +15,7 @@ from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving, ServingRun
 
 __all__ = ["serve_workload"]
@@ -60,6 +62,7 @@ def serve_workload(
         If a prompt is not in the trace, or a request does not fit into the cache.
     """
     policy = candidate.build()
+    control = None if options.control is None else named_control(options.control)
     serving = Serving(
         latencies,
         trace,
@@ -76,8 +79,11 @@ def serve_workload(
             prefill_rows=options.prefill_rows or BatchLimits().prefill_rows,
             gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
         ),
+        control=control,
+        costs=None if control is None else candidate.costs or candidate_costs(candidate, latencies, trace),
     )
-    jobs = _jobs(workload, trace, seed)
+    limits = {each.name: each for each in goal.classes}
+    jobs = _jobs(workload, limits, trace, seed)
     is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
     run = serving.run(
         jobs,
@@ -86,10 +92,10 @@ def serve_workload(
         num_recorded=_NUM_RECORDED if is_replay else 0,
         done=done,
     )
-    return _result(run, workload, goal, target_groups=policy.target_groups)
+    return _result(run, workload, limits, target_groups=policy.target_groups)
 
 
-def _jobs(workload: Workload, trace: AcceptanceTrace, seed: int) -> list[Job]:
+def _jobs(workload: Workload, limits: Mapping[str, RequestClass], trace: AcceptanceTrace, seed: int) -> list[Job]:
     """A job for every request; prompts that it does not name are drawn."""
     indices = {prompt.prompt_id: index for index, prompt in enumerate(trace.prompts)}
     drawn = np.random.default_rng([seed, 0]).integers(len(indices), size=len(workload.requests)).tolist()
@@ -106,14 +112,16 @@ def _jobs(workload: Workload, trace: AcceptanceTrace, seed: int) -> list[Job]:
                 prompt_tokens=None if request.prompt_id is not None else request.prompt_tokens,
                 output_tokens=request.output_tokens,
                 client=request.client,
+                tpot_s=limits[request.class_name].tpot_s,
             )
         )
     return jobs
 
 
-def _result(run: ServingRun, workload: Workload, goal: LoadGoal, *, target_groups: int) -> SimulatedLoad:
+def _result(
+    run: ServingRun, workload: Workload, limits: Mapping[str, RequestClass], *, target_groups: int
+) -> SimulatedLoad:
     """Records and metrics of a run."""
-    limits: Mapping[str, RequestClass] = {each.name: each for each in goal.classes}
     served = [request for request in run.requests if request.ended_s is not None]
     records = []
     for request in served:

@@ -17,6 +17,9 @@ from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controller import Controller, check_controllable
+from swiftspec.scheduler.controls.control import Control
+from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.group import Group
 from swiftspec.simulator.driver import connected, device_groups, group_degrees, group_ranks
 from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
@@ -43,6 +46,15 @@ class Serving:
         As in `simulator.driver.simulate`.
     admission : AdmissionLimits
     batch : BatchLimits
+    control : Control, optional
+        Decides how much is drafted and verified; all that the policy asks for, if not given.
+    costs : RoundCosts, optional
+        Of the policy's rounds, for the control.
+
+    Raises
+    ------
+    ValueError
+        If there is a control, and the policy is not elastic.
     """
 
     def __init__(
@@ -55,8 +67,12 @@ class Serving:
         ranks: Mapping[Role, int] | None = None,
         admission: AdmissionLimits,
         batch: BatchLimits,
+        control: Control | None = None,
+        costs: RoundCosts | None = None,
     ) -> None:
         self.policy = policy
+        self._control, self._costs = control, costs
+        check_controllable(policy, control)
         self.admission = admission
         self._batch = batch
         self._prices = LatencyTable(latencies)
@@ -86,7 +102,7 @@ class Serving:
             If a job's prompt does not exist, or it could never fit into the cache.
         """
         traced = self._traced(seed)
-        if not num_recorded:
+        if not num_recorded or self._control is not None:  # recorded rounds are as long as they were
             return _Run(self, jobs, programs=traced, meter=self._meter(seed), done=done).served(num_clients)
         first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
         programs = LoggedPrograms(traced)
@@ -106,9 +122,12 @@ class Serving:
         meter.seed(seed, 0)
         return meter
 
-    def new_group(self) -> Group:
+    def new_group(self, role: Role) -> Group:
         """An empty group of programs."""
-        return Group(self._batch)
+        controller = None
+        if self._control is not None and self._costs is not None and role is Role.TARGET:
+            controller = Controller(self._control, self._costs, max_rows=self._batch.max_rows)
+        return Group(self._batch, controller)
 
     def text(self, job: Job) -> StretchedText:
         """A job's prompt and output."""
@@ -139,7 +158,8 @@ class _Run:
         self.steps: list[ComputedStep] = []
         self._serving, self._jobs, self._programs = serving, jobs, programs
         self._groups = [
-            ServingGroup(device, serving.new_group(), self) for device in device_groups(self.env, serving.policy, meter)
+            ServingGroup(device, serving.new_group(device.role), self)
+            for device in device_groups(self.env, serving.policy, meter)
         ]
         # Where several groups verify for a draft, the draft commits.
         self._leader = self._groups[-1 if serving.policy.target_groups > 1 else 0]
@@ -219,7 +239,7 @@ class _Run:
         ]
         connected(parts)
         for group, part, (generator, _) in zip(self._groups, parts, begun, strict=True):
-            group.add(program, generator, part, is_elastic=policy.elastic)
+            group.add(program, generator, part, is_elastic=policy.elastic, tpot_s=request.job.tpot_s)
 
     def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
         """Count tokens as output; whoever has to give way for them is stopped."""

@@ -52,10 +52,12 @@ class ServingGroup:
         self._has_deadlines = False  # whether one of them has ever waited for a limited time
         self._host_scale = 1.0  # of host times, since the last step: requests that shared it share them, too
 
-    def add(self, program: int, generator: Program, part: RequestPart, *, is_elastic: bool) -> None:
-        """Begin a request's part."""
+    def add(
+        self, program: int, generator: Program, part: RequestPart, *, is_elastic: bool, tpot_s: float | None = None
+    ) -> None:
+        """Begin a request's part. tpot_s: its limit on the time per token."""
         self._parts[program] = part
-        self._group.add(program, generator, is_elastic=is_elastic)
+        self._group.add(program, generator, is_elastic=is_elastic, tpot_s=tpot_s)
         self.device.is_idle = False
         self.device.notify()
 
@@ -128,7 +130,7 @@ class ServingGroup:
 
     def _compute(self, step: Step) -> Events:
         env, device = self._env, self.device
-        effects = self._group.begin(step)
+        effects = self._group.begin(step, now_s=env.now)
         forms = [(program, effect, *self._parts[program].form(effect)) for program, effect in effects]
         # Before any wait, during which requests may give way.
         attended = sum([rows * self._parts[program].oracle.context(step.model) for program, _, _, _, rows in forms])

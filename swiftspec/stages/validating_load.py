@@ -166,6 +166,7 @@ def _measured(
                 tree_rows=candidate.build().target_rows,
             ),
             batch=BatchLimits(prefill_rows=options.prefill_rows or BatchLimits().prefill_rows, gather_s=gather_s),
+            control=options.control,
             progress=progress,
         )
     return _Served(measured.metrics, measured.timelines, measured.prompt_tokens, measured.late_s)

@@ -78,6 +78,7 @@ def measure_load(
     source: str,
     admission: AdmissionLimits,
     batch: BatchLimits,
+    control: str | None = None,
     progress: Callable[[int, int, str], None],
 ) -> MeasuredLoad:
     """Serve a workload by one of a plan's candidates.
@@ -95,14 +96,15 @@ def measure_load(
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     progress(0, len(requests), f"{candidate.policy}: starting processes")
     with (
-        Launcher.for_candidate(plan, candidate, max_context=longest, admission=admission, batch=batch) as engine,
+        Launcher.for_candidate(
+            plan, candidate, max_context=longest, admission=admission, batch=batch, control=control
+        ) as engine,
         interrupts_noted() as interrupted,
     ):
         warm = [_shortened(request) for request in requests[: admission.max_running]]
-        clients = [request.client for request in workload.requests]
-        _Run(engine, candidate, clients, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
+        _Run(engine, candidate, workload, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
         run = _Run(
-            engine, candidate, clients, interrupted, lambda done: progress(done, len(requests), candidate.policy)
+            engine, candidate, workload, interrupted, lambda done: progress(done, len(requests), candidate.policy)
         )
         if workload.is_closed:
             late_s = run.closed(requests, num_clients=workload.arrivals.num_clients or 1)
@@ -123,12 +125,13 @@ class _Run:
         self,
         engine: Launcher,
         candidate: Candidate,
-        clients: Sequence[str],
+        workload: Workload,
         interrupted: Event,
         note: Callable[[int], None],
     ) -> None:
         self._engine = engine
-        self._clients = clients
+        self._asked = workload.requests
+        self._limits = {each.name: each for each in workload.classes}
         self._policy = candidate.build()
         self._interrupted = interrupted
         self._note = note
@@ -167,7 +170,8 @@ class _Run:
             request,
             request_id=str(number),
             sampler=Sampler(),
-            client=self._clients[number],
+            client=self._asked[number].client,
+            tpot_s=self._limits[self._asked[number].class_name].tpot_s,
             deliver=deliver,
         )
 

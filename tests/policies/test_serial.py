@@ -89,16 +89,16 @@ def test_rounds_of_a_chain_exactly() -> None:
     )
     assert list(effects) == [
         Prefill(Role.TARGET, (0,)),
-        Prefill(Role.DRAFT, (0,)),
-        DraftForward((Row(1, 1, 0b0),), 1),
-        DraftForward((Row(2, 2, 0b1),), 1),
+        Prefill(Role.DRAFT, (0,), level=1),
+        DraftForward((Row(1, 1, 0b0),), 1, level=1),
+        DraftForward((Row(2, 2, 0b1),), 1, level=2),
         TargetForward((Row(1, 1, 0b0), Row(2, 2, 0b1), Row(3, 3, 0b11))),
         Commit((2, 3, 4)),
         KeepKV(Role.TARGET, (0, 1, 2), 3),
         KeepKV(Role.DRAFT, (0, 1), 2),
         # 3 was accepted without having been forwarded; it goes with the new root.
-        DraftForward((Row(3, 3, 0b0), Row(4, 4, 0b1)), 1),
-        DraftForward((Row(5, 5, 0b11),), 1),
+        DraftForward((Row(3, 3, 0b0), Row(4, 4, 0b1)), 1, level=1),
+        DraftForward((Row(5, 5, 0b11),), 1, level=2),
         TargetForward((Row(4, 4, 0b0), Row(5, 5, 0b1), Row(6, 6, 0b11))),
         Commit((9,)),
     ]

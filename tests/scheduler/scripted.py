@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -29,6 +29,7 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.scheduler.asks import Grant, Step
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil
+from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.group import Group
 from tests.policies.fakes import FakeCache, FakeDraft, Path
 
@@ -65,23 +66,40 @@ class _Part:
 class _Place:
     """A device group with the parts of the programs that run there."""
 
-    def __init__(self, role: Role, rank: int, limits: BatchLimits) -> None:
+    def __init__(self, role: Role, rank: int, limits: BatchLimits, controller: Controller | None) -> None:
         self.role, self.rank = role, rank
-        self.group = Group(limits)
+        self.group = Group(limits, controller)
         self.parts: dict[int, _Part] = {}
 
 
 def serve(
-    policy: Policy, requests: Sequence[Request], *, draft: FakeDraft, rng: random.Random, max_running: int
+    policy: Policy,
+    requests: Sequence[Request],
+    *,
+    draft: FakeDraft,
+    rng: random.Random,
+    max_running: int,
+    control: Callable[[int], Controller] | None = None,
 ) -> list[Served]:
-    """Serve all requests, with joins, partial grants, preemptions and cancellations at random."""
-    return _Service(policy, requests, draft=draft, rng=rng, max_running=max_running).run()
+    """Serve all requests, with joins, partial grants, preemptions and cancellations at random.
+
+    control: makes the controller of a group, whose steps have so many rows.
+    """
+    return _Service(policy, requests, draft=draft, rng=rng, max_running=max_running, control=control).run()
 
 
 class _Service:
     def __init__(
-        self, policy: Policy, requests: Sequence[Request], *, draft: FakeDraft, rng: random.Random, max_running: int
+        self,
+        policy: Policy,
+        requests: Sequence[Request],
+        *,
+        draft: FakeDraft,
+        rng: random.Random,
+        max_running: int,
+        control: Callable[[int], Controller] | None,
     ) -> None:
+        self._control = control
         self._policy, self._draft, self._rng = policy, draft, rng
         self._max_running = max_running
         self._served = [Served(request=request) for request in requests]
@@ -102,12 +120,16 @@ class _Service:
                 gather_s=rng.choice((0.0, 3.0)),
             )
 
+        def place(role: Role, rank: int) -> _Place:
+            asked = limits()
+            return _Place(role, rank, asked, self._control(asked.max_rows) if self._control else None)
+
         if self._policy.layout is not Layout.DISAGGREGATED:
-            yield _Place(Role.TARGET, 0, limits())
+            yield place(Role.TARGET, 0)
             return
         for rank in range(self._policy.target_groups):
-            yield _Place(Role.TARGET, rank, limits())
-        yield _Place(Role.DRAFT, 0, limits())
+            yield place(Role.TARGET, rank)
+        yield place(Role.DRAFT, 0)
 
     def run(self) -> list[Served]:
         for _ in range(100_000):
@@ -183,7 +205,7 @@ class _Service:
 
     def _cut(self, place: _Place, step: Step) -> Step:
         """Any first rows of elastic verifications."""
-        effects = dict(place.group.begin(step))
+        effects = dict(place.group.begin(step, now_s=self._now_s))
         grants = []
         for grant in step.grants:
             is_cut = self._policy.elastic and isinstance(effects[grant.request], TargetForward)
@@ -192,7 +214,8 @@ class _Service:
         return replace(step, grants=tuple(grants))
 
     def _compute(self, place: _Place, step: Step) -> None:
-        answers = {program: self._forward(place.parts[program], effect) for program, effect in place.group.begin(step)}
+        begun = place.group.begin(step, now_s=self._now_s)
+        answers = {program: self._forward(place.parts[program], effect) for program, effect in begun}
         place.group.finish(step, answers)
 
     def _forward(self, part: _Part, effect: Effect) -> Any:

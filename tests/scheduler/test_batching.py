@@ -85,7 +85,14 @@ def test_kinds_do_not_mix() -> None:
 
 def test_prompts_join_the_steps_of_their_own_model() -> None:
     assert chosen([draft(0), prompt(1, 20, Role.DRAFT), prompt(2, 20)]) == {0: 2, 1: 20}
-    assert chosen([verification(0), prompt(1, 20, Role.DRAFT), prompt(2, 20)]) == {0: 4, 2: 20}
+    assert chosen([verification(0), prompt(2, 20)]) == {0: 4, 2: 20}
+
+
+def test_a_draft_that_does_nothing_else_reads_its_prompts_before_a_verification() -> None:
+    # Otherwise they would wait for as long as a control wants no drafts, and their requests with them.
+    assert chosen([verification(0), prompt(1, 20, Role.DRAFT), prompt(2, 20)]) == {1: 20}
+    overtaken = verification(0)._replace(num_overtaken=LIMITS.max_overtaken)
+    assert chosen([overtaken, prompt(1, 20, Role.DRAFT), prompt(2, 20)]) == {0: 4, 2: 20}
 
 
 def test_prompts_alone_are_read_in_chunks_those_asked_for_first() -> None:

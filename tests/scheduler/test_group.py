@@ -1,11 +1,14 @@
 """Requests that share device groups have the outputs that each has alone, whatever happens between them."""
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
 from swiftspec.policies import POLICIES, Request, make_policy
 from swiftspec.policies.effects import (
     Commit,
@@ -23,7 +26,11 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.scheduler.asks import Grant, Step
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controller import Controller
+from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.group import Group
+from swiftspec.scheduler.shares import equal_shares
 from tests.policies.fakes import FakeDraft, drafts, requests
 from tests.scheduler.scripted import serve
 
@@ -54,6 +61,39 @@ def test_every_output_is_the_solo_output(
         else:
             assert served.is_done
             assert served.output == whole
+
+
+@dataclass(frozen=True)
+class Whimsical:
+    """A control that decides at random, from nothing to everything."""
+
+    rng: random.Random
+
+    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        wanted = [self.rng.choice((1, self.rng.randint(1, 1 + len(each.survival)))) for each in contenders]
+        return equal_shares(wanted, max_rows)
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in RIGID])
+@settings(max_examples=40, deadline=None)  # requests are served until they end, whatever is decided
+@given(
+    draft=drafts(),
+    asked=st.lists(requests(), min_size=1, max_size=5),
+    max_running=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+)
+def test_no_control_changes_an_output(
+    name: str, draft: FakeDraft, asked: list[Request], max_running: int, seed: int
+) -> None:
+    policy, rng = make_policy(name), random.Random(seed)
+    costs = StepCosts(verify=ForwardCost(rows=(1,), seconds=(1.0,)))
+
+    def control(max_rows: int) -> Controller:
+        return Controller(Whimsical(rng), costs, max_rows=max_rows, num_first=rng.choice((0, 2)), explore_every=7)
+
+    for served in serve(policy, asked, draft=draft, rng=rng, max_running=max_running, control=control):
+        whole = draft.target.output(served.request)
+        assert served.output == (whole[: len(served.output)] if served.is_cancelled else whole)
 
 
 def program_of_three() -> Program:
@@ -93,7 +133,7 @@ def test_a_prompt_is_computed_in_chunks_and_answered_once() -> None:
     group = asking()
     pieces = []
     while isinstance(step := group.choose(0.0), Step):
-        ((_, effect),) = group.begin(step)
+        ((_, effect),) = group.begin(step, now_s=0.0)
         if not isinstance(effect, Prefill):
             break
         pieces.append(effect)
@@ -113,7 +153,7 @@ def test_a_verification_may_be_answered_for_its_first_rows() -> None:
     ((program, answer),) = list(group.ready())
     group.resume(program, answer, now_s=0.0)
     step = Step(model=Role.TARGET, kind=ForwardKind.EXACT, grants=(Grant(7, 1),))
-    ((_, effect),) = group.begin(step)
+    ((_, effect),) = group.begin(step, now_s=0.0)
     assert effect == TargetForward((Row(4, 3, 0),))
     group.finish(step, {7: (8,)})
     ((program, answer),) = list(group.ready())

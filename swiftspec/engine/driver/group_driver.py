@@ -12,6 +12,7 @@ from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies.effects import Message, Program, Receive, Role
 from swiftspec.scheduler.asks import Step
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil
+from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.group import Group
 
 __all__ = ["GroupDriver", "Inbox", "run_alone"]
@@ -38,6 +39,8 @@ class GroupDriver:
     inbox : Inbox
     ended : callable
         Takes the number of a request whose program has ended, its spans, and the rows that it asked to verify.
+    controller : Controller, optional
+        As of `Group`.
     """
 
     def __init__(
@@ -47,9 +50,10 @@ class GroupDriver:
         limits: BatchLimits,
         inbox: Inbox,
         ended: Callable[[int, list[Span], int], None],
+        controller: Controller | None = None,
     ) -> None:
         self._models = models
-        self._group = Group(limits)
+        self._group = Group(limits, controller)
         self._inbox = inbox
         self._ended = ended
         self._parts: dict[int, RequestPart] = {}
@@ -58,10 +62,12 @@ class GroupDriver:
     def __len__(self) -> int:
         return len(self._parts)
 
-    def add(self, request: int, program: Program, part: RequestPart, *, is_elastic: bool) -> None:
-        """Begin a request's program."""
+    def add(
+        self, request: int, program: Program, part: RequestPart, *, is_elastic: bool, tpot_s: float | None = None
+    ) -> None:
+        """Begin a request's program. tpot_s: its limit on the time per token."""
         self._parts[request] = part
-        self._group.add(request, program, is_elastic=is_elastic)
+        self._group.add(request, program, is_elastic=is_elastic, tpot_s=tpot_s)
 
     def remove(self, request: int) -> None:
         """End a request's program wherever it stands; nothing happens if it has ended."""
@@ -131,7 +137,8 @@ class GroupDriver:
 
     def _compute(self, step: Step) -> None:
         start_s = time.perf_counter()
-        forms = [(request, self._parts[request].form(effect)) for request, effect in self._group.begin(step)]
+        begun = self._group.begin(step, now_s=start_s)
+        forms = [(request, self._parts[request].form(effect)) for request, effect in begun]
         entries = tuple(form.entry for _, form in forms)
         top_k = max(form.num_candidates for _, form in forms)
         result = self._models[step.model].forward(ForwardBatch(step.kind, entries, top_k))

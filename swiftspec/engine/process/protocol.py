@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.timeline import Span
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
@@ -11,6 +12,7 @@ from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controls.control import Control
 
 __all__ = ["Cancel", "Command", "Committed", "Failed", "Finished", "Generate", "Ready", "Report", "Setup", "name_of"]
 
@@ -43,6 +45,8 @@ class Setup:
         Requests at once; each has a sequence.
     batch : BatchLimits
         Limits of a step.
+    control, costs : Control, StepCosts or None
+        Of a target: what decides how much is drafted and verified, and the costs that it weighs.
     report_every_s : float
         Committed tokens are reported at most this often; the first ones of a request, and its end, at once.
     curve : Curve or None
@@ -64,6 +68,8 @@ class Setup:
     tree_slots: int
     max_running: int = 1
     batch: BatchLimits = field(default_factory=BatchLimits)
+    control: Control | None = None
+    costs: StepCosts | None = None
     report_every_s: float = 0.0
     curve: Curve | None = None
     silent: bool = False
@@ -103,6 +109,8 @@ class Generate:
         To a target: the draft is known to be gone. To a draft: the request is running without it.
     fallback : Policy
         Policy of the target while it is alone.
+    tpot_s : float or None
+        The request's limit on the time per token.
     """
 
     number: int
@@ -112,6 +120,7 @@ class Generate:
     patience_s: float
     alone: bool
     fallback: Policy
+    tpot_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

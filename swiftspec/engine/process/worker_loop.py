@@ -20,6 +20,7 @@ from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Gener
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.recovery import Recoverable, recoverable
+from swiftspec.scheduler.controller import Controller
 
 __all__ = ["WorkerLoop"]
 
@@ -49,7 +50,12 @@ class WorkerLoop:
         self._setup = setup
         self._models = models
         self._channels = channels
-        self._driver = GroupDriver(models=models, limits=setup.batch, inbox=self, ended=self._report_end)
+        controller = None
+        if setup.control is not None and setup.costs is not None:
+            controller = Controller(setup.control, setup.costs, max_rows=setup.batch.max_rows)
+        self._driver = GroupDriver(
+            models=models, limits=setup.batch, inbox=self, ended=self._report_end, controller=controller
+        )
         self._free = list(range(setup.max_running))  # sequences
         self._sequence_of: dict[int, int] = {}  # of each request
         self._reports: list[Report] = []
@@ -85,7 +91,8 @@ class WorkerLoop:
             commit=partial(self._report_commit, number),
             sampler=command.sampler,
         )
-        self._driver.add(number, self._program(command), part, is_elastic=command.policy.elastic)
+        program = self._program(command)
+        self._driver.add(number, program, part, is_elastic=command.policy.elastic, tpot_s=command.tpot_s)
 
     def _program(self, command: Generate) -> Program:
         """The role's program, inside of its recovery if it has a peer to lose."""

@@ -196,7 +196,9 @@ def test_a_cluster_without_room_says_what_it_has(cluster: Any, plan: Path) -> No
     large = Plan.load(plan)
     chosen = large.chosen.model_copy(update={"groups": {Role.TARGET: tuple(range(5)), Role.DRAFT: (5,)}})
     large = large.model_copy(update={"chosen": chosen})
-    sentence = r"has no room within 0\.5 s for 5 CPUs for the target, 1 CPUs for the draft; of its \d CPUs, at most 1 on"
+    sentence = (
+        r"has no room within 0\.5 s for 5 CPUs for the target, 1 CPUs for the draft; of its \d CPUs, at most 1 on"
+    )
     with pytest.raises(ValueError, match=sentence), ray_executor(large, address=cluster.address, within_s=0.5):
         pass
 

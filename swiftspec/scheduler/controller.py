@@ -1,0 +1,169 @@
+"""Controller of a device group: asks a control what to draft and verify, and learns from what came of it.
+
+A round's rows are decided when its first request begins to draft, from estimates. When the drafts are verified they are
+decided again, for the requests that are there then. Now and then a round is served whole, since the acceptance of rows
+that are never verified cannot be learnt.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from swiftspec.policies import Policy
+from swiftspec.scheduler.asks import Ask
+from swiftspec.scheduler.controls.control import Contender, Control
+from swiftspec.scheduler.costs import RoundCosts
+from swiftspec.scheduler.shares import equal_shares
+from swiftspec.scheduler.survival import Survival
+
+__all__ = ["Controller", "check_controllable"]
+
+_LONGEST_PAUSE = 16
+_STEP_MEMORY = 0.9
+
+
+@dataclass(slots=True)
+class _Pace:
+    """A request's limit on the time per token, and where it stands."""
+
+    tpot_s: float | None
+    first_s: float | None = None  # when it committed first
+    num_after: int = 0  # tokens since its first one
+    num_granted: int = 0  # rows of its verification under way
+
+    def tokens_due(self, at_s: float) -> float:
+        """Tokens that it lacks at that time to be within its limit."""
+        if self.tpot_s is None or self.first_s is None:
+            return 0.0
+        return (at_s - self.first_s) / self.tpot_s - self.num_after
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """Costs of a round whose drafting is over and took some time."""
+
+    costs: RoundCosts
+    seconds: float
+
+    def verify_s(self, num_sequences: int, num_rows: int) -> float:
+        return self.seconds + self.costs.verify_s(num_sequences, num_rows)
+
+    def level_s(self, level: int, num_sequences: int) -> float:  # noqa: ARG002 - whatever they are
+        return 0.0
+
+
+def check_controllable(policy: Policy, control: Control | None) -> None:
+    """ValueError if there is a control, and the policy's verifications cannot be cut."""
+    if control is not None and not policy.elastic:
+        raise ValueError(f"policy is {policy.name}, whose verifications cannot be cut; no control can steer it")
+
+
+class Controller:
+    """A control with what it needs to know of a group's requests.
+
+    Parameters
+    ----------
+    control : Control
+    costs : RoundCosts
+        Of the group's policy.
+    max_rows : int
+        Rows of a step.
+    num_first : int
+        The first verifications, which are served whole.
+    explore_every : int
+        Steps from one that is served whole to the next; as of SmartSpec's released controller. Twice as many each time,
+        up to 16 times, while nothing is drafted otherwise.
+    """
+
+    def __init__(
+        self, control: Control, costs: RoundCosts, *, max_rows: int, num_first: int = 16, explore_every: int = 200
+    ) -> None:
+        self._control, self._costs, self._max_rows = control, costs, max_rows
+        self._explore_every = explore_every
+        self._num_unknown = num_first
+        self._pause = self._explore_at = explore_every  # in steps
+        self._survival = Survival()
+        self._paces: dict[int, _Pace] = {}
+        self._planned: dict[int, int] = {}  # rows of each request's next verification
+        self._num_steps = 0
+        self._last_step_s: float | None = None
+        self._step_s = 0.0  # from one verification of the group to the next
+
+    def add(self, request: int, *, tpot_s: float | None) -> None:
+        """Note a request that begins. tpot_s: its limit on the time per token."""
+        self._paces[request] = _Pace(tpot_s)
+
+    def remove(self, request: int) -> None:
+        """Forget a request that has ended."""
+        self._paces.pop(request, None)
+        self._planned.pop(request, None)
+        self._survival.forget(request)
+
+    def may_draft(self, request: int, level: int, now_s: float) -> bool:
+        """Whether a request is to draft another level below its root."""
+        if self._is_exploring:
+            return True
+        if request not in self._planned:
+            self._planned = self._plan(self._paces, now_s)
+        return level < self._planned[request]
+
+    def shares(self, asks: Sequence[Ask], num_rows: int, now_s: float) -> Sequence[int]:
+        """Rows of each of these verifications."""
+        wanted = [ask.num_rows for ask in asks]
+        if self._is_exploring:
+            return equal_shares(wanted, num_rows)
+        contenders = [self._contender(ask.request, ask.num_rows, now_s) for ask in asks]
+        drafted = _Drafted(self._costs, self._drafting_s(wanted))
+        return self._control.rows(contenders, costs=drafted, max_rows=num_rows)
+
+    def note_step(self, granted: Iterable[tuple[int, int]], now_s: float) -> None:
+        """Note that a verification begins, with the rows of each request."""
+        drafted = False
+        for request, num_rows in granted:
+            self._paces[request].num_granted = num_rows
+            drafted = drafted or num_rows > 1
+            self._num_unknown -= 1
+        if self._num_steps >= self._explore_at:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE * self._explore_every)
+            self._explore_at = self._num_steps + self._pause
+        elif drafted and not self._is_exploring:
+            self._pause = self._explore_every
+            self._explore_at = min(self._explore_at, self._num_steps + self._pause)
+        self._planned = {}
+        self._num_steps += 1
+        if self._last_step_s is not None:
+            since_s = now_s - self._last_step_s
+            self._step_s = _STEP_MEMORY * self._step_s + (1 - _STEP_MEMORY) * since_s if self._step_s else since_s
+        self._last_step_s = now_s
+
+    def note_accepted(self, request: int, rows: Collection[int]) -> None:
+        """Note which rows of a request's verification were accepted, the root included."""
+        self._survival.note(request, self._paces[request].num_granted, rows)
+
+    def note_commit(self, request: int, num_tokens: int, now_s: float) -> None:
+        """Note a request's output."""
+        pace = self._paces[request]
+        if pace.first_s is None:
+            pace.first_s, num_tokens = now_s, num_tokens - 1
+        pace.num_after += num_tokens
+
+    @property
+    def _is_exploring(self) -> bool:
+        return self._num_unknown > 0 or self._num_steps >= self._explore_at
+
+    def _plan(self, requests: Iterable[int], now_s: float) -> dict[int, int]:
+        numbers = list(requests)
+        contenders = [self._contender(number, self._survival.most_rows, now_s) for number in numbers]
+        rows = self._control.rows(contenders, costs=self._costs, max_rows=self._max_rows)
+        return dict(zip(numbers, rows, strict=True))
+
+    def _contender(self, request: int, num_rows: int, now_s: float) -> Contender:
+        survival = self._survival.of(request, num_rows)
+        return Contender(survival, self._paces[request].tokens_due(now_s + self._step_s))
+
+    def _drafting_s(self, rows: Sequence[int]) -> float:
+        """Seconds that drafting took, for so many rows of each request."""
+        costs, seconds, level = self._costs, 0.0, 1
+        while num_drafting := sum(1 for count in rows if count > level):
+            seconds += costs.level_s(level, num_drafting)
+            level += 1
+        return seconds

@@ -1,0 +1,34 @@
+"""Interface of a control: what it sees of a round's requests, and what it decides."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from swiftspec.scheduler.costs import RoundCosts
+
+__all__ = ["Contender", "Control"]
+
+
+class Contender(NamedTuple):
+    """A request that rows of a round are for.
+
+    Parameters
+    ----------
+    survival : tuple of float
+        Probability that each of its rows after the root is accepted; it never rises.
+    tokens_due : float
+        Tokens that it needs from this round to keep its limit on the time per token; 0 without a limit.
+    """
+
+    survival: tuple[float, ...]
+    tokens_due: float = 0.0
+
+
+class Control(Protocol):
+    """Division of a round's rows among its requests. Pure: it keeps nothing between rounds."""
+
+    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each contender's verification, the root included: from 1 to 1 + len(survival).
+
+        Together they are at most `max_rows`, or one each if there are more contenders than that. What is to be drafted
+        follows from them: the rows below a root take as many draft forwards, one after another.
+        """

@@ -1,0 +1,72 @@
+"""SmartSpec (TurboSpec, arXiv 2406.14066): the draft length with the most expected tokens per second.
+
+A round of draft length k yields for every request the bonus token and the draft tokens that survive; it costs k draft
+forwards and a verification of k + 1 rows each. The paper's controller stops at the first length that is worse than the
+one before; costs are no smooth curve, so all lengths are compared here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.costs import RoundCosts
+
+__all__ = ["Goodput", "GoodputPerRequest", "RoundGoodput", "goodput_by_length"]
+
+
+class RoundGoodput(NamedTuple):
+    """Expected tokens per second of a round in which every request drafts so many tokens."""
+
+    num_draft_rows: int
+    tokens_per_s: float
+
+
+def goodput_by_length(contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> Iterator[RoundGoodput]:
+    """Goodput of every draft length for which there is room, from 0."""
+    num_sequences = len(contenders)
+    tokens, num_rows, draft_s = float(num_sequences), num_sequences, 0.0
+    yield RoundGoodput(0, tokens / costs.verify_s(num_sequences, num_rows))
+    most = max((len(contender.survival) for contender in contenders), default=0)
+    for length in range(1, most + 1):
+        surviving = [contender.survival[length - 1] for contender in contenders if len(contender.survival) >= length]
+        tokens += sum(surviving)
+        num_rows += len(surviving)
+        if num_rows > max_rows:
+            return
+        draft_s += costs.level_s(length, len(surviving))
+        yield RoundGoodput(length, tokens / (draft_s + costs.verify_s(num_sequences, num_rows)))
+
+
+def _best_length(contenders: Sequence[Contender], costs: RoundCosts, max_rows: int) -> int:
+    """Draft length with the highest goodput; the shortest of equals."""
+    found = goodput_by_length(contenders, costs=costs, max_rows=max_rows)
+    return max(found, key=lambda each: each.tokens_per_s).num_draft_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """One draft length for all requests."""
+
+    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each contender."""
+        length = _best_length(contenders, costs, max_rows)
+        return [1 + min(length, len(contender.survival)) for contender in contenders]
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputPerRequest:
+    """The best common length, given to the requests in proportion to the acceptance of their first draft tokens."""
+
+    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each contender."""
+        length = _best_length(contenders, costs, max_rows)
+        acceptance = [contender.survival[0] if contender.survival else 0.0 for contender in contenders]
+        total = sum(acceptance)
+        if not total:
+            return [1] * len(contenders)
+        lengths = [int(0.5 + length * len(contenders) * each / total) for each in acceptance]
+        rows = [1 + min(each, len(contender.survival)) for each, contender in zip(lengths, contenders, strict=True)]
+        while sum(rows) > max(max_rows, len(rows)):  # rounding up
+            rows[rows.index(max(rows))] -= 1
+        return rows

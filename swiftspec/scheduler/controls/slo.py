@@ -1,0 +1,42 @@
+"""AdaServe (EuroSys'26, arXiv 2501.12162): first the rows that requests need to keep their limits, then the likeliest.
+
+A request that is behind its limit on the time per token is due several tokens from one round. The one that is due most
+takes its likeliest rows first, until their expected number, with the bonus token, is what it is due. The room that is
+left is divided as `worth` does. In the paper rows cost nothing up to a fixed budget, which is always used up. Where
+they cost time, a request takes only those that let its own tokens come faster: others would delay it, too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.draft_round import DraftRound
+from swiftspec.scheduler.controls.worth import add_likeliest
+from swiftspec.scheduler.costs import RoundCosts
+
+__all__ = ["Slo", "add_due"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Rows by what requests are due."""
+
+    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each contender."""
+        begun = DraftRound(contenders, costs)
+        add_due(begun, contenders, max_rows=max_rows)
+        return add_likeliest(begun, contenders, max_rows=max_rows)
+
+
+def add_due(begun: DraftRound, contenders: Sequence[Contender], *, max_rows: int) -> None:
+    """Give contenders the rows that they are due, those that are due most first, while there is room."""
+    left = max_rows - len(contenders)
+    behind = [index for index, contender in enumerate(contenders) if contender.tokens_due > 1]
+    for index in sorted(behind, key=lambda index: -contenders[index].tokens_due):
+        contender = contenders[index]
+        while left > 0 and begun.can_grow(index) and begun.tokens_of(index) < contender.tokens_due:
+            survival = contender.survival[begun.rows[index] - 1]
+            if survival / begun.tokens_of(index) < len(behind) * (begun.longer_s(index) / begun.seconds - 1):
+                break
+            begun.add(index)
+            left -= 1

@@ -1,0 +1,68 @@
+"""Survival of draft rows: the probability that a verification's row is accepted, learnt from past verifications.
+
+Rows come best first, so a row's number tells much about its chances. Estimates are of the rows' numbers alone, not of
+what was drafted now: a grant that follows them does not depend on the tokens it is about, which keeps sampling exact.
+"""
+
+from collections.abc import Collection
+
+__all__ = ["Survival"]
+
+_MEMORY = 0.995  # of all requests together: about the last 200 verifications
+_OWN_MEMORY = 0.98  # of one request: about its last 50
+_TRUST = 40.0  # verifications of all requests that weigh as much as those of the request itself
+
+
+class _Rates:
+    """Exponentially weighted shares of accepted rows, by row number from 1."""
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self.weights: list[float] = []
+        self.hits: list[float] = []
+
+    def note(self, num_rows: int, accepted: Collection[int]) -> None:
+        while len(self.weights) < num_rows - 1:
+            self.weights.append(0.0)
+            self.hits.append(0.0)
+        memory, weights, hits = self._memory, self.weights, self.hits
+        for row in range(1, num_rows):
+            weights[row - 1] = memory * weights[row - 1] + 1.0
+            hits[row - 1] = memory * hits[row - 1] + (1.0 if row in accepted else 0.0)
+
+
+class Survival:
+    """Estimates for the requests of one device group."""
+
+    def __init__(self) -> None:
+        self._pooled = _Rates(_MEMORY)
+        self._own: dict[int, _Rates] = {}
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest verification so far; 1 before the first one with a draft."""
+        return len(self._pooled.weights) + 1
+
+    def note(self, request: int, num_rows: int, accepted: Collection[int]) -> None:
+        """Add a verification of `num_rows` rows. accepted: numbers of its rows that were; the root's is 0."""
+        self._pooled.note(num_rows, accepted)
+        self._own.setdefault(request, _Rates(_OWN_MEMORY)).note(num_rows, accepted)
+
+    def forget(self, request: int) -> None:
+        """Forget a request that has ended."""
+        self._own.pop(request, None)
+
+    def of(self, request: int, num_rows: int) -> tuple[float, ...]:
+        """Probability of rows 1 to `num_rows` - 1 of a request; it never rises."""
+        own = self._own.get(request)
+        pooled = self._pooled
+        num_own = len(own.weights) if own else 0
+        least = 1.0
+        found: list[float] = []
+        for index in range(min(num_rows - 1, len(pooled.weights))):
+            rate = pooled.hits[index] / pooled.weights[index]
+            if own and index < num_own:
+                rate = (own.hits[index] + _TRUST * rate) / (own.weights[index] + _TRUST)
+            least = min(least, rate)
+            found.append(least)
+        return tuple(found)

@@ -1,0 +1,118 @@
+"""What a controller learns, when it serves rounds whole, and what it tells its control."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
+from swiftspec.policies import make_policy
+from swiftspec.policies.effects import ForwardKind, Role
+from swiftspec.scheduler.asks import Ask
+from swiftspec.scheduler.controller import Controller, check_controllable
+from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.fixed import Fixed
+from swiftspec.scheduler.controls.slo import Slo
+from swiftspec.scheduler.costs import RoundCosts
+from swiftspec.scheduler.survival import Survival
+
+COSTS = StepCosts(
+    verify=ForwardCost(rows=(1, 4), seconds=(1.0, 1.6)), draft=ForwardCost(rows=(1,), seconds=(0.1,)), num_levels=3
+)
+
+
+@dataclass
+class Recording:
+    """A control that asks for two rows each, and remembers what it was told."""
+
+    seen: list[list[Contender]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        assert max_rows > 0
+        self.seen.append(list(contenders))
+        self.seconds.append(costs.verify_s(1, 1))
+        return [min(2, 1 + len(each.survival)) for each in contenders]
+
+
+def verification(request: int, num_rows: int) -> Ask:
+    return Ask(request, Role.TARGET, ForwardKind.EXACT, num_rows, is_elastic=True)
+
+
+def verify(controller: Controller, accepted: dict[int, int], *, num_rows: int, now_s: float) -> None:
+    """A step of some requests, of which so many tokens of a chain are accepted each."""
+    controller.note_step([(request, num_rows) for request in accepted], now_s)
+    for request, count in accepted.items():
+        controller.note_commit(request, count + 1, now_s)
+        controller.note_accepted(request, range(count + 1))
+
+
+def test_the_first_steps_and_then_a_few_are_served_whole() -> None:
+    controller = Controller(Fixed(num_draft_rows=1), COSTS, max_rows=64, num_first=2, explore_every=4)
+    controller.add(0, tpot_s=None)
+    rows = []
+    for step in range(10):
+        rows.append(controller.shares([verification(0, 4)], 64, float(step))[0])
+        assert controller.may_draft(0, 3, float(step)) == (rows[-1] == 4)
+        assert controller.may_draft(0, 1, float(step)) == (rows[-1] > 1)
+        verify(controller, {0: 2}, num_rows=rows[-1], now_s=float(step))
+    assert rows == [4, 4, 2, 2, 4, 2, 2, 2, 2, 4]
+
+
+def test_what_was_accepted_is_learnt_by_row_and_by_request() -> None:
+    control = Recording()
+    controller = Controller(control, COSTS, max_rows=64, num_first=0, explore_every=1000)
+    for request in (0, 1):
+        controller.add(request, tpot_s=None)
+    for step in range(400):
+        verify(controller, {0: 3, 1: step % 2}, num_rows=4, now_s=float(step))
+    controller.shares([verification(0, 4), verification(1, 4)], 64, 400.0)
+    easy, hard = (each.survival for each in control.seen[-1])
+    # All rows of the one survive, and half of the first rows of the other; each is drawn towards the mean of both.
+    assert easy == pytest.approx((0.89, 0.78, 0.78), abs=0.02)
+    assert hard == pytest.approx((0.61, 0.22, 0.22), abs=0.03)
+    controller.remove(0)
+    controller.add(2, tpot_s=None)
+    controller.shares([verification(2, 3)], 64, 401.0)
+    assert control.seen[-1][0].survival == pytest.approx((0.75, 0.5), abs=0.03)  # of a newcomer: that of all
+
+
+def test_a_round_costs_what_its_drafts_have_cost_already() -> None:
+    control = Recording()
+    controller = Controller(control, COSTS, max_rows=64, num_first=0, explore_every=1000)
+    for request in (0, 1):
+        controller.add(request, tpot_s=None)
+    verify(controller, {0: 1, 1: 1}, num_rows=4, now_s=0.0)
+    controller.shares([verification(0, 4), verification(1, 1)], 64, 1.0)
+    assert control.seconds[-1] == pytest.approx(1.0 + 3 * 0.1)
+    controller.may_draft(0, 1, 1.0)  # nothing is drafted yet
+    assert control.seconds[-1] == pytest.approx(1.0)
+
+
+def test_tokens_due_follow_the_clock_from_the_first_token_on() -> None:
+    control = Recording()
+    controller = Controller(control, COSTS, max_rows=64, num_first=0, explore_every=1000)
+    controller.add(0, tpot_s=0.5)
+    controller.shares([verification(0, 1)], 64, 10.0)
+    assert control.seen[-1][0].tokens_due == 0.0  # before its first token
+    verify(controller, {0: 2}, num_rows=4, now_s=10.0)  # the first of three tokens is no token after the first
+    verify(controller, {0: 0}, num_rows=4, now_s=12.0)  # a step takes 2 s
+    controller.shares([verification(0, 1)], 64, 13.0)
+    # By 15.0 it needs 5 / 0.5 tokens, and has 3.
+    assert control.seen[-1][0].tokens_due == pytest.approx(7.0)
+
+
+def test_estimates_never_rise_and_end_where_nothing_was_seen() -> None:
+    survival = Survival()
+    assert survival.of(0, 5) == ()
+    for _ in range(50):
+        survival.note(0, 3, (0, 2))  # a second child is accepted, the first never
+    assert survival.of(0, 5) == pytest.approx((0.0, 0.0))
+    assert survival.most_rows == 3
+
+
+def test_policies_that_cannot_be_cut_cannot_be_controlled() -> None:
+    check_controllable(make_policy("pearl"), None)
+    check_controllable(make_policy("swiftspec"), Slo())
+    with pytest.raises(ValueError, match="policy is pearl, whose verifications cannot be cut"):
+        check_controllable(make_policy("pearl"), Slo())
