@@ -1,7 +1,7 @@
 """Controller of a device group: asks a control what to draft and verify, and learns from what came of it.
 
-A round's rows are decided when its first request begins to draft, from estimates. When the drafts are verified they are
-decided again, for the requests that are there then. Now and then a round is served whole, since the acceptance of rows
+A round's rows are decided when its first request begins to draft, or, where drafting overlaps verification, when a step
+is chosen. Now and then a round is served whole, since the acceptance of rows
 that are never verified cannot be learnt.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from swiftspec.policies import Policy
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controls.control import Contender, Control
-from swiftspec.scheduler.costs import RoundCosts
+from swiftspec.scheduler.costs import CachedCosts, RoundCosts
 from swiftspec.scheduler.shares import equal_shares
 from swiftspec.scheduler.survival import Survival
 
@@ -77,7 +77,7 @@ class Controller:
     def __init__(
         self, control: Control, costs: RoundCosts, *, max_rows: int, num_first: int = 16, explore_every: int = 200
     ) -> None:
-        self._control, self._costs, self._max_rows = control, costs, max_rows
+        self._control, self._costs, self._max_rows = control, CachedCosts(costs), max_rows
         self._explore_every = explore_every
         self._num_unknown = num_first
         self._pause = self._explore_at = explore_every  # in steps
@@ -111,6 +111,9 @@ class Controller:
         wanted = [ask.num_rows for ask in asks]
         if self._is_exploring:
             return equal_shares(wanted, num_rows)
+        planned = [min(ask.num_rows, self._planned.get(ask.request, 0)) for ask in asks]
+        if all(planned) and sum(planned) <= num_rows:
+            return planned
         contenders = [self._contender(ask.request, ask.num_rows, now_s) for ask in asks]
         drafted = _Drafted(self._costs, self._drafting_s(wanted))
         return self._control.rows(contenders, costs=drafted, max_rows=num_rows)
@@ -148,7 +151,7 @@ class Controller:
 
     @property
     def _is_exploring(self) -> bool:
-        return self._num_unknown > 0 or self._num_steps >= self._explore_at
+        return self._num_unknown > 0 or (self._control.learns and self._num_steps >= self._explore_at)
 
     def _plan(self, requests: Iterable[int], now_s: float) -> dict[int, int]:
         numbers = list(requests)

@@ -14,21 +14,26 @@ _TRUST = 40.0  # verifications of all requests that weigh as much as those of th
 
 
 class _Rates:
-    """Exponentially weighted shares of accepted rows, by row number from 1."""
+    """Exponentially weighted numbers of verified and of accepted rows, by row number from 1."""
+
+    __slots__ = ("hits", "memory", "weights")
 
     def __init__(self, memory: float) -> None:
-        self._memory = memory
+        self.memory = memory
         self.weights: list[float] = []
         self.hits: list[float] = []
 
     def note(self, num_rows: int, accepted: Collection[int]) -> None:
-        while len(self.weights) < num_rows - 1:
-            self.weights.append(0.0)
-            self.hits.append(0.0)
-        memory, weights, hits = self._memory, self.weights, self.hits
-        for row in range(1, num_rows):
-            weights[row - 1] = memory * weights[row - 1] + 1.0
-            hits[row - 1] = memory * hits[row - 1] + (1.0 if row in accepted else 0.0)
+        memory, weights, hits = self.memory, self.weights, self.hits
+        if (missing := num_rows - 1 - len(weights)) > 0:
+            weights += [0.0] * missing
+            hits += [0.0] * missing
+        for index in range(num_rows - 1):
+            weights[index] = memory * weights[index] + 1.0
+            hits[index] *= memory
+        for row in accepted:
+            if row:
+                hits[row - 1] += 1.0
 
 
 class Survival:
@@ -53,16 +58,16 @@ class Survival:
         self._own.pop(request, None)
 
     def of(self, request: int, num_rows: int) -> tuple[float, ...]:
-        """Probability of rows 1 to `num_rows` - 1 of a request; it never rises."""
-        own = self._own.get(request)
+        """Probability of rows 1 to `num_rows` - 1 of a request, as far as any were verified; it never rises."""
         pooled = self._pooled
-        num_own = len(own.weights) if own else 0
+        rates = [hit / weight for hit, weight in zip(pooled.hits[: num_rows - 1], pooled.weights, strict=False)]
+        if own := self._own.get(request):
+            for index, (hit, weight) in enumerate(zip(own.hits[: len(rates)], own.weights, strict=False)):
+                rates[index] = (hit + _TRUST * rates[index]) / (weight + _TRUST)
         least = 1.0
-        found: list[float] = []
-        for index in range(min(num_rows - 1, len(pooled.weights))):
-            rate = pooled.hits[index] / pooled.weights[index]
-            if own and index < num_own:
-                rate = (own.hits[index] + _TRUST * rate) / (own.weights[index] + _TRUST)
-            least = min(least, rate)
-            found.append(least)
-        return tuple(found)
+        for index, rate in enumerate(rates):
+            if rate < least:
+                least = rate
+            else:
+                rates[index] = least
+        return tuple(rates)

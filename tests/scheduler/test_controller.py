@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 
@@ -13,6 +14,7 @@ from swiftspec.scheduler.controller import Controller, check_controllable
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.controls.fixed import Fixed
 from swiftspec.scheduler.controls.slo import Slo
+from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.survival import Survival
 
@@ -20,11 +22,14 @@ COSTS = StepCosts(
     verify=ForwardCost(rows=(1, 4), seconds=(1.0, 1.6)), draft=ForwardCost(rows=(1,), seconds=(0.1,)), num_levels=3
 )
 
+USELESS = StepCosts(verify=ForwardCost(rows=(1, 4), seconds=(1.0, 9.0)))  # where a row costs more than it can give
+
 
 @dataclass
 class Recording:
     """A control that asks for two rows each, and remembers what it was told."""
 
+    learns: ClassVar[bool] = True
     seen: list[list[Contender]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
@@ -48,7 +53,7 @@ def verify(controller: Controller, accepted: dict[int, int], *, num_rows: int, n
 
 
 def test_the_first_steps_and_then_a_few_are_served_whole() -> None:
-    controller = Controller(Fixed(num_draft_rows=1), COSTS, max_rows=64, num_first=2, explore_every=4)
+    controller = Controller(Recording(), COSTS, max_rows=64, num_first=2, explore_every=4)
     controller.add(0, tpot_s=None)
     rows = []
     for step in range(10):
@@ -57,6 +62,27 @@ def test_the_first_steps_and_then_a_few_are_served_whole() -> None:
         assert controller.may_draft(0, 1, float(step)) == (rows[-1] > 1)
         verify(controller, {0: 2}, num_rows=rows[-1], now_s=float(step))
     assert rows == [4, 4, 2, 2, 4, 2, 2, 2, 2, 4]
+
+
+def test_pauses_double_while_nothing_is_drafted() -> None:
+    controller = Controller(Worth(), USELESS, max_rows=64, num_first=2, explore_every=4)
+    controller.add(0, tpot_s=None)
+    whole = []
+    for step in range(64):
+        rows = controller.shares([verification(0, 4)], 64, float(step))[0]
+        whole += [step] if rows == 4 else []
+        verify(controller, {0: 0}, num_rows=rows, now_s=float(step))
+    assert whole == [0, 1, 4, 12, 28, 60]
+
+
+def test_what_needs_no_estimates_is_not_explored_for() -> None:
+    controller = Controller(Fixed(num_draft_rows=1), COSTS, max_rows=64, num_first=2, explore_every=4)
+    controller.add(0, tpot_s=None)
+    rows = []
+    for step in range(10):
+        rows.append(controller.shares([verification(0, 4)], 64, float(step))[0])
+        verify(controller, {0: 2}, num_rows=rows[-1], now_s=float(step))
+    assert rows == [4, 4, *[2] * 8]
 
 
 def test_what_was_accepted_is_learnt_by_row_and_by_request() -> None:
@@ -77,16 +103,20 @@ def test_what_was_accepted_is_learnt_by_row_and_by_request() -> None:
     assert control.seen[-1][0].survival == pytest.approx((0.75, 0.5), abs=0.03)  # of a newcomer: that of all
 
 
-def test_a_round_costs_what_its_drafts_have_cost_already() -> None:
+def test_what_was_planned_is_verified() -> None:
     control = Recording()
     controller = Controller(control, COSTS, max_rows=64, num_first=0, explore_every=1000)
     for request in (0, 1):
         controller.add(request, tpot_s=None)
     verify(controller, {0: 1, 1: 1}, num_rows=4, now_s=0.0)
-    controller.shares([verification(0, 4), verification(1, 1)], 64, 1.0)
-    assert control.seconds[-1] == pytest.approx(1.0 + 3 * 0.1)
-    controller.may_draft(0, 1, 1.0)  # nothing is drafted yet
-    assert control.seconds[-1] == pytest.approx(1.0)
+    assert controller.may_draft(0, 1, 1.0)
+    assert not controller.may_draft(1, 2, 1.0)
+    assert control.seconds == [pytest.approx(1.0)]
+    assert controller.shares([verification(0, 2), verification(1, 4)], 64, 1.0) == [2, 2]
+    assert len(control.seen) == 1  # it was asked once
+    controller.add(2, tpot_s=None)
+    assert controller.shares([verification(0, 4), verification(2, 1)], 64, 1.0) == [2, 1]
+    assert control.seconds[-1] == pytest.approx(1.0 + 3 * 0.1)  # a newcomer: what was drafted is paid
 
 
 def test_tokens_due_follow_the_clock_from_the_first_token_on() -> None:

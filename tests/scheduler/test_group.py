@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -67,6 +68,7 @@ def test_every_output_is_the_solo_output(
 class Whimsical:
     """A control that decides at random, from nothing to everything."""
 
+    learns: ClassVar[bool] = True
     rng: random.Random
 
     def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:

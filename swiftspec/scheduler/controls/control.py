@@ -24,7 +24,16 @@ class Contender(NamedTuple):
 
 
 class Control(Protocol):
-    """Division of a round's rows among its requests. Pure: it keeps nothing between rounds."""
+    """Division of a round's rows among its requests. Pure: it keeps nothing between rounds.
+
+    Attributes
+    ----------
+    learns : bool
+        Whether it depends on the rows' survival, so that some rounds are to be served whole to learn it.
+    """
+
+    @property
+    def learns(self) -> bool: ...
 
     def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each contender's verification, the root included: from 1 to 1 + len(survival).

@@ -38,6 +38,16 @@ class DraftRound:
         """Whether a contender has another row."""
         return self.rows[index] <= len(self._contenders[index].survival)
 
+    @property
+    def drafting(self) -> list[int]:
+        """Number of contenders that draft each level, from 1."""
+        return self._drafting
+
+    @property
+    def draft_s(self) -> float:
+        """Seconds of the round's drafting."""
+        return self._draft_s
+
     def longer_s(self, index: int) -> float:
         """Seconds of the round if a contender had one more row."""
         return self._draft_s + self._level_s(self.rows[index]) + self._verify_s()

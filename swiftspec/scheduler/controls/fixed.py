@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.costs import RoundCosts
@@ -13,6 +14,8 @@ __all__ = ["Fixed"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
     """At most `num_draft_rows` rows after the root; 0 is decoding without a draft."""
+
+    learns: ClassVar[bool] = False
 
     num_draft_rows: int
 

@@ -7,7 +7,8 @@ one before; costs are no smooth curve, so all lengths are compared here.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import zip_longest
+from typing import ClassVar, NamedTuple
 
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.costs import RoundCosts
@@ -27,9 +28,8 @@ def goodput_by_length(contenders: Sequence[Contender], *, costs: RoundCosts, max
     num_sequences = len(contenders)
     tokens, num_rows, draft_s = float(num_sequences), num_sequences, 0.0
     yield RoundGoodput(0, tokens / costs.verify_s(num_sequences, num_rows))
-    most = max((len(contender.survival) for contender in contenders), default=0)
-    for length in range(1, most + 1):
-        surviving = [contender.survival[length - 1] for contender in contenders if len(contender.survival) >= length]
+    for length, level in enumerate(zip_longest(*[contender.survival for contender in contenders]), start=1):
+        surviving = [survival for survival in level if survival is not None]
         tokens += sum(surviving)
         num_rows += len(surviving)
         if num_rows > max_rows:
@@ -48,6 +48,8 @@ def _best_length(contenders: Sequence[Contender], costs: RoundCosts, max_rows: i
 class Goodput:
     """One draft length for all requests."""
 
+    learns: ClassVar[bool] = True
+
     def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each contender."""
         length = _best_length(contenders, costs, max_rows)
@@ -57,6 +59,8 @@ class Goodput:
 @dataclass(frozen=True, slots=True)
 class GoodputPerRequest:
     """The best common length, given to the requests in proportion to the acceptance of their first draft tokens."""
+
+    learns: ClassVar[bool] = True
 
     def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each contender."""

@@ -8,6 +8,7 @@ they cost time, a request takes only those that let its own tokens come faster: 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.controls.draft_round import DraftRound
@@ -21,11 +22,13 @@ __all__ = ["Slo", "add_due"]
 class Slo:
     """Rows by what requests are due."""
 
+    learns: ClassVar[bool] = True
+
     def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each contender."""
         begun = DraftRound(contenders, costs)
         add_due(begun, contenders, max_rows=max_rows)
-        return add_likeliest(begun, contenders, max_rows=max_rows)
+        return add_likeliest(begun, contenders, costs=costs, max_rows=max_rows)
 
 
 def add_due(begun: DraftRound, contenders: Sequence[Contender], *, max_rows: int) -> None:

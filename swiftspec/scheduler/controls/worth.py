@@ -6,6 +6,7 @@ of the first ones are verified as give the most tokens per second by the measure
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.controls.draft_round import DraftRound
@@ -18,26 +19,38 @@ __all__ = ["Worth", "add_likeliest"]
 class Worth:
     """The rows with the most expected tokens per second."""
 
+    learns: ClassVar[bool] = True
+
     def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each contender."""
-        return add_likeliest(DraftRound(contenders, costs), contenders, max_rows=max_rows)
+        return add_likeliest(DraftRound(contenders, costs), contenders, costs=costs, max_rows=max_rows)
 
 
-def add_likeliest(begun: DraftRound, contenders: Sequence[Contender], *, max_rows: int) -> list[int]:
+def add_likeliest(begun: DraftRound, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
     """Rows of each contender, those that a round has already included.
 
     The argmax is over all numbers of rows, not up to the first fall: costs rise in stairs.
     """
-    order = sorted(
-        [
-            (-survival, number, index)
-            for index, contender in enumerate(contenders)
-            for number, survival in enumerate(contender.survival[begun.rows[index] - 1 :])
-        ]
-    )[: max(0, max_rows - sum(begun.rows))]
-    best, rows = begun.tokens / begun.seconds, list(begun.rows)
-    for _, _, index in order:
-        begun.add(index)
-        if (goodput := begun.tokens / begun.seconds) > best:
-            best, rows = goodput, list(begun.rows)
+    rows = list(begun.rows)
+    order = [
+        (-survival, level, index)
+        for index, contender in enumerate(contenders)
+        for level, survival in enumerate(contender.survival[rows[index] - 1 :], start=rows[index])
+    ]
+    order.sort()
+    # Hundreds of rows in every round, while a device waits: no call that is not needed.
+    verify_s, level_s = costs.verify_s, costs.level_s
+    drafting, draft_s, tokens = list(begun.drafting), begun.draft_s, begun.tokens
+    num_sequences, num_rows = len(rows), sum(rows)
+    best, num_best = tokens / begun.seconds, 0
+    for taken, (negative, level, _) in enumerate(order[: max(0, max_rows - num_rows)], start=1):
+        count = drafting[level]
+        drafting[level] = count + 1
+        draft_s += level_s(level, count + 1) - (level_s(level, count) if count else 0.0)
+        tokens -= negative
+        goodput = tokens / (draft_s + verify_s(num_sequences, num_rows + taken))
+        if goodput > best:
+            best, num_best = goodput, taken
+    for _, _, index in order[:num_best]:
+        rows[index] += 1
     return rows
