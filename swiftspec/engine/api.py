@@ -133,6 +133,7 @@ class Engine:
         self._noting = Lock()
         self._numbers = count()
         from swiftspec.scheduler.admission import AdmissionLimits
+        from swiftspec.scheduler.controls.named import named_control
 
         admission = AdmissionLimits(
             max_running=max_running,
@@ -148,7 +149,7 @@ class Engine:
             max_context=self.max_context,
             max_restarts=max_restarts,
             admission=admission,
-            control=control,
+            control=None if control is None else named_control(control),
             executor=executor,
             cancelled=cancelled,
         )

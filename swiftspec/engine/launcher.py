@@ -34,7 +34,6 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import check_controllable
 from swiftspec.scheduler.controls.control import Control
-from swiftspec.scheduler.controls.named import named_control
 
 __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
 
@@ -172,20 +171,19 @@ class Launcher:
         max_restarts: int = MAX_RESTARTS,
         admission: AdmissionLimits = _ONE_AT_A_TIME,
         batch: BatchLimits | None = None,
-        control: str | None = None,
+        control: Control | None = None,
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> "Launcher":
         """The processes that a plan's candidate needs.
 
         `layout` defaults to the candidate's; co-located if its devices are to serve co-located policies, too. `control`
-        is one of `CONTROLS`. ValueError if the policy cannot be controlled, or the plan does not know its costs.
+        decides how much is drafted. ValueError if the policy cannot be controlled, or the plan does not know its costs.
         """
         policy = candidate.build()
-        named = None if control is None else named_control(control)
-        check_controllable(policy, named)
-        if named is not None and candidate.costs is None:
-            raise ValueError(f"control is {control}, but the plan lacks the costs of {policy.name}'s steps; plan again")
+        check_controllable(policy, control)
+        if control is not None and candidate.costs is None:
+            raise ValueError(f"the plan lacks the costs of {policy.name}'s steps, which a control needs; plan again")
         layout = layout or policy.layout
         fallback = plan.candidates.get(PromptLookup.name)
         return cls(
@@ -203,7 +201,7 @@ class Launcher:
             admission=admission,
             batch=batch
             or BatchLimits(gather_s=usual_gather_s(candidate), prefill_rows=usual_prefill_rows(plan.device)),
-            control=named,
+            control=control,
             costs=candidate.costs,
             executor=executor,
             cancelled=cancelled,

@@ -20,6 +20,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controls.named import named_control
 from swiftspec.stages.inputs import Prompts, read_plan, read_texts
 from swiftspec.stages.load_testing import send
 from swiftspec.stages.serving import LoadOptions, simulate_load
@@ -166,7 +167,7 @@ def _measured(
                 tree_rows=candidate.build().target_rows,
             ),
             batch=BatchLimits(prefill_rows=options.prefill_rows or BatchLimits().prefill_rows, gather_s=gather_s),
-            control=options.control,
+            control=None if options.control is None else named_control(options.control),
             progress=progress,
         )
     return _Served(measured.metrics, measured.timelines, measured.prompt_tokens, measured.late_s)

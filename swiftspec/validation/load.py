@@ -23,6 +23,7 @@ from swiftspec.engine.tasks import EncodedPrompts
 from swiftspec.policies import Request
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controls.control import Control
 
 __all__ = ["MeasuredLoad", "load_requests", "measure_load"]
 
@@ -78,7 +79,7 @@ def measure_load(
     source: str,
     admission: AdmissionLimits,
     batch: BatchLimits,
-    control: str | None = None,
+    control: Control | None = None,
     progress: Callable[[int, int, str], None],
 ) -> MeasuredLoad:
     """Serve a workload by one of a plan's candidates.
