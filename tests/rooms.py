@@ -55,8 +55,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),
     "backtest": frozenset(
-        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "simulator"}
-        | {"joblib", "numpy", "scipy"}
+        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "scheduler"}
+        | {"simulator", "joblib", "numpy", "scipy"}
     ),
     "demo": frozenset({"profiler", "simulator", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
     "loadtest": frozenset({"artifacts", "files", "numpy"}),

@@ -1,0 +1,179 @@
+"""AdaServe's serving experiment, simulated: six systems, three classes of requests with limits on the time per token.
+
+The published step of one request, and the published acceptance of chains of 4, 6 and 8 tokens, are inputs; attainment is
+predicted. Requests are drawn: the artifact's trace has the published rates, spread of gaps, classes and mean lengths.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swiftspec.acceptance import AcceptanceModel, synthesise
+from swiftspec.acceptance.fitting import Length, fit_acceptance_model
+from swiftspec.acceptance.model import PRIOR, tree_acceptance
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.step_costs import StepCosts
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.backtest.rows import Row
+from swiftspec.backtest.speeds import Deployment
+from swiftspec.policies import Policy, make_policy
+from swiftspec.policies.effects import Role
+from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controls.named import named_control
+from swiftspec.simulator.serving import Job, Serving
+
+__all__ = ["SYSTEMS", "adaserve_rows", "attainment", "published"]
+
+_FILE = Path(__file__).with_name("data") / "adaserve.json"
+_RATES = (4.2, 4.8)  # at which the systems differ most
+_NUM_REQUESTS, _SEED = 400, 0
+_NUM_PROMPTS, _NUM_TOKENS, _PROMPT_TOKENS = 64, 256, 800
+_CONTEXT = 400  # tokens of a request's text, on average
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _System:
+    """How a system serves: its policy and shape, its control, and the prompt tokens of a step."""
+
+    policy: str
+    shape: Mapping[str, int]
+    prefill_rows: int
+    control: str | None = None
+
+    def build(self) -> Policy:
+        return make_policy(self.policy, **self.shape)
+
+
+def _chain(num_draft_tokens: int) -> _System:
+    return _System(policy="serial_chain", shape={"num_draft_tokens": num_draft_tokens}, prefill_rows=2048)
+
+
+SYSTEMS: Mapping[str, _System] = {
+    # Beam search of depth 8 and width 3, and the paper's selection.
+    "AdaServe": _System(
+        policy="eagle2_tree",
+        shape={"verify_rows": 16, "top_k": 3, "depth": 7},
+        prefill_rows=1024,
+        control="slo",
+    ),
+    "Sarathi-Serve": _System(policy="autoregressive", shape={}, prefill_rows=512),
+    "vLLM": _System(policy="autoregressive", shape={}, prefill_rows=2048),
+    "vLLM-spec(4)": _chain(4),
+    "vLLM-spec(6)": _chain(6),
+    "vLLM-spec(8)": _chain(8),
+}
+
+
+@cache
+def published() -> Mapping[str, Any]:
+    """The published figures."""
+    content: Mapping[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return content
+
+
+def adaserve_rows() -> Iterator[Row]:
+    """Attainment of every system at the rates at which they differ most."""
+    facts = published()
+    for rate in _RATES:
+        for name in SYSTEMS:
+            shown = facts["attainment"][name][facts["requests_per_s"].index(rate)]
+            found = 100 * attainment(name, rate)
+            yield Row.unfitted(f"{name}, {rate} requests/s", "attainment, %", shown, found, facts["source"])
+
+
+def attainment(name: str, rate: float, *, num_requests: int = _NUM_REQUESTS) -> float:
+    """Share of the requests within their limit on the time per token, by a system at a rate in requests/s."""
+    system, facts = SYSTEMS[name], published()
+    policy, jobs = system.build(), _jobs(rate, num_requests)
+    degrees = {Role.TARGET: facts["num_devices"], Role.DRAFT: facts["num_devices"]}
+    latencies = _deployment().profile.latencies
+    control = None if system.control is None else named_control(system.control)
+    serving = Serving(
+        latencies,
+        _trace(),
+        policy,
+        degrees=degrees,
+        admission=AdmissionLimits(max_running=facts["max_running"], tree_rows=policy.target_rows),
+        batch=BatchLimits(max_rows=facts["budget_rows"], prefill_rows=system.prefill_rows),
+        control=control,
+        costs=None if control is None else StepCosts.of(policy, latencies, degrees=degrees, ranks={}, context=_CONTEXT),
+    )
+    kept = 0
+    for request in serving.run(jobs, seed=_SEED).requests:
+        assert request.job.tpot_s is not None
+        kept += request.timeline.tpot_s <= request.job.tpot_s
+    return kept / num_requests
+
+
+@cache
+def _deployment() -> Deployment:
+    """The pair on its devices, with the host time that makes a plain step of one request as long as published."""
+    facts = published()
+    composed = Deployment.of(facts)
+    costs = StepCosts.of(
+        make_policy("autoregressive"),
+        composed.profile.latencies,
+        degrees={Role.TARGET: facts["num_devices"]},
+        ranks={},
+        context=_CONTEXT,
+    )
+    return composed.with_host(max(0.0, facts["step_s"] - costs.verify_s(1, 1)))
+
+
+@cache
+def _acceptance_model() -> AcceptanceModel:
+    """Acceptance with the published tokens of all three chains."""
+
+    def length_of(depth: int) -> Length:
+        return Length(
+            value=published()["accepted_tokens"][str(depth)],
+            of=lambda acceptance_model: sum(tree_acceptance(acceptance_model, (1,) * depth)),
+        )
+
+    fields = ("mean_logit", "persistence", "spread")
+    return fit_acceptance_model([length_of(depth) for depth in (4, 6, 8)], prior=PRIOR, fields=fields).acceptance_model
+
+
+@cache
+def _trace() -> AcceptanceTrace:
+    model = ModelRef(model="synthetic", dtype="bf16")
+    return synthesise(
+        _acceptance_model(),
+        num_prompts=_NUM_PROMPTS,
+        prompt_length=_PROMPT_TOKENS,
+        num_tokens=_NUM_TOKENS,
+        seed=_SEED,
+        target=model,
+        draft=model,
+    )
+
+
+def _jobs(rate: float, num_requests: int) -> list[Job]:
+    """Requests at a rate: gamma gaps, classes at random, log-normal prompts."""
+    facts, rng = published(), np.random.default_rng(_SEED)
+    shape = 1 / facts["gap_cv"] ** 2
+    gaps_s = rng.gamma(shape, 1 / (shape * rate), num_requests)
+    arrivals_s = np.cumsum(gaps_s * num_requests / rate / gaps_s.sum()).tolist()
+    classes = rng.choice(len(facts["classes"]), size=num_requests, p=[each["share"] for each in facts["classes"]])
+    spread = rng.lognormal(-0.125, 0.5, num_requests)  # of mean 1
+    outputs = rng.integers(2 * facts["output_tokens"] - _NUM_TOKENS, _NUM_TOKENS, num_requests, endpoint=True)
+    prompts = rng.integers(_NUM_PROMPTS, size=num_requests)
+    jobs = []
+    for index in range(num_requests):
+        of_class = facts["classes"][classes[index]]
+        jobs.append(
+            Job(
+                arrival_s=arrivals_s[index],
+                prompt_index=int(prompts[index]),
+                prompt_tokens=max(2, round(of_class["prompt_tokens"] * spread[index])),
+                output_tokens=int(outputs[index]),
+                tpot_s=of_class["tpot_s"],
+            )
+        )
+    return jobs
