@@ -9,12 +9,13 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
+from swiftspec.engine.scoring import ScoredToken, Scorer
 from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import Task, warm_up
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
     from swiftspec.engine.process.placement import Executor
     from swiftspec.engine.running import Event as EngineEvent
 
-__all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "Stats"]
+__all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "ScoredToken", "Stats"]
 
 _MAX_CONTEXT = 4096  # default; caches are this long
+Deliver = Callable[[tuple[Chunk, ...], "Generation | Exception | None"], None]
 
 
 class Sampling(TypedDict, total=False):
@@ -147,6 +149,7 @@ class Engine:
             executor=executor,
             cancelled=cancelled,
         )
+        self._scorer = Scorer(self._launcher, self._tokenizer)
 
     def __enter__(self) -> Self:
         return self
@@ -229,7 +232,7 @@ class Engine:
     def submit(
         self,
         prompt: str | Sequence[int],
-        deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],
+        deliver: Deliver,
         *,
         max_new_tokens: int | None = None,
         acceptance_method: AcceptanceMethod = "follow",
@@ -277,6 +280,20 @@ class Engine:
             self._policy, task.request, request_id=task.prompt_id, sampler=sampler, client=client, deliver=take
         )
         return partial(self._launcher.cancel, running)
+
+    def score(self, prompt: str | Sequence[int], *, num_candidates: int = 0) -> tuple[ScoredToken, ...]:
+        """How likely the target finds each token of a text, and how likely so many others. Raises as `generate`."""
+        return self._scorer.score(self._task(prompt, 1, None, ignore_eos=True), num_candidates)
+
+    def submit_scoring(
+        self, prompt: Sequence[int], deliver: Deliver, *, request_id: str | None = None, **options: Any
+    ) -> Callable[[], None]:
+        """As `submit`, to score a prompt, see `Scorer.submit`. Only the end is delivered, for `scored`."""
+        return self._scorer.submit(self._task(prompt, 1, request_id, ignore_eos=True), deliver, **options)
+
+    def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
+        """The tokens of a prompt that was scored."""
+        return self._scorer.scored(prompt, generation)
 
     def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
         """Run a short request: the first one is slower, because buffers are allocated and caches filled.

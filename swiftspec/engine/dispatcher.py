@@ -16,7 +16,7 @@ from itertools import count
 from threading import Thread
 
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.protocol import Committed, Finished, Generate
+from swiftspec.engine.process.protocol import Finished, Generate, OfRequest, Scored
 from swiftspec.engine.process.timeouts import Silence, is_stopped
 from swiftspec.engine.process.wakeup import Wakeup
 from swiftspec.engine.process.worker_group import WorkerGroup
@@ -250,6 +250,7 @@ class Dispatcher:
         if not self._running:
             self._silence.broken()
         running.command, running.is_due, running.deadline_s, running.ending = command, False, None, None
+        running.scores.clear()  # it may have begun before
         self._running[command.number] = running
         if running.begun_s is None:
             running.begun_s = time.perf_counter()
@@ -272,7 +273,7 @@ class Dispatcher:
             if can_rejoin and running.targets_left and running.ending is None and not draft.knows(number):
                 draft.generate(replace(command, alone=True))
 
-    def _take(self, group: WorkerGroup, report: Committed | Finished) -> None:
+    def _take(self, group: WorkerGroup, report: OfRequest) -> None:
         if group.role is Role.TARGET:
             self._silence.broken()
         running = self._running.get(report.number)
@@ -287,6 +288,9 @@ class Dispatcher:
                 running.rows_asked += report.rows_asked
             running.targets_left.discard(group)
             self._settle(running)
+            return
+        if isinstance(report, Scored):
+            running.scores.append(report)
             return
         running.tokens += report.tokens
         running.unheard.append(report.tokens)

@@ -13,7 +13,7 @@ from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
-from swiftspec.engine.checks import ContextLimit, check_acceptance
+from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout
 from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
@@ -372,13 +372,7 @@ class Launcher:
         self._dispatcher.cancel(running)
 
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
-        runs = {self.layout, Layout.TARGET_ONLY} if self.layout is Layout.COLOCATED else {self.layout}
-        if policy.layout not in runs:
-            raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is {self.layout}")
-        if policy.target_groups != self.target_groups:
-            raise ValueError(
-                f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self.target_groups}"
-            )
+        check_layout(policy, self.layout, target_groups=self.target_groups)
         check_acceptance(policy, sampler)
         if (rows := max(policy.draft_rows, policy.target_rows)) > self._tree_slots:
             raise ValueError(

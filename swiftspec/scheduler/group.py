@@ -152,9 +152,7 @@ class Group:
         running = self._asking[grant.request]
         effect = running.effect
         if isinstance(effect, Prefill):
-            first = running.num_prefilled
-            tokens = effect.tokens[first : first + grant.num_rows]
-            return Prefill(effect.role, tokens, effect.position + first)
+            return effect.part(running.num_prefilled, grant.num_rows)
         if isinstance(effect, TargetForward) and grant.num_rows < len(effect.rows):
             return TargetForward(effect.rows[: grant.num_rows])
         assert effect is not None

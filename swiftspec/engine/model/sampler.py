@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:  # a caller that only sets parameters does not wait seconds for torch
     from torch import Tensor
 
-__all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "stream", "top_candidates"]
+__all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "log_probs", "stream", "top_candidates"]
 
 _NUCLEUS_GUESS = 256
 
@@ -140,3 +140,10 @@ def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[f
     """
     best = logits.log_softmax(dim=-1).topk(min(k, logits.shape[1]), dim=-1)
     return best.indices.tolist(), best.values.tolist()
+
+
+def log_probs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
+    """Log-prob (natural, temperature 1) of a token for each row of logits [R, V] in fp32."""
+    chosen = logits.new_tensor(tokens, dtype=int).unsqueeze(1)
+    found: list[float] = logits.log_softmax(dim=-1).gather(1, chosen).squeeze(1).tolist()
+    return tuple(found)

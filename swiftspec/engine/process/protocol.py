@@ -9,10 +9,23 @@ from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.effects import Role
+from swiftspec.policies.effects import Candidates, Role
 from swiftspec.scheduler.batching import BatchLimits
 
-__all__ = ["Cancel", "Command", "Committed", "Failed", "Finished", "Generate", "Ready", "Report", "Setup", "name_of"]
+__all__ = [
+    "Cancel",
+    "Command",
+    "Committed",
+    "Failed",
+    "Finished",
+    "Generate",
+    "OfRequest",
+    "Ready",
+    "Report",
+    "Scored",
+    "Setup",
+    "name_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +152,15 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """Log-probs of the next tokens of a prompt, and the likeliest tokens in the place of each, if they were wanted."""
+
+    number: int
+    log_probs: tuple[float, ...]
+    candidates: tuple[Candidates, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The program of request `number` has ended.
 
@@ -162,4 +184,5 @@ class Failed:
 
 
 Command = Generate | Cancel
-Report = Ready | Committed | Finished | Failed
+OfRequest = Committed | Scored | Finished
+Report = Ready | OfRequest | Failed

@@ -16,9 +16,9 @@ from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Report, Setup
+from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Report, Scored, Setup
 from swiftspec.policies import Layout
-from swiftspec.policies.effects import Program, Role
+from swiftspec.policies.effects import Candidates, Program, Role
 from swiftspec.policies.recovery import Recoverable, recoverable
 
 __all__ = ["WorkerLoop"]
@@ -84,6 +84,7 @@ class WorkerLoop:
             peers=[channel.open(number) for channel in self._channels],
             commit=partial(self._report_commit, number),
             sampler=command.sampler,
+            score=partial(self._report_scores, number),
         )
         self._driver.add(number, self._program(command), part, is_elastic=command.policy.elastic)
 
@@ -107,6 +108,9 @@ class WorkerLoop:
         if number not in self._has_committed:
             self._has_committed.add(number)
             self._is_urgent = True
+
+    def _report_scores(self, number: int, log_probs: tuple[float, ...], candidates: tuple[Candidates, ...]) -> None:
+        self._reports.append(Scored(number, log_probs, candidates))
 
     def _report_end(self, number: int, spans: list[Span], rows_asked: int) -> None:
         for channel in self._channels:
