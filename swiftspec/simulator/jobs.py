@@ -28,6 +28,8 @@ class Job:
         Length of its output.
     client : str
         Whose it is.
+    is_scored : bool
+        Whether its prompt is to be scored, instead of continued.
     """
 
     arrival_s: float = 0.0
@@ -35,6 +37,7 @@ class Job:
     prompt_tokens: int | None = None
     output_tokens: int
     client: str = ""
+    is_scored: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

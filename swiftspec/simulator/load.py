@@ -16,7 +16,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.serving import Job, Serving, ServingRun
 
-__all__ = ["serve_workload"]
+__all__ = ["serve_workload", "serving_of"]
 
 _MOST_FULL = 1000  # requests that are simulated in full by default
 _NUM_RECORDED = 200
@@ -59,8 +59,23 @@ def serve_workload(
     ValueError
         If a prompt is not in the trace, or a request does not fit into the cache.
     """
+    serving = serving_of(candidate, latencies=latencies, trace=trace, options=options)
+    jobs = _jobs(workload, trace, seed)
+    is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
+    run = serving.run(
+        jobs,
+        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
+        seed=seed,
+        num_recorded=_NUM_RECORDED if is_replay else 0,
+        done=done,
+    )
+    return _result(run, workload, goal, target_groups=serving.policy.target_groups)
+
+
+def serving_of(candidate: Candidate, *, latencies: Latencies, trace: AcceptanceTrace, options: LoadOptions) -> Serving:
+    """The simulated server of a plan's candidate."""
     policy = candidate.build()
-    serving = Serving(
+    return Serving(
         latencies,
         trace,
         policy,
@@ -77,16 +92,6 @@ def serve_workload(
             gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
         ),
     )
-    jobs = _jobs(workload, trace, seed)
-    is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
-    run = serving.run(
-        jobs,
-        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
-        seed=seed,
-        num_recorded=_NUM_RECORDED if is_replay else 0,
-        done=done,
-    )
-    return _result(run, workload, goal, target_groups=policy.target_groups)
 
 
 def _jobs(workload: Workload, trace: AcceptanceTrace, seed: int) -> list[Job]:
