@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from time import perf_counter
 from typing import Any, TypeVar
@@ -38,9 +39,10 @@ class Driver:
 
     async def warm_up(self, question: Prompt) -> None:
         """Ask both servers for a little: their first requests are slower."""
-        for server in self.servers.values():
-            await server.write(question.text, num_tokens=_WARM_UP_TOKENS, temperature=0.0, seed=0)
-        await self.servers[Role.TARGET].score(question.text, num_characters=len(question.text))
+        with suppress(ContextFullError):
+            for server in self.servers.values():
+                await server.write(question.text, num_tokens=_WARM_UP_TOKENS, temperature=0.0, seed=0)
+            await self.servers[Role.TARGET].score(question.text, num_characters=len(question.text))
 
     async def calibrate(self, question: Prompt) -> tuple[float, ...]:
         """Scores of other first segments of a question, one for each of its samples; none of those without text."""
@@ -49,8 +51,10 @@ class Driver:
 
     async def _calibration_score(self, question: Prompt, number: int) -> float | None:
         text = _Text(self, question, f"calibration {number}")
-        written = await text.write(Write(Role.DRAFT, self.options.draft_tokens))
-        return await text.score() if written.num_tokens else None
+        with suppress(ContextFullError):
+            if (await text.write(Write(Role.DRAFT, self.options.draft_tokens))).num_tokens:
+                return await text.score()
+        return None
 
     async def run(self, question: Prompt, selection: Selection) -> tuple[AttsSample, ...]:
         """All samples of a question."""
@@ -102,7 +106,8 @@ class _Samples:
 
     async def _go_on(self, number: int, ask: Callable[[], Answers]) -> bool | None:
         """Ask the selection, and wait until it lets this sample go on."""
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
         self._let_go(ask())
         return await waiting
 

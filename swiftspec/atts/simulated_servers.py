@@ -1,14 +1,15 @@
 """Servers in simulated time: those of plans, and those of which only the token times are known."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import simpy
 
-from swiftspec.simulator.serving import Job, OpenServing
+from swiftspec.policies.effects import Role
+from swiftspec.simulator.serving import Job, OpenServing, Serving
 
-__all__ = ["Events", "Pace", "PacedServer", "PlanServer", "SimulatedServer"]
+__all__ = ["Events", "Pace", "PacedServer", "PlanServer", "PlanServers", "SimulatedServer"]
 
 _ROUNDING = 1e-6  # of a token
 Events = Generator[simpy.Event, Any, None]
@@ -22,6 +23,29 @@ class SimulatedServer(Protocol):
 
     def score(self, num_tokens: int) -> Events:
         """Score a prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanServers:
+    """Servers of plans, empty ones in each simulation.
+
+    Parameters
+    ----------
+    servings : mapping of Role to Serving
+    num_prompts : mapping of Role to int
+        Of the traces that their texts come from.
+    seed : int
+    """
+
+    servings: Mapping[Role, Serving]
+    num_prompts: Mapping[Role, int]
+    seed: int
+
+    def __call__(self, env: simpy.Environment) -> dict[Role, SimulatedServer]:
+        return {
+            role: PlanServer(serving.open(env, seed=self.seed), num_prompts=self.num_prompts[role])
+            for role, serving in self.servings.items()
+        }
 
 
 class PlanServer:

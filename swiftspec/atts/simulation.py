@@ -1,7 +1,7 @@
 """Samples of questions in simulated time: their programs, performed on simulated servers."""
 
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import simpy
 
@@ -28,7 +28,7 @@ def simulate(script: QuestionScript, selection: Selection, options: AttsOptions,
         question_id=script.question_id,
         prompt_tokens=script.prompt_tokens,
         calibration=script.calibration,
-        samples=tuple(process.value for process in ended),
+        samples=tuple(cast(AttsSample, process.value) for process in ended),
     )
 
 

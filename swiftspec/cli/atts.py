@@ -54,15 +54,23 @@ def atts(files: Files, asked: Asked) -> AttsRun:
     }
     check_outputs(inputs=inputs, json=files.json)
     replayed = None if files.replay is None else AttsRun.load(files.replay)
-    usual = {} if replayed is None else replayed.options.model_dump()
-    given = {name: value for name, value in asked.options.items() if value is not None}
-    options = AttsOptions.checked(usual | given, source="options")
+    options = _options(asked, replayed)
     run = _simulated(files, asked, options, replayed) if asked.is_simulated else _sampled(files, asked, options)
     _show(run)
     if files.json is not None:
         run.save(files.json)
         console.say(saved(files.json))
     return run
+
+
+def _options(asked: Asked, replayed: AttsRun | None) -> AttsOptions:
+    """Those of the flags, and for the others those of the run that is replayed, or the usual ones."""
+    usual = {} if replayed is None else replayed.options.model_dump()
+    given = {name: value for name, value in asked.options.items() if value is not None}
+    try:
+        return AttsOptions.checked(usual | given, source="options")
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("options: ")) from None
 
 
 def _sampled(files: Files, asked: Asked, options: AttsOptions) -> AttsRun:

@@ -4,6 +4,7 @@ To engines and schedulers it is a policy like the others, which commits nothing.
 cannot serve a request for text.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,6 +39,10 @@ class PromptScoring(TargetOnly):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _score(request.prompt, self.num_candidates)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["PromptScoring"]:
+        yield from ()
 
 
 def _score(prompt: tuple[int, ...], num_candidates: int) -> Program:

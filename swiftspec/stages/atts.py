@@ -22,12 +22,9 @@ from swiftspec.progress import Stages, silent
 from swiftspec.stages.inputs import Prompts, read_plan, read_texts
 
 if TYPE_CHECKING:
-    import simpy
-
     from swiftspec.atts.driver import Driver
     from swiftspec.atts.scripts import Drawing, QuestionScript
     from swiftspec.atts.servers import TextServer
-    from swiftspec.atts.simulated_servers import SimulatedServer
     from swiftspec.simulator.serving import Serving
 
 __all__ = ["AttsServer", "atts", "drawn_scripts", "simulate_atts"]
@@ -198,18 +195,15 @@ def simulate_atts(
         If scripts have fewer samples than the options, or calibration scores are missing.
     """
     from swiftspec.atts.selection import Selections
-    from swiftspec.atts.simulated_servers import PlanServer
+    from swiftspec.atts.simulated_servers import PlanServers
     from swiftspec.atts.simulation import simulate
 
     plans = {Role.TARGET: read_plan(target), Role.DRAFT: read_plan(draft)}
-    servings = {role: _serving(planned, options.calls(role)) for role, planned in plans.items()}
-
-    def servers(env: simpy.Environment, seed: int) -> Mapping[Role, SimulatedServer]:
-        return {
-            role: PlanServer(serving.open(env, seed=seed), num_prompts=len(plans[role].trace.prompts))
-            for role, serving in servings.items()
-        }
-
+    servers = partial(
+        PlanServers,
+        servings={role: _serving(planned, options.calls(role)) for role, planned in plans.items()},
+        num_prompts={role: len(planned.trace.prompts) for role, planned in plans.items()},
+    )
     selections = Selections(options, {script.question_id: script.calibration for script in scripts})
     found = []
     with stages("simulate") as progress:
@@ -220,7 +214,7 @@ def simulate_atts(
                     f"num_samples is {options.num_samples}; question {script.question_id} has {len(script.samples)}"
                 )
             selection = selections.of(script.question_id)
-            found.append(simulate(script, selection, options, partial(servers, seed=options.seed + number)))
+            found.append(simulate(script, selection, options, servers(seed=options.seed + number)))
     served = {role: f"{planned.plan.target}, {planned.plan.chosen.describe()}" for role, planned in plans.items()}
     return _made(
         found,

@@ -71,7 +71,7 @@ def test_the_expected_share_counts_the_places_of_a_new_score(num_scores: int, bu
 def test_exchangeable_scores_are_taken_over_as_often_as_expected(num_scores: int, rule: Rule, share: float) -> None:
     rng = np.random.default_rng(num_scores)
     taken = []
-    for _ in range(max(1, 6000 // num_scores)):
+    for _ in range(max(40, 6000 // num_scores)):
         drawn = 1 + rng.lognormal(size=num_scores + 200)
         level = threshold(drawn[:num_scores].tolist(), 0.4, rule)
         taken.append(float(np.mean(drawn[num_scores:] > level)))

@@ -79,7 +79,8 @@ def test_log_probs_of_tokens() -> None:
 
 
 PROMPTS = tuple(tuple((7 * size + 3 * index) % VOCAB_SIZE for index in range(size)) for size in range(20, 220, 37))
-SCORING, WRITING = PromptScoring(num_candidates=2), make_policy("serial_chain")
+SCORING: Policy = PromptScoring(num_candidates=2)
+WRITING = make_policy("serial_chain")
 
 
 @pytest.fixture(scope="module")

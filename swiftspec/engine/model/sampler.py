@@ -144,6 +144,8 @@ def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[f
 
 def log_probs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
     """Log-prob (natural, temperature 1) of a token for each row of logits [R, V] in fp32."""
-    chosen = logits.new_tensor(tokens, dtype=int).unsqueeze(1)
+    import torch
+
+    chosen = torch.tensor(tokens, device=logits.device).unsqueeze(1)
     found: list[float] = logits.log_softmax(dim=-1).gather(1, chosen).squeeze(1).tolist()
     return tuple(found)
