@@ -26,7 +26,7 @@ from swiftspec.policies.effects import Role
 
 NUM_SAMPLES = 16
 TOKENS = 500
-SHARE = 0.6  # of the calibration scores below a segment's, from which on it was taken over
+LEAST_SCORE = 1.6  # 1 and the share of the calibration scores below: from here on a segment was taken over
 PROMPT_TOKENS = 150
 PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
 
@@ -34,7 +34,7 @@ Read = tuple[list[TurnScript], float]  # turns of a sample, without their last d
 
 
 def read_sample(path: Path) -> Read:
-    """A sample's turns in characters, each with the share of calibration scores below its own; and its seconds."""
+    """A sample's turns in characters, each with 1 and the share of calibration scores below its own; and its seconds."""
     content = json.loads(path.read_text(encoding="utf-8"))
     turns: list[TurnScript] = []
     drafted = 0
@@ -42,7 +42,7 @@ def read_sample(path: Path) -> Read:
         if entry["model"] == "small":
             drafted = len(entry["output"] or "")
         elif entry["model"] == "eval_ppl":
-            turns.append(TurnScript(drafted, entry["percentile"], 0))
+            turns.append(TurnScript(drafted, 1 + entry["percentile"], 0))
         else:
             turns[-1] = turns[-1]._replace(target_tokens=max(1, len(entry["output"] or "")))
     return turns, content["duration_seconds"]
@@ -92,10 +92,12 @@ def replay(
 ) -> list[AttsQuestion]:
     """All questions, with the recorded decisions or, with a barrier, as many by rank."""
     options = AttsOptions(is_barrier=is_barrier)
-    budget = np.mean([turn.score >= SHARE for script in scripts for sample in script.samples for turn in sample.turns])
+    budget = np.mean(
+        [turn.score >= LEAST_SCORE for script in scripts for sample in script.samples for turn in sample.turns]
+    )
     found = []
     for script in scripts:
-        just_below = np.nextafter(SHARE, 0.0)
+        just_below = np.nextafter(LEAST_SCORE, 0.0)
         selection: Selection = Barrier(NUM_SAMPLES, float(budget)) if is_barrier else ByThreshold(float(just_below))
         found.append(simulate(script, selection, options, partial(servers, paces=paces)))
     return found

@@ -1,4 +1,4 @@
-"""Which samples of a question are taken over: each by its own score, or the highest ones of a turn. Pure.
+"""Selection of the samples that are taken over: each by its own score, or the highest ones of a turn. Pure.
 
 A driver tells what its samples ask; it is told who may go on, and with which answer. That may be others than the one
 that asked, who were waiting for it.

@@ -194,10 +194,10 @@ def atts(
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same result. Default: 0.")] = None,
     json: flags.Json = None,
 ) -> None:
-    """Scale test-time compute over two servers: ATTS, asynchronously or with a barrier.
+    """Sample questions on two servers: asynchronous test-time scaling.
 
-    Many samples of each question: a draft's server writes segments, a target's server scores them and takes over the
-    worst. Lossy between segments; each segment is its model's own.
+    Many samples of each question (ATTS): a draft's server writes segments, a target's server scores them and takes over
+    the worst. Lossy, since a text is neither model's own; each of its segments is.
 
     \b
     Examples:

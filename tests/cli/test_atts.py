@@ -18,7 +18,7 @@ SMALL = ("--samples", "4", "--turns", "3", "--draft-tokens", "24", "--target-tok
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("questions") / "questions.jsonl"
-    texts = ("def add(a, b):\n", "import os\n\nclass Tree:\n")
+    texts = ("def add(a, b):\n", "import os\n\n\nclass Tree:\n    def __init__(self):\n")
     path.write_text("\n".join(json.dumps({"id": str(number), "prompt": text}) for number, text in enumerate(texts)))
     return path
 
@@ -35,7 +35,8 @@ def test_a_simulation_is_printed_written_and_can_be_replayed(
     printed = capsys.readouterr().out
     assert "Simulated 2 questions, 4 samples each, without a barrier" in printed
     assert "turns taken over" in printed
-    assert [question.prompt_tokens for question in drawn.questions] == [8, 9]
+    few, many = (question.prompt_tokens for question in drawn.questions)
+    assert 5 < few < many
     assert drawn.figures.num_samples == 8
     assert 0 < drawn.figures.sample_s.mean <= drawn.figures.question_s.mean
     again = simulated("--replay", str(tmp_path / "drawn.json"), out=tmp_path / "again.json")
