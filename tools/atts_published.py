@@ -2,8 +2,8 @@
 
 The results are those of github.com/menik1126/Asynchronous-Test-Time-Scaling, a JSON file per sample with all segments,
 scores and decisions, and the sample's time. Turns, lengths and decisions are replayed on two simulated servers that are
-known by their token times only; these are fitted to the mean and the median of the samples' times, so that the other
-percentiles, the single samples and the questions are predictions. Prints Markdown.
+known by their token times only. These are fitted to the mean and the median of the samples' times of the first folder:
+the other percentiles, the single samples, the questions and the other folders are predictions. Prints Markdown.
 """
 
 import argparse
@@ -34,7 +34,7 @@ Read = tuple[list[TurnScript], float]  # turns of a sample, without their last d
 
 
 def read_sample(path: Path) -> Read:
-    """A sample's turns in characters, each with 1 and the share of calibration scores below its own; and its seconds."""
+    """A sample's turns in characters, scored 1 and the share of calibration scores below their own; and its seconds."""
     content = json.loads(path.read_text(encoding="utf-8"))
     turns: list[TurnScript] = []
     drafted = 0
@@ -146,17 +146,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, nargs="+")
     options = parser.parse_args(arguments)
+    draft_token_s, target_token_s = fitted(*read_questions(options.results[0]))
+    paces = paces_of(draft_token_s, target_token_s)
+    sys.stdout.write(
+        f"fitted: {1 / draft_token_s:.0f} tokens/s of a draft's request, {1 / target_token_s:.0f} of a target's\n"
+    )
     for folder in options.results:
         scripts, seconds = read_questions(folder)
-        draft_token_s, target_token_s = fitted(scripts, seconds)
-        paces = paces_of(draft_token_s, target_token_s)
         questions = replay(scripts, paces)
         figures, simulated = AttsFigures.of(questions), times(questions)
         barrier = AttsFigures.of(replay(scripts, paces, is_barrier=True))
         lines = [
             f"{folder.name}: {figures.num_samples} samples, {figures.turns:.2f} turns, taken over "
             f"{figures.taken_over:.4f}; survivors {' '.join(map(str, figures.survivors))}",
-            f"fitted: {1 / draft_token_s:.0f} tokens/s of a draft's request, {1 / target_token_s:.0f} of a target's",
             *table(seconds, simulated),
             f"correlation of samples: {np.corrcoef(np.log(seconds), np.log(simulated))[0, 1]:.3f}",
             f"with a barrier at the same budget: {barrier.total_s:.0f} s, without {figures.total_s:.0f} s, "
