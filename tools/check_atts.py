@@ -14,7 +14,7 @@ from pathlib import Path
 
 from swiftspec.artifacts.atts import AttsFigures, AttsOptions, AttsRun
 from swiftspec.atts.scripts import replayed_scripts
-from swiftspec.stages.atts import AttsServer, atts, simulate_atts
+from swiftspec.stages.scaling import AttsServer, atts, simulate_atts
 from tools.served import served
 
 SAMPLES, TURNS = 8, 6

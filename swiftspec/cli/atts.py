@@ -12,8 +12,8 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import count, percent
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs, saved
-from swiftspec.stages.atts import AttsServer, drawn_scripts, simulate_atts
-from swiftspec.stages.atts import atts as sample
+from swiftspec.stages.scaling import AttsServer, drawn_scripts, simulate_atts
+from swiftspec.stages.scaling import atts as sample
 
 __all__ = ["Asked", "Files", "atts"]
 

@@ -14,7 +14,7 @@ from swiftspec.atts.scripts import replayed_scripts
 from swiftspec.atts.selection import Selections
 from swiftspec.atts.servers import Segment, end_perplexity
 from swiftspec.policies.effects import Role
-from swiftspec.stages.atts import AttsServer, atts
+from swiftspec.stages.scaling import AttsServer, atts
 from tests.atts.plans import DRAFT, TARGET, plan_of
 from tools.served import served
 
