@@ -75,7 +75,6 @@ def read_questions(folder: Path, *, seed: int = 0) -> tuple[list[QuestionScript]
         QuestionScript(
             question_id=str(first // NUM_SAMPLES),
             prompt_tokens=PROMPT_TOKENS,
-            calibration=(),
             samples=tuple(samples[first : first + NUM_SAMPLES]),
         )
         for first in range(0, len(samples), NUM_SAMPLES)
@@ -128,15 +127,15 @@ def fitted(scripts: Sequence[QuestionScript], seconds: Sequence[float]) -> tuple
     return draft_token_s, target_token_s
 
 
-def makespans(values: Sequence[float]) -> np.ndarray:
-    return np.array(values).reshape(-1, NUM_SAMPLES).max(axis=1)
+def makespans(values: Sequence[float]) -> list[float]:
+    return [max(values[first : first + NUM_SAMPLES]) for first in range(0, len(values), NUM_SAMPLES)]
 
 
 def table(published: Sequence[float], simulated: np.ndarray) -> list[str]:
     measured = np.array(published)
     rows = [("mean", measured.mean(), simulated.mean())]
     rows += [(f"p{rank}", np.percentile(measured, rank), np.percentile(simulated, rank)) for rank in PERCENTILES]
-    rows.append(("questions, mean", makespans(published).mean(), makespans(simulated.tolist()).mean()))
+    rows.append(("questions, mean", np.mean(makespans(published)), np.mean(makespans(simulated.tolist()))))
     lines = ["| sample times, s | published | simulated | error |", "|---|---|---|---|"]
     return lines + [f"| {name} | {was:.1f} | {found:.1f} | {found / was - 1:+.0%} |" for name, was, found in rows]
 

@@ -137,11 +137,10 @@ class AttsSample(Facts):
 
 
 class AttsQuestion(Facts):
-    """A question. calibration: scores of its calibration segments. prompt_tokens: as the target counts them."""
+    """A question. prompt_tokens: as the target counts them."""
 
     question_id: str
     prompt_tokens: _Count
-    calibration: tuple[float, ...] = ()
     samples: Annotated[tuple[AttsSample, ...], Field(min_length=1)]
 
     @property
@@ -211,6 +210,8 @@ class AttsRun(Document):
     target, draft : str
         The servers, in words.
     options : AttsOptions
+    calibration : dict
+        Calibration scores by question; with a barrier perhaps none.
     threshold : float or None
         Of all questions; None with thresholds per question, with a barrier, or if it is infinite.
     figures : AttsFigures
@@ -224,6 +225,7 @@ class AttsRun(Document):
     target: str
     draft: str
     options: AttsOptions
+    calibration: dict[str, tuple[float, ...]]
     threshold: float | None = None
     figures: AttsFigures
     questions: Annotated[tuple[AttsQuestion, ...], Field(min_length=1)]

@@ -1,6 +1,6 @@
 """Scripts of simulated questions: how long segments are, what they score, and when samples end. Replayed or drawn."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import NormalDist
@@ -47,15 +47,21 @@ class SampleScript(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionScript:
-    """A question. calibration: scores of its calibration segments."""
+    """A question and its samples."""
 
     question_id: str
     prompt_tokens: int
-    calibration: tuple[float, ...]
     samples: tuple[SampleScript, ...]
 
 
-def replayed_scripts(run: AttsRun, *, seed: int = 0) -> list[QuestionScript]:
+class Scripts(NamedTuple):
+    """Questions, and calibration scores by question."""
+
+    questions: list[QuestionScript]
+    calibration: Mapping[str, tuple[float, ...]]
+
+
+def replayed_scripts(run: AttsRun, *, seed: int = 0) -> Scripts:
     """Scripts of a run's questions.
 
     What the target would have written in turns that it did not take over is drawn from those that it did; without any
@@ -74,17 +80,17 @@ def replayed_scripts(run: AttsRun, *, seed: int = 0) -> list[QuestionScript]:
         others = turn.target_tokens if turn.is_taken_over else int(rng.choice(written or [turn.draft_tokens]))
         return TurnScript(turn.draft_tokens, turn.score, others)
 
-    return [
+    questions = [
         QuestionScript(
             question_id=question.question_id,
             prompt_tokens=question.prompt_tokens,
-            calibration=question.calibration,
             samples=tuple(
                 SampleScript(tuple(map(scripted, sample.turns)), sample.ending) for sample in question.samples
             ),
         )
         for question in run.questions
     ]
+    return Scripts(questions, run.calibration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +113,12 @@ class Drawing:
     correlation: float = CORRELATION
 
 
-def drawn_scripts(questions: Sequence[tuple[str, int]], options: AttsOptions, drawing: Drawing) -> list[QuestionScript]:
+def drawn_scripts(questions: Sequence[tuple[str, int]], options: AttsOptions, drawing: Drawing) -> Scripts:
     """Scripts of questions, of each of which the id and the tokens of the prompt are known.
 
     Scores are exchangeable with those of the calibration: only their order counts, so that any distribution will do.
     """
-    scripts = []
+    scripts, calibration = [], {}
     for number, (question_id, prompt_tokens) in enumerate(questions):
         rng = np.random.default_rng([options.seed, 1, number])
         turns = _numbers_of_turns(options, drawing, rng)
@@ -123,17 +129,12 @@ def drawn_scripts(questions: Sequence[tuple[str, int]], options: AttsOptions, dr
                 (drawing.target_lengths, options.target_tokens, "target_lengths"),
             )
         ]
-        scores = 1.0 + rng.standard_exponential(sum(turns))
+        scores, others = (1.0 + rng.standard_exponential(count) for count in (sum(turns), options.num_samples))
         left = iter([TurnScript(*each) for each in zip(lengths[0], scores.tolist(), lengths[1], strict=True)])
-        scripts.append(
-            QuestionScript(
-                question_id=question_id,
-                prompt_tokens=prompt_tokens,
-                calibration=tuple((1.0 + rng.standard_exponential(options.num_samples)).tolist()),
-                samples=tuple(_sample_of(left, count, options) for count in turns),
-            )
-        )
-    return scripts
+        samples = tuple(_sample_of(left, count, options) for count in turns)
+        scripts.append(QuestionScript(question_id=question_id, prompt_tokens=prompt_tokens, samples=samples))
+        calibration[question_id] = tuple(others.tolist())
+    return Scripts(scripts, calibration)
 
 
 def _sample_of(turns: Iterator[TurnScript], count: int, options: AttsOptions) -> SampleScript:

@@ -119,7 +119,10 @@ class Selections:
         """Of all questions; None if each has its own, or there is a barrier."""
         if self.options.is_barrier or self.options.is_per_question:
             return None
-        return self._threshold([score for scores in self.calibration.values() for score in scores])
+        scores = [score for scores in self.calibration.values() for score in scores]
+        if not scores:
+            raise ValueError("calibration is missing; expected that of a run without a barrier")
+        return self._threshold(scores)
 
     def of(self, question_id: str) -> Selection:
         """A question's, to be used once."""

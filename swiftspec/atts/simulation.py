@@ -27,7 +27,6 @@ def simulate(script: QuestionScript, selection: Selection, options: AttsOptions,
     return AttsQuestion(
         question_id=script.question_id,
         prompt_tokens=script.prompt_tokens,
-        calibration=script.calibration,
         samples=tuple(cast(AttsSample, process.value) for process in ended),
     )
 

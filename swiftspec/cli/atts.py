@@ -55,7 +55,11 @@ def atts(files: Files, asked: Asked) -> AttsRun:
     check_outputs(inputs=inputs, json=files.json)
     replayed = None if files.replay is None else AttsRun.load(files.replay)
     options = _options(asked, replayed)
-    run = _simulated(files, asked, options, replayed) if asked.is_simulated else _sampled(files, asked, options)
+    calibration = None if files.calibration is None else AttsRun.load(files.calibration)
+    if asked.is_simulated:
+        run = _simulated(files, asked, options, replayed, calibration)
+    else:
+        run = _sampled(files, asked, options, calibration)
     _show(run)
     if files.json is not None:
         run.save(files.json)
@@ -73,7 +77,7 @@ def _options(asked: Asked, replayed: AttsRun | None) -> AttsOptions:
         raise ValueError(str(error).removeprefix("options: ")) from None
 
 
-def _sampled(files: Files, asked: Asked, options: AttsOptions) -> AttsRun:
+def _sampled(files: Files, asked: Asked, options: AttsOptions, calibration: AttsRun | None) -> AttsRun:
     for flag, value in {"--replay": files.replay, "--lengths": asked.lengths}.items():
         if value is not None:
             raise ValueError(f"{flag} is {value}; it is only for --simulate")
@@ -85,7 +89,7 @@ def _sampled(files: Files, asked: Asked, options: AttsOptions) -> AttsRun:
         target=_server("--plan", files.plan, "--url", files.url, key),
         draft=_server("--draft-plan", files.draft_plan, "--draft-url", files.draft_url, key),
         options=options,
-        calibration=None if files.calibration is None else AttsRun.load(files.calibration),
+        calibration=calibration,
         limit=asked.limit,
         stages=console.progress,
     )
@@ -98,20 +102,30 @@ def _server(plan_flag: str, plan: Path | None, url_flag: str, url: str | None, a
     return AttsServer(plan=plan, url=url, api_key=api_key)
 
 
-def _simulated(files: Files, asked: Asked, options: AttsOptions, replayed: AttsRun | None) -> AttsRun:
+def _simulated(
+    files: Files, asked: Asked, options: AttsOptions, replayed: AttsRun | None, calibration: AttsRun | None
+) -> AttsRun:
     from swiftspec.atts.scripts import Drawing, replayed_scripts
 
     if files.plan is None or files.draft_plan is None:
         raise ValueError("--simulate needs --plan and --draft-plan")
     if replayed is not None:
-        scripts = replayed_scripts(replayed, seed=options.seed)[: asked.limit]
+        scripts = replayed_scripts(replayed, seed=options.seed)
+        scripts = scripts._replace(questions=scripts.questions[: asked.limit])
     else:
         if files.questions is None:
             raise ValueError("--questions is missing; expected JSON lines with `prompt`, or --replay of a run")
         lengths = Lengths.parse(asked.lengths or f"fixed:{options.draft_tokens}", field="lengths")
         drawing = Drawing(draft_lengths=lengths, target_lengths=lengths)
         scripts = drawn_scripts(files.questions, files.plan, options=options, drawing=drawing, limit=asked.limit)
-    return simulate_atts(scripts, target=files.plan, draft=files.draft_plan, options=options, stages=console.progress)
+    return simulate_atts(
+        scripts,
+        target=files.plan,
+        draft=files.draft_plan,
+        options=options,
+        calibration=calibration,
+        stages=console.progress,
+    )
 
 
 def _show(run: AttsRun) -> None:
@@ -147,10 +161,8 @@ def _expected(run: AttsRun) -> str:
     options = run.options
     if options.is_barrier:
         return f"budget {percent(options.budget)}"
-    sizes = [len(question.calibration) for question in run.questions]
-    num_scores = sizes[0] if options.is_per_question else sum(sizes)
-    if not num_scores:
-        return f"budget {percent(options.budget)}"
+    sizes = [len(scores) for scores in run.calibration.values()]
+    num_scores = max(sizes) if options.is_per_question else sum(sizes)
     return f"{percent(expected_share(num_scores, options.budget, options.rule))} of exchangeable scores"
 
 

@@ -285,11 +285,10 @@ class Engine:
         """How likely the target finds each token of a text, and how likely so many others. Raises as `generate`."""
         return self._scorer.score(self._task(prompt, 1, None, ignore_eos=True), num_candidates)
 
-    def submit_scoring(
-        self, prompt: Sequence[int], deliver: Deliver, *, request_id: str | None = None, **options: Any
-    ) -> Callable[[], None]:
-        """As `submit`, to score a prompt, see `Scorer.submit`. Only the end is delivered, for `scored`."""
-        return self._scorer.submit(self._task(prompt, 1, request_id, ignore_eos=True), deliver, **options)
+    def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
+        """As `submit`, to score a prompt; options as of `Scorer.submit`. Only the end is delivered, for `scored`."""
+        task = self._task(prompt, 1, options.pop("request_id", None), ignore_eos=True)
+        return self._scorer.submit(task, deliver, **options)
 
     def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
         """The tokens of a prompt that was scored."""

@@ -23,7 +23,8 @@ from swiftspec.stages.inputs import Prompts, read_plan, read_texts
 
 if TYPE_CHECKING:
     from swiftspec.atts.driver import Driver
-    from swiftspec.atts.scripts import Drawing, QuestionScript
+    from swiftspec.atts.scripts import Drawing, Scripts
+    from swiftspec.atts.selection import Selections
     from swiftspec.atts.servers import TextServer
     from swiftspec.simulator.serving import Serving
 
@@ -110,8 +111,8 @@ def atts(
     texts = read_texts(questions, limit)
     if not texts:
         raise ValueError("questions are empty; expected at least one")
-    found, threshold = asyncio.run(_run(texts, target, draft, options, calibration, stages))
-    return _made(found, target, draft, options, threshold=threshold, is_simulated=False)
+    found, selections = asyncio.run(_run(texts, target, draft, options, calibration, stages))
+    return _made(found, target, draft, selections, is_simulated=False)
 
 
 async def _run(
@@ -121,7 +122,7 @@ async def _run(
     options: AttsOptions,
     calibration: AttsRun | None,
     stages: Stages,
-) -> tuple[list[AttsQuestion], float | None]:
+) -> tuple[list[AttsQuestion], Selections]:
     from swiftspec.atts.driver import Driver
     from swiftspec.atts.selection import Selections
 
@@ -143,11 +144,10 @@ async def _run(
                     AttsQuestion(
                         question_id=question.prompt_id,
                         prompt_tokens=await servers[Role.TARGET].count(question.text),
-                        calibration=tuple(scores.get(question.prompt_id, ())),
                         samples=samples,
                     )
                 )
-    return found, selections.threshold
+    return found, selections
 
 
 async def _calibrated(
@@ -157,7 +157,7 @@ async def _calibrated(
     if driver.options.is_barrier:
         return {}
     if calibration is not None:
-        return {question.question_id: question.calibration for question in calibration.questions}
+        return calibration.calibration
     scores = {}
     with stages("calibrate") as progress:
         for number, question in enumerate(questions):
@@ -167,11 +167,12 @@ async def _calibrated(
 
 
 def simulate_atts(
-    scripts: Sequence[QuestionScript],
+    scripts: Scripts,
     *,
     target: Planned | Path | str,
     draft: Planned | Path | str,
     options: AttsOptions = _USUAL,
+    calibration: AttsRun | None = None,
     stages: Stages = silent,
 ) -> AttsRun:
     """Asynchronous test-time scaling on two plans in simulated time.
@@ -181,11 +182,13 @@ def simulate_atts(
 
     Parameters
     ----------
-    scripts : sequence of QuestionScript
+    scripts : Scripts
         What is written and scored: replayed from a run, or drawn; see `swiftspec.atts.scripts`.
     target, draft : Planned, or path
         Plans of the two servers.
     options : AttsOptions
+    calibration : AttsRun, optional
+        A run whose calibration scores are used instead of those of the scripts.
     stages : Stages
         Receives progress reports.
 
@@ -204,11 +207,11 @@ def simulate_atts(
         servings={role: _serving(planned, options.calls(role)) for role, planned in plans.items()},
         num_prompts={role: len(planned.trace.prompts) for role, planned in plans.items()},
     )
-    selections = Selections(options, {script.question_id: script.calibration for script in scripts})
+    selections = Selections(options, (calibration or scripts).calibration)
     found = []
     with stages("simulate") as progress:
-        for number, script in enumerate(scripts):
-            progress(number, len(scripts), script.question_id)
+        for number, script in enumerate(scripts.questions):
+            progress(number, len(scripts.questions), script.question_id)
             if len(script.samples) < options.num_samples:
                 raise ValueError(
                     f"num_samples is {options.num_samples}; question {script.question_id} has {len(script.samples)}"
@@ -216,14 +219,7 @@ def simulate_atts(
             selection = selections.of(script.question_id)
             found.append(simulate(script, selection, options, servers(seed=options.seed + number)))
     served = {role: f"{planned.plan.target}, {planned.plan.chosen.describe()}" for role, planned in plans.items()}
-    return _made(
-        found,
-        served[Role.TARGET],
-        served[Role.DRAFT],
-        options,
-        threshold=selections.threshold,
-        is_simulated=True,
-    )
+    return _made(found, served[Role.TARGET], served[Role.DRAFT], selections, is_simulated=True)
 
 
 def _serving(planned: Planned, num_calls: int) -> Serving:
@@ -242,7 +238,7 @@ def drawn_scripts(
     options: AttsOptions = _USUAL,
     drawing: Drawing,
     limit: int | None = None,
-) -> list[QuestionScript]:
+) -> Scripts:
     """Scripts for `simulate_atts`: questions whose turns, lengths and scores are drawn.
 
     Tokens of a question are counted by the target's tokenizer, where it is at hand; else a token has four characters.
@@ -262,17 +258,18 @@ def _made(
     questions: Sequence[AttsQuestion],
     target: object,
     draft: object,
-    options: AttsOptions,
+    selections: Selections,
     *,
-    threshold: float | None,
     is_simulated: bool,
 ) -> AttsRun:
+    threshold = selections.threshold
     return AttsRun(
         origin=Origin.here(),
         is_simulated=is_simulated,
         target=str(target),
         draft=str(draft),
-        options=options,
+        options=selections.options,
+        calibration={question: tuple(scores) for question, scores in selections.calibration.items()},
         threshold=threshold if threshold is not None and math.isfinite(threshold) else None,
         figures=AttsFigures.of(questions),
         questions=tuple(questions),

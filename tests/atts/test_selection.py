@@ -71,6 +71,6 @@ def test_thresholds_are_of_all_questions_or_of_each() -> None:
     assert own.of("b").select(0, 6.5) == {0: False}
     with pytest.raises(ValueError, match="calibration has no scores of question c"):
         own.of("c")
-    with pytest.raises(ValueError, match="calibration is empty"):
+    with pytest.raises(ValueError, match="calibration is missing"):
         Selections(AttsOptions(), {}).of("a")
     assert isinstance(Selections(AttsOptions(is_barrier=True), {}).of("a"), Barrier)

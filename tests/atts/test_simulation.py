@@ -36,12 +36,14 @@ def script(options: AttsOptions, *, cv: float, turns: int = 6, seed: int = 0) ->
         SampleScript(tuple(TurnScript(int(d), float(s), int(t)) for d, s, t in zip(*each, strict=True)), Ending.MARKER)
         for each in zip(draft, scores, target, strict=True)
     )
-    calibration = tuple((rng.random(1600) + 1).tolist())
-    return QuestionScript(question_id="q", prompt_tokens=100, calibration=calibration, samples=samples)
+    return QuestionScript(question_id="q", prompt_tokens=100, samples=samples)
+
+
+CALIBRATION = {"q": (np.random.default_rng(1).random(1600) + 1).tolist()}
 
 
 def run(options: AttsOptions, script: QuestionScript) -> AttsQuestion:
-    selections = Selections(options, {script.question_id: script.calibration})
+    selections = Selections(options, CALIBRATION)
     return simulate(script, selections.of(script.question_id), options, servers)
 
 
@@ -137,9 +139,8 @@ FIXED = Drawing(
 
 def test_drawn_turns_are_the_published_ones() -> None:
     options = AttsOptions()
-    scripts = [
-        each for seed in range(5) for each in drawn_scripts(QUESTIONS, options.model_copy(update={"seed": seed}), FIXED)
-    ]
+    seeds = [options.model_copy(update={"seed": seed}) for seed in range(5)]
+    scripts = [each for seeded in seeds for each in drawn_scripts(QUESTIONS, seeded, FIXED).questions]
     turns = np.array([[len(sample.turns) for sample in each.samples] for each in scripts])
     published = sum(SURVIVORS) / SURVIVORS[0]
     assert published == pytest.approx(3.79, abs=0.005)
@@ -151,8 +152,8 @@ def test_drawn_turns_are_the_published_ones() -> None:
 
 def test_a_marginal_threshold_takes_over_its_budget() -> None:
     options = AttsOptions()
-    scripts = drawn_scripts(QUESTIONS, options, FIXED)
-    selections = Selections(options, {each.question_id: each.calibration for each in scripts})
+    scripts, calibration = drawn_scripts(QUESTIONS, options, FIXED)
+    selections = Selections(options, calibration)
     figures = AttsFigures.of([simulate(each, selections.of(each.question_id), options, servers) for each in scripts])
     assert figures.taken_over == pytest.approx(0.4, abs=0.02)
     assert figures.num_samples == 1600

@@ -1,6 +1,7 @@
 """`swiftspec atts`: simulated on a recorded plan, and refused in one sentence."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def test_a_simulation_is_printed_written_and_can_be_replayed(
     ]
     assert barrier.figures.taken_over == pytest.approx(0.4, abs=0.1)
     assert barrier.threshold is None
+    assert barrier.calibration == drawn.calibration
+
+
+def test_the_page_and_the_help_name_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["atts", "--help"]) == 0
+    printed = capsys.readouterr().out
+    flags = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", printed, re.MULTILINE)) | {"--barrier"}
+    page = (ROOT / "docs/atts.md").read_text(encoding="utf-8")
+    commands = [line for line in page.splitlines() if line.startswith("    swiftspec atts ")]
+    assert len(commands) > 3
+    assert {flag for line in commands for flag in re.findall(r"--[a-z-]+", line)} <= flags
 
 
 def test_a_seed_gives_one_result(questions: Path, tmp_path: Path) -> None:
