@@ -163,7 +163,7 @@ def _expected(run: AttsRun) -> str:
         return f"budget {percent(options.budget)}"
     sizes = [len(scores) for scores in run.calibration.values()]
     num_scores = max(sizes) if options.is_per_question else sum(sizes)
-    return f"{percent(expected_share(num_scores, options.budget, options.rule))} of exchangeable scores"
+    return f"{percent(expected_share(num_scores, options.budget, options.rule))} expected of exchangeable scores"
 
 
 def _cells(values: Percentiles) -> tuple[str, ...]:
