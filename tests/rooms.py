@@ -60,14 +60,15 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "demo": frozenset({"profiler", "simulator", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
     "loadtest": frozenset({"artifacts", "files", "numpy"}),
+    "atts": frozenset({"engine", "loadtest", "simulator", "workload", "artifacts", "policies"} | {"numpy", "simpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
         {"engine", "artifacts", "errors", "files", "version"}
         | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "stages": frozenset(
-        {"acceptance", "artifacts", "devices", "engine", "loadtest", "planner", "policies", "profiler", "progress"}
-        | {"scheduler", "simulator", "validation"}
+        {"acceptance", "artifacts", "atts", "devices", "engine", "loadtest", "models", "planner", "policies"}
+        | {"profiler", "progress", "scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
     "pytest_plugin": frozenset(

@@ -1,14 +1,13 @@
 """AdaServe's serving experiment, simulated: six systems, three classes of requests with limits on the time per token.
 
-The published step of one request, and the published acceptance of chains of 4, 6 and 8 tokens, are inputs; attainment is
-predicted. Requests are drawn: the artifact's trace has the published rates, spread of gaps, classes and mean lengths.
+The published step of one request, and the published acceptance of chains of 4, 6 and 8 tokens, are inputs; attainment
+is predicted. Requests are drawn with the rates, spread of gaps, classes and mean lengths of the artifact's trace.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,17 @@ from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.backtest.rows import Row
 from swiftspec.backtest.speeds import Deployment
+from swiftspec.files.reading import parse_json
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving
 
 __all__ = ["SYSTEMS", "adaserve_rows", "attainment", "published"]
 
-_FILE = Path(__file__).with_name("data") / "adaserve.json"
 _RATES = (4.2, 4.8)  # at which the systems differ most
 _NUM_REQUESTS, _SEED = 400, 0
 _NUM_PROMPTS, _NUM_TOKENS, _PROMPT_TOKENS = 64, 256, 800
@@ -73,7 +73,7 @@ SYSTEMS: Mapping[str, _System] = {
 @cache
 def published() -> Mapping[str, Any]:
     """The published figures."""
-    content: Mapping[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    content: Mapping[str, Any] = parse_json(files(__package__).joinpath("data", "adaserve.json").read_bytes())
     return content
 
 
@@ -93,7 +93,10 @@ def attainment(name: str, rate: float, *, num_requests: int = _NUM_REQUESTS) -> 
     policy, jobs = system.build(), _jobs(rate, num_requests)
     degrees = {Role.TARGET: facts["num_devices"], Role.DRAFT: facts["num_devices"]}
     latencies = _deployment().profile.latencies
-    control = None if system.control is None else named_control(system.control)
+    steering = None
+    if system.control is not None:
+        costs = StepCosts.of(policy, latencies, degrees=degrees, ranks={}, context=_CONTEXT)
+        steering = Steering.of(policy, named_control(system.control), costs)
     serving = Serving(
         latencies,
         _trace(),
@@ -101,8 +104,7 @@ def attainment(name: str, rate: float, *, num_requests: int = _NUM_REQUESTS) -> 
         degrees=degrees,
         admission=AdmissionLimits(max_running=facts["max_running"], tree_rows=policy.target_rows),
         batch=BatchLimits(max_rows=facts["budget_rows"], prefill_rows=system.prefill_rows),
-        control=control,
-        costs=None if control is None else StepCosts.of(policy, latencies, degrees=degrees, ranks={}, context=_CONTEXT),
+        steering=steering,
     )
     kept = 0
     for request in serving.run(jobs, seed=_SEED).requests:

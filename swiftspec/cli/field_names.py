@@ -10,12 +10,14 @@ _OWN = {  # all others have the flag's name
     "most_requests": "--load-requests",
     "num_jobs": "--jobs",
     "num_requests": "--requests",
+    "num_samples": "--samples",
 }
 _SNAKE = (
     "acceptance_method",
     "accept_noise",
     "draft_quant",
     "duration_s",
+    "end_marker",
     "format_name",
     "max_new_tokens",
     "max_sequences",
@@ -23,6 +25,7 @@ _SNAKE = (
     "num_devices",
     "num_jobs",
     "num_requests",
+    "num_samples",
     "op_tables",
     "output_tokens",
 )
@@ -36,6 +39,7 @@ _WORDS = (
     "draft",
     "dtype",
     "engine",
+    "lengths",
     "objective",
     "percentile",
     "policy",

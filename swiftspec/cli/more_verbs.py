@@ -7,14 +7,14 @@ import typer
 
 from swiftspec.cli import flags
 from swiftspec.cli.load_verbs import workload
-from swiftspec.cli.server_verbs import loadtest, serve
+from swiftspec.cli.server_verbs import atts, loadtest, serve
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (serve, loadtest, validate, report, models, devices, policies, compare, workload, inflate, demo):
+    for verb in (serve, loadtest, atts, validate, report, models, devices, policies, compare, workload, inflate, demo):
         app.command()(verb)
     app.command("import")(import_tables)
     app.command()(backtest)

@@ -9,12 +9,13 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
+from swiftspec.engine.scoring import ScoredToken, Scorer
 from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import Task, warm_up
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -23,22 +24,14 @@ from swiftspec.policies import Request
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
-    from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
+    from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler, Sampling
     from swiftspec.engine.process.placement import Executor
     from swiftspec.engine.running import Event as EngineEvent
 
-__all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "Stats"]
+__all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "ScoredToken", "Stats"]
 
 _MAX_CONTEXT = 4096  # default; caches are this long
-
-
-class Sampling(TypedDict, total=False):
-    """How tokens are drawn, as keyword arguments of `Engine.generate`."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
+Deliver = Callable[[tuple[Chunk, ...], "Generation | Exception | None"], None]
 
 
 class Engine:
@@ -153,6 +146,7 @@ class Engine:
             executor=executor,
             cancelled=cancelled,
         )
+        self._scorer = Scorer(self._launcher, self._tokenizer)
 
     def __enter__(self) -> Self:
         return self
@@ -238,7 +232,7 @@ class Engine:
     def submit(
         self,
         prompt: str | Sequence[int],
-        deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],
+        deliver: Deliver,
         *,
         max_new_tokens: int | None = None,
         acceptance_method: AcceptanceMethod = "follow",
@@ -293,6 +287,19 @@ class Engine:
             deliver=take,
         )
         return partial(self._launcher.cancel, running)
+
+    def score(self, prompt: str | Sequence[int], *, num_candidates: int = 0) -> tuple[ScoredToken, ...]:
+        """How likely the target finds each token of a text, and how likely so many others. Raises as `generate`."""
+        return self._scorer.score(self._task(prompt, 1, None, ignore_eos=True), num_candidates)
+
+    def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
+        """As `submit`, to score a prompt; options as of `Scorer.submit`. Only the end is delivered, for `scored`."""
+        task = self._task(prompt, 1, options.pop("request_id", None), ignore_eos=True)
+        return self._scorer.submit(task, deliver, **options)
+
+    def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
+        """The tokens of a prompt that was scored."""
+        return self._scorer.scored(prompt, generation)
 
     def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
         """Run a short request: the first one is slower, because buffers are allocated and caches filled.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from swiftspec.artifacts.plan import Plan
-from swiftspec.engine.api import Chunk, Engine, EngineState, Stats
+from swiftspec.engine.api import Chunk, Engine, EngineState, ScoredToken, Stats
 
 if TYPE_CHECKING:
     from swiftspec.engine.running import Generation
@@ -115,11 +115,34 @@ class AsyncEngine:
 
         Arguments and errors are those of `generate`. Whoever asks for a stream closes it.
         """
+        return await self._begun(partial(self._running.submit, prompt), options)
+
+    async def _begun(self, submit: Callable[..., Callable[[], None]], options: Mapping[str, Any]) -> AsyncStream:
         if self._bridge is None:
             self._bridge = _Bridge(asyncio.get_running_loop())
         stream = AsyncStream(self._bridge)
-        stream.cancel = await self._call(partial(self._running.submit, prompt, stream.deliver, **options))
+        stream.cancel = await self._call(partial(submit, deliver=stream.deliver, **options))
         return stream
+
+    async def score(self, prompt: str | Sequence[int], *, num_candidates: int = 0) -> tuple[ScoredToken, ...]:
+        """As `Engine.score`. A task that is cancelled ends its request."""
+        tokens = await self.tokenize(prompt) if isinstance(prompt, str) else tuple(prompt)
+        stream = await self.submit_scoring(tokens, num_candidates=num_candidates)
+        try:
+            await stream.wait()
+            assert stream.generation is not None, "a stream without chunks has ended"
+            return await self.scored(tokens, stream.generation)
+        finally:
+            await asyncio.shield(stream.close())
+
+    async def submit_scoring(self, prompt: Sequence[int], **options: Any) -> AsyncStream:
+        """As `submit`, to score a prompt: a stream without chunks; `scored` makes tokens of its `generation`."""
+        return await self._begun(partial(self._running.submit_scoring, prompt), options)
+
+    async def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
+        """As `Engine.scored`."""
+        tokens: tuple[ScoredToken, ...] = await self._call(partial(self._running.scored, prompt, generation))
+        return tokens
 
     async def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
         """As `Engine.warm_up`."""

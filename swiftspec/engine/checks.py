@@ -11,11 +11,12 @@ from swiftspec.devices import DEVICES
 from swiftspec.devices.local import num_devices_here
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Policy
+from swiftspec.policies.scoring import PromptScoring
 
 if TYPE_CHECKING:
     from swiftspec.engine.model.sampler import Sampler
 
-__all__ = ["ContextLimit", "check_acceptance", "check_devices"]
+__all__ = ["ContextLimit", "check_acceptance", "check_devices", "check_layout"]
 
 
 def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: str) -> None:
@@ -77,6 +78,19 @@ class ContextLimit:
                 f"{prompt} has {num_prompt_tokens} tokens; with max_new_tokens {max_new_tokens}{tree} "
                 f"that is more than {self.what}"
             )
+
+
+def check_layout(policy: Policy, layout: Layout, *, target_groups: int) -> None:
+    """ValueError unless an engine of this layout can run a policy."""
+    if isinstance(policy, PromptScoring):
+        return  # every engine has a target
+    runs = {layout, Layout.TARGET_ONLY} if layout is Layout.COLOCATED else {layout}
+    if policy.layout not in runs:
+        raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is {layout}")
+    if policy.target_groups != target_groups:
+        raise ValueError(
+            f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {target_groups}"
+        )
 
 
 def check_acceptance(policy: Policy, sampler: Sampler) -> None:

@@ -16,7 +16,7 @@ from itertools import count
 from threading import Thread
 
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.protocol import Committed, Finished, Generate
+from swiftspec.engine.process.protocol import Finished, Generate, OfRequest, Scored
 from swiftspec.engine.process.timeouts import Silence, is_stopped
 from swiftspec.engine.process.wakeup import Wakeup
 from swiftspec.engine.process.worker_group import WorkerGroup
@@ -259,12 +259,9 @@ class Dispatcher:
         )
         if not self._running:
             self._silence.broken()
-        running.command, running.is_due, running.deadline_s, running.ending = command, False, None, None
         self._running[command.number] = running
-        if running.begun_s is None:
-            running.begun_s = time.perf_counter()
         targets = self._targets[: command.policy.target_groups]
-        running.targets_left = set(targets)
+        running.begin(command, targets)
         for target in targets:
             target.generate(command)
         if drafts and has_draft and self._draft is not None:
@@ -282,7 +279,7 @@ class Dispatcher:
             if can_rejoin and running.targets_left and running.ending is None and not draft.knows(number):
                 draft.generate(replace(command, alone=True))
 
-    def _take(self, group: WorkerGroup, report: Committed | Finished) -> None:
+    def _take(self, group: WorkerGroup, report: OfRequest) -> None:
         if group.role is Role.TARGET:
             self._silence.broken()
         running = self._running.get(report.number)
@@ -297,6 +294,9 @@ class Dispatcher:
                 running.rows_asked += report.rows_asked
             running.targets_left.discard(group)
             self._settle(running)
+            return
+        if isinstance(report, Scored):
+            running.scores.append(report)
             return
         running.tokens += report.tokens
         running.unheard.append(report.tokens)

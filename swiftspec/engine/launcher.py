@@ -12,9 +12,8 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
-from swiftspec.engine.checks import ContextLimit, check_acceptance
+from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout
 from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
@@ -32,7 +31,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.scheduler.controller import check_controllable
+from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.control import Control
 
 __all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
@@ -79,8 +78,8 @@ class Launcher:
         How many requests run and wait at once; one runs, if not given.
     batch : BatchLimits
         Limits of a step.
-    control, costs : Control, StepCosts
-        What decides how much is drafted and verified, and the costs that it weighs; neither by default.
+    steering : Steering
+        What decides how much is drafted and verified; all that policies ask for, if not given.
     executor : Executor
         Where processes run; this machine if not given.
     cancelled : Event
@@ -112,8 +111,7 @@ class Launcher:
         max_restarts: int = MAX_RESTARTS,
         admission: AdmissionLimits = _ONE_AT_A_TIME,
         batch: BatchLimits | None = None,
-        control: Control | None = None,
-        costs: StepCosts | None = None,
+        steering: Steering | None = None,
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> None:
@@ -126,11 +124,13 @@ class Launcher:
         self.patience_s = patience_s
         self._max_running = admission.max_running
         self._batch = batch or BatchLimits()
-        self._control, self._costs = control, costs
+        self._steering = steering
         self._tree_slots = TREE_SLOTS[device]
         with ExitStack() as stack:
             if executor is None:
-                _prepare_machine(device, [reference for reference in (target, draft) if reference])
+                usable_device(device)
+                if device == "cpu" and any(each.dtype != "bfloat16" for each in (target, draft) if each):
+                    prepare_library()  # which the processes load
                 executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))
             available = executor.num_devices(device)
             tp_groups = self._tp_groups(groups, ranks or {}, available, device)
@@ -181,9 +181,6 @@ class Launcher:
         decides how much is drafted. ValueError if the policy cannot be controlled, or the plan does not know its costs.
         """
         policy = candidate.build()
-        check_controllable(policy, control)
-        if control is not None and candidate.costs is None:
-            raise ValueError(f"the plan lacks the costs of {policy.name}'s steps, which a control needs; plan again")
         layout = layout or policy.layout
         fallback = plan.candidates.get(PromptLookup.name)
         return cls(
@@ -201,8 +198,7 @@ class Launcher:
             admission=admission,
             batch=batch
             or BatchLimits(gather_s=usual_gather_s(candidate), prefill_rows=usual_prefill_rows(plan.device)),
-            control=control,
-            costs=candidate.costs,
+            steering=None if control is None else Steering.of(policy, control, candidate.costs),
             executor=executor,
             cancelled=cancelled,
         )
@@ -256,8 +252,7 @@ class Launcher:
             tree_slots=self._tree_slots,
             max_running=self._max_running,
             batch=self._batch,
-            control=self._control if worker_spec.role is Role.TARGET else None,
-            costs=self._costs,
+            steering=self._steering if worker_spec.role is Role.TARGET else None,
             report_every_s=self._report_every_s,
         )
 
@@ -391,13 +386,7 @@ class Launcher:
         self._dispatcher.cancel(running)
 
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
-        runs = {self.layout, Layout.TARGET_ONLY} if self.layout is Layout.COLOCATED else {self.layout}
-        if policy.layout not in runs:
-            raise ValueError(f"policy {policy.name} is {policy.layout}, but the engine is {self.layout}")
-        if policy.target_groups != self.target_groups:
-            raise ValueError(
-                f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {self.target_groups}"
-            )
+        check_layout(policy, self.layout, target_groups=self.target_groups)
         check_acceptance(policy, sampler)
         if (rows := max(policy.draft_rows, policy.target_rows)) > self._tree_slots:
             raise ValueError(
@@ -405,11 +394,3 @@ class Launcher:
             )
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)
-
-
-def _prepare_machine(device: Device, references: Sequence[ModelRef]) -> None:
-    """Check this machine's GPU, or compile what its CPU's processes will load."""
-    if device != "cpu":
-        usable_device(device)
-    elif any(reference.dtype != "bfloat16" for reference in references):
-        prepare_library()

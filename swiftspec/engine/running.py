@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -11,9 +12,10 @@ from queue import Empty, SimpleQueue
 
 from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.protocol import Generate
+from swiftspec.engine.process.protocol import Generate, Scored
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.policies import Policy, Request
+from swiftspec.policies.effects import Candidates
 
 __all__ = ["Deliver", "Ending", "Event", "Generation", "RunningRequest", "next_event"]
 
@@ -38,6 +40,10 @@ class Generation:
         Rows that its policy wanted to verify; a full step grants fewer.
     alone_s : float
         Seconds without the draft that it should have had.
+    log_probs : tuple of float
+        Of a prompt that was scored, from its second token on.
+    candidates : tuple of Candidates
+        The likeliest tokens in the place of each of these, if they were wanted.
     """
 
     tokens: tuple[int, ...]
@@ -48,6 +54,8 @@ class Generation:
     begun_s: float = 0.0
     rows_asked: int = 0
     alone_s: float = 0.0
+    log_probs: tuple[float, ...] = ()
+    candidates: tuple[Candidates, ...] = ()
 
 
 Commits = tuple[tuple[int, ...], ...]  # tokens of each, in order
@@ -125,6 +133,15 @@ class RunningRequest:
     rows_asked: int = 0
     alone_s: float = 0.0
     begun_s: float | None = None
+    scores: list[Scored] = field(default_factory=list)
+
+    def begin(self, command: Generate, targets: Sequence[WorkerGroup]) -> None:
+        """Note that its programs are begun, perhaps not for the first time."""
+        self.command, self.is_due, self.deadline_s, self.ending = command, False, None, None
+        self.targets_left = set(targets)
+        self.scores.clear()
+        if self.begun_s is None:
+            self.begun_s = time.perf_counter()
 
     @property
     def num_tokens(self) -> int:
@@ -163,6 +180,8 @@ class RunningRequest:
             rows_asked=self.rows_asked,
             alone_s=self.alone_s,
             begun_s=self.start_s if self.begun_s is None else self.begun_s,
+            log_probs=tuple(each for report in self.scores for each in report.log_probs),
+            candidates=tuple(each for report in self.scores for each in report.candidates),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from swiftspec.artifacts.timeline import Timeline
@@ -14,7 +14,7 @@ from swiftspec.artifacts.timelines import timelines_from_json
 from swiftspec.artifacts.workload import RequestClass
 from swiftspec.files.reading import brief, parse_json
 
-__all__ = ["ServerClient", "Streamed"]
+__all__ = ["Completion", "ServerClient", "Streamed"]
 
 _CONNECTS_WITHIN_S = 10.0
 _MOST_ERROR_BYTES = _READ_BYTES = 1 << 16
@@ -48,6 +48,14 @@ class Streamed:
     text: str = ""
     status: int = 200
     error: str = ""
+
+
+class Completion(NamedTuple):
+    """A completion in one piece, and why it ended: `stop` or `length`."""
+
+    text: str
+    num_tokens: int
+    finish: str
 
 
 class ServerClient:
@@ -143,6 +151,32 @@ class ServerClient:
         except (OSError, HTTPException, ValueError) as failure:
             why = brief(failure) or type(failure).__name__
             return Streamed(sent_s=sent_s, answered_s=time.perf_counter(), status=0, error=why)
+
+    def write(self, prompt: str, *, model: str, num_tokens: int, temperature: float, seed: int) -> Completion:
+        """Continue a text by `num_tokens` at most. ValueError if the server refuses."""
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": num_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
+        answer = self._json("POST", "/v1/completions", body)
+        try:
+            choice = answer["choices"][0]
+            return Completion(choice["text"], answer["usage"]["completion_tokens"], choice["finish_reason"])
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"--url {self.url}: /v1/completions answers without a text or its tokens") from None
+
+    def score(self, prompt: str, *, model: str) -> list[tuple[str, float | None]]:
+        """Tokens of a text and their log-probs, None of the first. ValueError if the server cannot score prompts."""
+        body = {"model": model, "prompt": prompt, "max_tokens": 0, "echo": True, "logprobs": 0}
+        answer = self._json("POST", "/v1/completions", body)
+        try:
+            scored = answer["choices"][0]["logprobs"]
+            return list(zip(scored["tokens"], scored["token_logprobs"], strict=True))
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise ValueError(f"--url {self.url}: the server does not score prompts (echo with max_tokens 0)") from None
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         with self._answered(method, path, body) as answer:

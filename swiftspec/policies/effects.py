@@ -5,7 +5,7 @@ engine's. No torch, SimPy, socket, clock or randomness may enter this package.
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -100,12 +100,21 @@ class Prefill:
     """Put tokens into a role's prefix. Answer: the target's choice after the last one; None for a draft.
 
     `position`: of the first one; everything before it is already in the prefix. `level`: as of a `DraftForward`.
+    `scored`: the token that follows each of them, if the user is to be given their log-probs and the `num_candidates`
+    likeliest; the answer is then None.
     """
 
     role: Role
     tokens: tuple[int, ...]
     position: int = 0
     level: int = 0
+    scored: tuple[int, ...] = ()
+    num_candidates: int = 0
+
+    def part(self, first: int, num_tokens: int) -> "Prefill":
+        """The prefill of `num_tokens` tokens from the `first` on."""
+        some = slice(first, first + num_tokens)
+        return replace(self, tokens=self.tokens[some], position=self.position + first, scored=self.scored[some])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ that are never verified cannot be learnt.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from swiftspec.policies import Policy
 from swiftspec.scheduler.asks import Ask
@@ -15,7 +16,7 @@ from swiftspec.scheduler.costs import CachedCosts, RoundCosts
 from swiftspec.scheduler.shares import equal_shares
 from swiftspec.scheduler.survival import Survival
 
-__all__ = ["Controller", "check_controllable"]
+__all__ = ["Controller", "Steering"]
 
 _LONGEST_PAUSE = 16
 _STEP_MEMORY = 0.9
@@ -51,10 +52,24 @@ class _Drafted:
         return 0.0
 
 
-def check_controllable(policy: Policy, control: Control | None) -> None:
-    """ValueError if there is a control, and the policy's verifications cannot be cut."""
-    if control is not None and not policy.elastic:
-        raise ValueError(f"policy is {policy.name}, whose verifications cannot be cut; no control can steer it")
+class Steering(NamedTuple):
+    """A control, and the costs that it weighs: a controller that is still to be made."""
+
+    control: Control
+    costs: RoundCosts
+
+    @classmethod
+    def of(cls, policy: Policy, control: Control, costs: RoundCosts | None) -> Self:
+        """Steering of a policy. ValueError if its verifications cannot be cut, or its costs are unknown."""
+        if not policy.elastic:
+            raise ValueError(f"policy is {policy.name}, whose verifications cannot be cut; no control can steer it")
+        if costs is None:
+            raise ValueError(f"the plan lacks the costs of {policy.name}'s steps, which a control needs; plan again")
+        return cls(control, costs)
+
+    def controller(self, max_rows: int) -> "Controller":
+        """A controller of a group whose steps have so many rows."""
+        return Controller(self.control, self.costs, max_rows=max_rows)
 
 
 class Controller:

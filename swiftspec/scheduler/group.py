@@ -75,7 +75,7 @@ class Group:
         """Begin a request's program. tpot_s: its limit on the time per token."""
         self._running[request] = _Running(program=program, is_elastic=is_elastic)
         self._ready.append((request, None))
-        if self._controller:
+        if self._controller and is_elastic:
             self._controller.add(request, tpot_s=tpot_s)
 
     def remove(self, request: int) -> None:
@@ -106,7 +106,7 @@ class Group:
         running = self._running[request]
         try:
             effect = running.program.send(answer)
-            if self._controller:
+            if self._controller and running.is_elastic:
                 effect = self._controlled(request, running.program, effect, self._controller, now_s)
         except StopIteration:
             del self._running[request]
@@ -176,7 +176,12 @@ class Group:
     def begin(self, step: Step, *, now_s: float) -> list[tuple[int, Forward]]:
         """The forwards of a step, by request, with the rows that were granted; the others are overtaken."""
         if self._controller and step.model is Role.TARGET:
-            verified = [grant for grant in step.grants if isinstance(self._asking[grant.request].effect, TargetForward)]
+            asking = self._asking
+            verified = [
+                grant
+                for grant in step.grants
+                if asking[grant.request].is_elastic and isinstance(asking[grant.request].effect, TargetForward)
+            ]
             if verified:
                 self._controller.note_step(verified, now_s)
         granted = {grant.request for grant in step.grants}
@@ -190,9 +195,7 @@ class Group:
         running = self._asking[grant.request]
         effect = running.effect
         if isinstance(effect, Prefill):
-            first = running.num_prefilled
-            tokens = effect.tokens[first : first + grant.num_rows]
-            return Prefill(effect.role, tokens, effect.position + first)
+            return effect.part(running.num_prefilled, grant.num_rows)
         if isinstance(effect, TargetForward) and grant.num_rows < len(effect.rows):
             return TargetForward(effect.rows[: grant.num_rows])
         assert effect is not None

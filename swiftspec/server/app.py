@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 
 from starlette.applications import Starlette
@@ -15,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from swiftspec.artifacts.timelines import timelines_as_json
-from swiftspec.server.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse
+from swiftspec.server.bodies import ChatBody, DetokenizeBody, TokenizeBody, parse, parse_completion
 from swiftspec.server.endpoint import Generations
 from swiftspec.server.errors import RequestError, error_body
 from swiftspec.server.guards import ApiKeys, BodyLimit, RequestIds, SendTimeout
@@ -50,8 +51,8 @@ def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
     view = _Views(serving)
     app: ASGIApp = Starlette(
         routes=[
-            Route("/v1/completions", Generations(serving, CompletionBody), methods=["POST"]),
-            Route("/v1/chat/completions", Generations(serving, ChatBody), methods=["POST"]),
+            Route("/v1/completions", Generations(serving, parse_completion), methods=["POST"]),
+            Route("/v1/chat/completions", Generations(serving, partial(parse, ChatBody)), methods=["POST"]),
             Route("/v1/models", view.models),
             Route("/tokenize", view.tokenize, methods=["POST"]),
             Route("/detokenize", view.detokenize, methods=["POST"]),

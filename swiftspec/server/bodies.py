@@ -4,15 +4,26 @@ Fields that nobody here knows are ignored, as the other servers do. Fields that 
 supported are refused by name, unless they have the value that changes nothing: load tools send those always.
 """
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from swiftspec.server.errors import RequestError
 
-__all__ = ["ChatBody", "CompletionBody", "DetokenizeBody", "GenerationBody", "Message", "TokenizeBody", "parse"]
+__all__ = [
+    "ChatBody",
+    "CompletionBody",
+    "DetokenizeBody",
+    "GenerationBody",
+    "Message",
+    "ScoringBody",
+    "TokenizeBody",
+    "parse",
+    "parse_completion",
+]
 
-_HARMLESS: dict[str, tuple[Any, ...]] = {
+_HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "frequency_penalty": (0,),
@@ -34,6 +45,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
 }
 _MOST_STOPS = 4
+_MOST_LOGPROBS = 5  # as of OpenAI's API
 _MOST_STOP_CHARACTERS = 256
 
 _Count = Annotated[int, Field(ge=1)]
@@ -64,6 +76,8 @@ class ServiceLevel(_Body):
 class GenerationBody(_Body):
     """What completions and chat completions have in common."""
 
+    harmless: ClassVar[Mapping[str, tuple[Any, ...]]] = _HARMLESS  # values of fields that are not supported
+
     model: str | None = None
     max_tokens: _Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
@@ -81,7 +95,7 @@ class GenerationBody(_Body):
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for field, harmless in _HARMLESS.items():
+            for field, harmless in cls.harmless.items():
                 if data.get(field) is not None and data[field] not in harmless:
                     raise ValueError(f"{field}: not supported; expected {harmless[0]!r}, or nothing")
             # null is as good as no field
@@ -125,6 +139,23 @@ class CompletionBody(GenerationBody):
                 raise RequestError(f"prompt has {len(prompt)} texts; expected one per request", param="prompt")
             (prompt,) = prompt
         return prompt if isinstance(prompt, str) else tuple(prompt)
+
+
+class ScoringBody(CompletionBody):
+    """Body of `/v1/completions` that asks for the prompt's log-probs, and no output: `echo` with `max_tokens` 0."""
+
+    harmless: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **{field: values for field, values in _HARMLESS.items() if field not in ("echo", "logprobs")},
+        "stop": ([], ""),
+        "stream": (False,),
+    }
+
+    max_tokens: Annotated[int, Field(ge=0, le=0)] = 0
+    logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS, strict=True)]
+
+    @property
+    def most_tokens(self) -> int:
+        return 0
 
 
 class _TextPart(_Body):
@@ -179,6 +210,19 @@ class DetokenizeBody(_Body):
     """Body of `/detokenize`."""
 
     tokens: _TokenIds
+
+
+class _Wanted(_Body):
+    echo: Any = False
+    max_tokens: Any = None
+
+
+def parse_completion(content: bytes) -> CompletionBody:
+    """The body of a completion: a `ScoringBody` if it wants the prompt back, and nothing after it."""
+    if b"echo" not in content:  # as in most, which are parsed once
+        return parse(CompletionBody, content)
+    wanted = parse(_Wanted, content)
+    return parse(ScoringBody if wanted.echo is True and wanted.max_tokens == 0 else CompletionBody, content)
 
 
 def parse(kind: type[Parsed], content: bytes) -> Parsed:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from swiftspec.errors import EngineBusyError, EngineError
-from swiftspec.server.bodies import ChatBody, CompletionBody, parse
+from swiftspec.server.bodies import ChatBody, CompletionBody, ScoringBody
 from swiftspec.server.errors import RequestError, error_body
 from swiftspec.server.guards import state_of
 from swiftspec.server.replies import DONE, Reply, event
@@ -69,13 +69,13 @@ class Generations:
     Parameters
     ----------
     serving : Serving
-    kind : type
-        Of the request's body.
+    parse : callable
+        Makes the request's body of its bytes. RequestError if it is none.
     """
 
-    def __init__(self, serving: Serving, kind: type[ChatBody] | type[CompletionBody]) -> None:
+    def __init__(self, serving: Serving, parse: Callable[[bytes], ChatBody | CompletionBody]) -> None:
         self._serving = serving
-        self._kind = kind
+        self._parse = parse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def refuse(error: RequestError) -> None:
@@ -92,7 +92,7 @@ class Generations:
             _log.debug("the client of %s has gone", state_of(scope).get("request_id"))
 
     async def _answer(self, scope: Scope, content: bytes, send: Send, arrival_s: float) -> None:
-        body, state = parse(self._kind, content), state_of(scope)
+        body, state = self._parse(content), state_of(scope)
         answer = await self._serving.begin(
             body, request_id=state["request_id"], client=state.get("client") or body.user, arrival_s=arrival_s
         )
@@ -113,13 +113,19 @@ class Generations:
 
     async def _whole(self, answer: Answer, reply: Reply, send: Send) -> None:
         try:
-            text = "".join([piece async for piece, _ in answer])
+            said = await self._said(answer, reply)
         except (EngineError, TimeoutError) as error:
             raise _failure(error) from error
-        assert answer.finish is not None
-        content = JSONResponse(reply.whole(text, finish=answer.finish, usage=answer.usage))
+        content = JSONResponse(said)
         await send({"type": "http.response.start", "status": 200, "headers": content.raw_headers})
         await send({"type": "http.response.body", "body": content.body})
+
+    async def _said(self, answer: Answer, reply: Reply) -> dict[str, Any]:
+        if isinstance(answer.body, ScoringBody):
+            return reply.scored(await self._serving.scored(answer), usage=answer.usage)
+        text = "".join([piece async for piece, _ in answer])
+        assert answer.finish is not None
+        return reply.whole(text, finish=answer.finish, usage=answer.usage)
 
 
 async def _stream(answer: Answer, reply: Reply, send: Send) -> None:

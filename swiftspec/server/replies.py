@@ -2,12 +2,13 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
-from swiftspec.engine.api import Finish
+from swiftspec.engine.api import Finish, ScoredToken
 
 __all__ = ["DONE", "Reply", "Usage", "event"]
 
@@ -22,6 +23,14 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 def _compact(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def _likeliest(token: ScoredToken) -> dict[str, float | None]:
+    """Log-probs of a token's candidates and of itself, by text: of several with one text that of the likeliest."""
+    found: dict[str, float | None] = {}
+    for text, log_prob in (*token.candidates, (token.text, token.log_prob)):
+        found.setdefault(text, log_prob)
+    return found
 
 
 @dataclass(slots=True)
@@ -62,6 +71,19 @@ class Reply:
         said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
         return self._wrapped(said, finish, "") | {"usage": usage.as_json()}
 
+    def scored(self, tokens: Sequence[ScoredToken], *, usage: Usage) -> dict[str, Any]:
+        """The prompt as an answer, with the log-probs of its tokens; the first one follows nothing, and has none."""
+        texts = [token.text for token in tokens]
+        likeliest = [_likeliest(token) if token.candidates else None for token in tokens]
+        logprobs = {
+            "tokens": texts,
+            "token_logprobs": [token.log_prob for token in tokens],
+            "top_logprobs": likeliest if any(likeliest) else None,
+            "text_offset": [0, *accumulate(map(len, texts[:-1]))],
+        }
+        said = {"text": "".join(texts), "logprobs": logprobs}
+        return self._wrapped(said, "length", "") | {"usage": usage.as_json()}
+
     def opening(self, usage: Usage | None) -> bytes:
         """What a stream begins with: of a chat, whose turn it is."""
         return self._chunk({"delta": {"role": "assistant", "content": ""}}, None, usage) if self.is_chat else b""
@@ -92,7 +114,7 @@ class Reply:
         return event(self._wrapped(said, finish, ".chunk") | told)
 
     def _wrapped(self, said: Mapping[str, Any], finish: Finish | None, part: str) -> dict[str, Any]:
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+        choice = {"index": 0, "logprobs": None, **said, "finish_reason": finish}
         return self._head(part) | {"choices": [choice]}
 
     def _head(self, part: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.errors import EngineError
-from swiftspec.server.bodies import ChatBody, CompletionBody, Message
+from swiftspec.server.bodies import ChatBody, CompletionBody, Message, ScoringBody
 from swiftspec.server.chat_template import ChatTemplate
 from swiftspec.server.errors import RequestError
 from swiftspec.server.metrics import Metrics
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from swiftspec.artifacts.timeline import Timeline
-    from swiftspec.engine.api import EngineState, Finish, Generation
+    from swiftspec.engine.api import EngineState, Finish, Generation, ScoredToken
     from swiftspec.engine.async_api import AsyncEngine, AsyncStream
     from swiftspec.server.bodies import GenerationBody
 
@@ -153,26 +153,36 @@ class Serving:
         tokens = await self.tokens_of(body)
         most = self._most_tokens(body, len(tokens), engine.max_context)
         try:
-            stream = await engine.submit(
-                tokens,
-                max_new_tokens=most,
-                temperature=body.temperature,
-                top_p=body.top_p,
-                top_k=max(0, body.top_k),
-                ignore_eos=body.ignore_eos,
-                request_id=request_id,
-                client=client,
-                tpot_s=body.slo.tpot_ms / 1e3 if body.slo and body.slo.tpot_ms else None,
-                **({} if body.drawn_seed is None else {"seed": body.drawn_seed}),
-            )
+            if isinstance(body, ScoringBody):
+                stream = await engine.submit_scoring(
+                    tokens, num_candidates=body.logprobs, request_id=request_id, client=client
+                )
+            else:
+                stream = await engine.submit(
+                    tokens,
+                    max_new_tokens=most,
+                    temperature=body.temperature,
+                    top_p=body.top_p,
+                    top_k=max(0, body.top_k),
+                    ignore_eos=body.ignore_eos,
+                    request_id=request_id,
+                    client=client,
+                    tpot_s=body.slo.tpot_ms / 1e3 if body.slo and body.slo.tpot_ms else None,
+                    **({} if body.drawn_seed is None else {"seed": body.drawn_seed}),
+                )
         except ValueError as error:
             raise RequestError(str(error), param=str(error).partition(" ")[0]) from error
-        answer = Answer(self, stream, body, num_prompt_tokens=len(tokens), arrival_s=arrival_s)
+        answer = Answer(self, stream, body, prompt=tokens, arrival_s=arrival_s)
         self._num_begun += 1
         answer.number = self._num_begun
         self.answers[answer.number] = answer
         self._idle.clear()
         return answer
+
+    async def scored(self, answer: Answer) -> tuple[ScoredToken, ...]:
+        """The scored tokens of an answer that has started. EngineError if it was ended early."""
+        assert self._engine is not None, "it has answered"
+        return await self._engine.scored(answer.prompt, answer.scores())
 
     def _most_tokens(self, body: CompletionBody | ChatBody, num_prompt_tokens: int, max_context: int) -> int:
         room = max_context - num_prompt_tokens
@@ -239,6 +249,8 @@ class Answer:
     Attributes
     ----------
     body : GenerationBody
+    prompt : tuple of int
+        Token ids.
     usage : Usage
         So far.
     finish : "stop", "length" or None
@@ -257,11 +269,12 @@ class Answer:
         stream: AsyncStream,
         body: GenerationBody,
         *,
-        num_prompt_tokens: int,
+        prompt: tuple[int, ...],
         arrival_s: float,
     ) -> None:
         self.body = body
-        self.usage = Usage(num_prompt_tokens)
+        self.prompt = prompt
+        self.usage = Usage(len(prompt))
         self.finish: Finish | None = None
         self.number = 0
         self.arrival_s = arrival_s
@@ -318,6 +331,13 @@ class Answer:
             elif chunk.finish is not None:
                 text, self.finish = text + self._stops.flush(), chunk.finish
             yield text, self.finish
+
+    def scores(self) -> Generation:
+        """The record of a prompt that was scored, which ends the answer. EngineError if it was ended early."""
+        if self.generation is None or self.generation.interrupted:
+            raise EngineError(self._cut_off or "the request was ended")
+        self.finish = "length"
+        return self.generation
 
     async def close(self) -> None:
         """End it, if it has not ended, and count it; that happens even if the caller is cancelled meanwhile."""

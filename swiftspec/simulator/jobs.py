@@ -30,6 +30,8 @@ class Job:
         Whose it is.
     tpot_s : float or None
         Its limit on the time per token, for controls that keep limits.
+    is_scored : bool
+        Whether its prompt is to be scored, instead of continued.
     """
 
     arrival_s: float = 0.0
@@ -38,6 +40,7 @@ class Job:
     output_tokens: int
     client: str = ""
     tpot_s: float | None = None
+    is_scored: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

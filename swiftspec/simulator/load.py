@@ -15,10 +15,11 @@ from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving, ServingRun
 
-__all__ = ["serve_workload"]
+__all__ = ["serve_workload", "serving_of"]
 
 _MOST_FULL = 1000  # requests that are simulated in full by default
 _NUM_RECORDED = 200
@@ -61,9 +62,28 @@ def serve_workload(
     ValueError
         If a prompt is not in the trace, or a request does not fit into the cache.
     """
+    serving = serving_of(candidate, latencies=latencies, trace=trace, options=options)
+    limits = {each.name: each for each in goal.classes}
+    jobs = _jobs(workload, limits, trace, seed)
+    is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
+    run = serving.run(
+        jobs,
+        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
+        seed=seed,
+        num_recorded=_NUM_RECORDED if is_replay else 0,
+        done=done,
+    )
+    return _result(run, workload, limits, target_groups=serving.policy.target_groups)
+
+
+def serving_of(candidate: Candidate, *, latencies: Latencies, trace: AcceptanceTrace, options: LoadOptions) -> Serving:
+    """The simulated server of a plan's candidate."""
     policy = candidate.build()
-    control = None if options.control is None else named_control(options.control)
-    serving = Serving(
+    steering = None
+    if options.control is not None:
+        costs = candidate.costs or candidate_costs(candidate, latencies, trace)
+        steering = Steering.of(policy, named_control(options.control), costs)
+    return Serving(
         latencies,
         trace,
         policy,
@@ -79,20 +99,8 @@ def serve_workload(
             prefill_rows=options.prefill_rows or BatchLimits().prefill_rows,
             gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
         ),
-        control=control,
-        costs=None if control is None else candidate.costs or candidate_costs(candidate, latencies, trace),
+        steering=steering,
     )
-    limits = {each.name: each for each in goal.classes}
-    jobs = _jobs(workload, limits, trace, seed)
-    is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
-    run = serving.run(
-        jobs,
-        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
-        seed=seed,
-        num_recorded=_NUM_RECORDED if is_replay else 0,
-        done=done,
-    )
-    return _result(run, workload, limits, target_groups=policy.target_groups)
 
 
 def _jobs(workload: Workload, limits: Mapping[str, RequestClass], trace: AcceptanceTrace, seed: int) -> list[Job]:

@@ -7,14 +7,15 @@ import numpy as np
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.effects import Program
+from swiftspec.policies.effects import Program, Role
+from swiftspec.policies.scoring import PromptScoring
 from swiftspec.simulator.oracle import CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Oracle
 from swiftspec.simulator.recording import Log, Recording, logged
 from swiftspec.simulator.replay import CountingOracle, play_draft, play_target
 from swiftspec.simulator.texts import StretchedOracle, StretchedText
 
-__all__ = ["LoggedPrograms", "ReplayedPrograms", "RequestPrograms", "TracedPrograms"]
+__all__ = ["LoggedPrograms", "ReplayedPrograms", "RequestPrograms", "TracedPrograms", "begin_scoring"]
 
 Begun = list[tuple[Program, Oracle]]
 
@@ -27,6 +28,12 @@ class RequestPrograms(Protocol):
 
         number: sets its random numbers apart from those of others. num_output: tokens of the output that exist already.
         """
+
+
+def begin_scoring(text: StretchedText) -> Begun:
+    """The program of a target that scores a text's prompt; it answers nothing."""
+    request = Request(prompt=tuple(text.prompt), max_new_tokens=1)
+    return [(PromptScoring().programs(request)[Role.TARGET], CountingOracle())]
 
 
 class TracedPrograms:

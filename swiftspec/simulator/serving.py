@@ -17,20 +17,24 @@ from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.scheduler.controller import Controller, check_controllable
-from swiftspec.scheduler.controls.control import Control
-from swiftspec.scheduler.costs import RoundCosts
+from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.group import Group
 from swiftspec.simulator.driver import connected, device_groups, group_degrees, group_ranks
 from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool
 from swiftspec.simulator.process import Events, RequestPart
-from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, RequestPrograms, TracedPrograms
+from swiftspec.simulator.programs import (
+    LoggedPrograms,
+    ReplayedPrograms,
+    RequestPrograms,
+    TracedPrograms,
+    begin_scoring,
+)
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.simulator.texts import StretchedText
 
-__all__ = ["Job", "ServedRequest", "Serving", "ServingRun"]
+__all__ = ["Job", "OpenServing", "ServedRequest", "Serving", "ServingRun"]
 
 
 class Serving:
@@ -46,15 +50,8 @@ class Serving:
         As in `simulator.driver.simulate`.
     admission : AdmissionLimits
     batch : BatchLimits
-    control : Control, optional
+    steering : Steering, optional
         Decides how much is drafted and verified; all that the policy asks for, if not given.
-    costs : RoundCosts, optional
-        Of the policy's rounds, for the control.
-
-    Raises
-    ------
-    ValueError
-        If there is a control, and the policy is not elastic.
     """
 
     def __init__(
@@ -67,12 +64,10 @@ class Serving:
         ranks: Mapping[Role, int] | None = None,
         admission: AdmissionLimits,
         batch: BatchLimits,
-        control: Control | None = None,
-        costs: RoundCosts | None = None,
+        steering: Steering | None = None,
     ) -> None:
         self.policy = policy
-        self._control, self._costs = control, costs
-        check_controllable(policy, control)
+        self._steering = steering
         self.admission = admission
         self._batch = batch
         self._prices = LatencyTable(latencies)
@@ -102,7 +97,7 @@ class Serving:
             If a job's prompt does not exist, or it could never fit into the cache.
         """
         traced = self._traced(seed)
-        if not num_recorded or self._control is not None:  # recorded rounds are as long as they were
+        if not num_recorded or self._steering is not None:  # recorded rounds are as long as they were
             return _Run(self, jobs, programs=traced, meter=self._meter(seed), done=done).served(num_clients)
         first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
         programs = LoggedPrograms(traced)
@@ -114,6 +109,10 @@ class Serving:
         run = _Run(self, jobs, programs=replayed, meter=self._meter(seed), done=done).served(num_clients)
         return replace(run, num_replayed=replayed.num_replayed)
 
+    def open(self, env: simpy.Environment, *, seed: int = 0) -> "OpenServing":
+        """Serve what others submit, in their simulation."""
+        return OpenServing(_Run(self, (), programs=self._traced(seed), meter=self._meter(seed), env=env))
+
     def _traced(self, seed: int) -> TracedPrograms:
         return TracedPrograms(self.policy, self._trace, self._pool, seed=seed)
 
@@ -124,10 +123,8 @@ class Serving:
 
     def new_group(self, role: Role) -> Group:
         """An empty group of programs."""
-        controller = None
-        if self._control is not None and self._costs is not None and role is Role.TARGET:
-            controller = Controller(self._control, self._costs, max_rows=self._batch.max_rows)
-        return Group(self._batch, controller)
+        steering = self._steering if role is Role.TARGET else None
+        return Group(self._batch, steering and steering.controller(self._batch.max_rows))
 
     def text(self, job: Job) -> StretchedText:
         """A job's prompt and output."""
@@ -153,8 +150,9 @@ class _Run:
         programs: RequestPrograms,
         meter: LatencySampler,
         done: Callable[[int], None] = lambda _: None,
+        env: simpy.Environment | None = None,
     ) -> None:
-        self.env = simpy.Environment()
+        self.env = env or simpy.Environment()
         self.steps: list[ComputedStep] = []
         self._serving, self._jobs, self._programs = serving, jobs, programs
         self._groups = [
@@ -170,10 +168,14 @@ class _Run:
         self._program_of: dict[int, int] = {}  # of each request that runs
         self._request_of: dict[int, int] = {}  # of each of its programs
 
-    def served(self, num_clients: int | None) -> ServingRun:
-        """Everything, to the end."""
+    def start(self) -> None:
+        """Let the device groups wait for requests."""
         for group in self._groups:
             self.env.process(group.serve())
+
+    def served(self, num_clients: int | None) -> ServingRun:
+        """Everything, to the end."""
+        self.start()
         if num_clients is None:
             self.env.process(self._arrivals())
         else:
@@ -195,15 +197,16 @@ class _Run:
         for job in sorted(self._jobs, key=lambda job: job.arrival_s):
             if job.arrival_s > self.env.now:
                 yield self.env.timeout(job.arrival_s - self.env.now)
-            self._submit(job)
+            self.submit(job)
 
     def _client(self, jobs: Iterator[Job]) -> Events:
         for job in jobs:
-            request = self._submit(job)
+            request = self.submit(job)
             if request is not None:
                 yield request.done
 
-    def _submit(self, job: Job) -> ServedRequest | None:
+    def submit(self, job: Job) -> ServedRequest | None:
+        """Queue a request; None if there is no room."""
         request = ServedRequest(
             number=len(self._requests),
             job=job,
@@ -231,15 +234,20 @@ class _Run:
             request.begun_s = float(self.env.now)
         program = next(self._numbers)
         self._program_of[number], self._request_of[program] = program, number
-        begun = self._programs.begin(
-            program, request.text, len(request.output), [group.device for group in self._groups]
-        )
-        parts = [
-            RequestPart(group.device, oracle=oracle) for group, (_, oracle) in zip(self._groups, begun, strict=True)
-        ]
+        groups = self._groups_of(request)
+        devices = [group.device for group in groups]
+        if request.job.is_scored:
+            begun = begin_scoring(request.text)
+        else:
+            begun = self._programs.begin(program, request.text, len(request.output), devices)
+        parts = [RequestPart(device, oracle=oracle) for device, (_, oracle) in zip(devices, begun, strict=True)]
         connected(parts)
-        for group, part, (generator, _) in zip(self._groups, parts, begun, strict=True):
+        for group, part, (generator, _) in zip(groups, parts, begun, strict=True):
             group.add(program, generator, part, is_elastic=policy.elastic, tpot_s=request.job.tpot_s)
+
+    def _groups_of(self, request: ServedRequest) -> list[ServingGroup]:
+        """Where a request runs: a prompt is scored by one target, without a draft."""
+        return self._groups[:1] if request.job.is_scored else self._groups
 
     def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
         """Count tokens as output; whoever has to give way for them is stopped."""
@@ -266,10 +274,24 @@ class _Run:
         number = self._request_of[program]
         request = self._requests[number]
         request.spans += spans
-        if group is self._leader:
+        if group is (self._groups[0] if request.job.is_scored else self._leader):
             request.ended_s = float(self.env.now)
             self._queue.release(number)
             request.done.succeed()
             self._num_done += 1
             self._done(self._num_done)
             self.admit()
+
+
+class OpenServing:
+    """A simulated server, which serves what is submitted to it."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        run.start()
+
+    def submit(self, job: Job) -> ServedRequest:
+        """Queue a request; its `done` happens when it has ended. ValueError if it could never fit into the cache."""
+        request = self._run.submit(job)
+        assert request is not None, "what waits is not limited"
+        return request

@@ -10,7 +10,7 @@ from swiftspec.cli.app import main
 from swiftspec.version import __version__
 
 VERBS = (
-    *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "validate"),
+    *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
     *("report", "models", "devices", "policies", "compare", "workload", "inflate"),
     *("demo", "import", "backtest", "secret"),
 )

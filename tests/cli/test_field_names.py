@@ -18,6 +18,8 @@ from swiftspec.cli.field_names import in_flags
         ("plan.json: device is 'x'; expected cpu", "plan.json: device is 'x'; expected cpu"),
         ("the target says nothing", "the target says nothing"),
         ("num_requests is 0; expected 1 to 9", "--requests is 0; expected 1 to 9"),
+        ("num_samples is 16; question 0 has 4", "--samples is 16; question 0 has 4"),
+        ("end_marker is '('; expected a regular expression", "--end-marker is '('; expected a regular expression"),
         ("prompt_tokens is missing; expected lengths", "--prompt-tokens is missing; expected lengths"),
         ("w.json: output_tokens is 3; input", "w.json: output_tokens is 3; input"),
         ("w.json: requests[3].output_tokens is 0; input", "w.json: requests[3].output_tokens is 0; input"),

@@ -25,6 +25,11 @@ def main(url: str) -> None:
     )
     assert "".join(part.choices[0].text for part in parts if part.choices) == whole.choices[0].text
     assert parts[-1].usage == whole.usage
+    text = PROMPT + whole.choices[0].text
+    scored = client.completions.create(model=model, prompt=text, max_tokens=0, echo=True, logprobs=1).choices[0]
+    assert scored.logprobs is not None
+    assert scored.text == "".join(scored.logprobs.tokens or []) == text
+    assert (scored.logprobs.token_logprobs or [0.0])[0] is None
     talk = [{"role": "user", "content": "hello"}]
     chat = client.chat.completions.create(model=model, messages=talk, max_tokens=16, temperature=0, seed=3)
     assert chat.choices[0].message.role == "assistant"
@@ -37,7 +42,9 @@ def main(url: str) -> None:
     assert said == chat.choices[0].message.content
     asyncio.run(concurrently(url, model, whole.choices[0].text))
     refused(client, model)
-    sys.stdout.write("openai: models, completions, chat, streams, usage, 16 at once, cancelled streams, errors\n")
+    sys.stdout.write(
+        "openai: models, completions, scored prompts, chat, streams, usage, 16 at once, cancelled streams, errors\n"
+    )
 
 
 async def concurrently(url: str, model: str, expected: str) -> None:

@@ -132,7 +132,7 @@ def _asked(model: Model) -> Iterator[list[Tensor]]:
     yield _answers(model, ForwardKind.EXACT, Chunk(0, PROMPT))
     yield _answers(model, ForwardKind.EXACT, Rows(0, TREE), Chunk(1, PROMPT[:5]), Chunk(2, PROMPT[9:150]))
     model.keep(0, (0, 2, 3), 2)  # two join the prefix, and the third is the tree
-    yield _answers(model, ForwardKind.EXACT, Rows(2, (Row(3, 141, 0),)), Rows(0, KEPT_TREE), Chunk(1, PROMPT[5:8]))
+    yield _answers(model, ForwardKind.EXACT, Rows(2, (Row(3, 141, 0),)), Rows(0, KEPT_TREE), _scored(1, PROMPT[5:8]))
     model.keep(0, (0, 1, 2), 3)
     halves = Rows(0, HALVES), Rows(1, (Row(4, 8, 0), Row(6, 9, 0b1)))
     yield _answers(model, ForwardKind.FIRST_HALF, *halves)
@@ -146,6 +146,10 @@ def _asked(model: Model) -> Iterator[list[Tensor]]:
     yield _answers(model, ForwardKind.EXACT, Chunk(0, PROMPT[:3]))
     model.keep(1, (0, 1), 1)
     yield _answers(model, ForwardKind.EXACT, Rows(1, (Row(7, 10, 0b1),)), Rows(0, (Row(7, 3, 0),)))
+
+
+def _scored(sequence: int, tokens: tuple[int, ...]) -> Chunk:
+    return Chunk(sequence, tokens, all_logits=True)
 
 
 def _answers(model: Model, kind: ForwardKind, *entries: Entry) -> list[Tensor]:

@@ -10,7 +10,7 @@ from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
-from swiftspec.scheduler.controller import Controller, check_controllable
+from swiftspec.scheduler.controller import Controller, Steering
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.controls.fixed import Fixed
 from swiftspec.scheduler.controls.slo import Slo
@@ -142,7 +142,8 @@ def test_estimates_never_rise_and_end_where_nothing_was_seen() -> None:
 
 
 def test_policies_that_cannot_be_cut_cannot_be_controlled() -> None:
-    check_controllable(make_policy("pearl"), None)
-    check_controllable(make_policy("swiftspec"), Slo())
+    assert Steering.of(make_policy("swiftspec"), Slo(), COSTS) == (Slo(), COSTS)
     with pytest.raises(ValueError, match="policy is pearl, whose verifications cannot be cut"):
-        check_controllable(make_policy("pearl"), Slo())
+        Steering.of(make_policy("pearl"), Slo(), COSTS)
+    with pytest.raises(ValueError, match="the plan lacks the costs of swiftspec's steps, which a control needs"):
+        Steering.of(make_policy("swiftspec"), Slo(), None)

@@ -25,6 +25,7 @@ from swiftspec.policies.effects import (
     prefill,
     target_forward,
 )
+from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.asks import Grant, Step
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Controller
@@ -144,6 +145,23 @@ def test_a_prompt_is_computed_in_chunks_and_answered_once() -> None:
             assert answer == 9
             group.resume(program, answer, now_s=0.0)
     assert pieces == [Prefill(Role.TARGET, (1, 2)), Prefill(Role.TARGET, (3,), 2)]
+
+
+def test_a_scored_prompt_is_computed_in_chunks_with_what_follows_each_token() -> None:
+    group = Group(BatchLimits(prefill_rows=3))
+    request = Request(prompt=tuple(range(10, 19)), max_new_tokens=1)
+    for number in range(2):
+        group.add(number, PromptScoring(num_candidates=2).programs(request)[Role.TARGET], is_elastic=False)
+    for number, answer in group.ready():
+        group.resume(number, answer, now_s=0.0)
+    pieces: list[Prefill] = []
+    while isinstance(step := group.choose(0.0), Step):
+        pieces += [part for number, part in group.begin(step, now_s=0.0) if number == 1 and isinstance(part, Prefill)]
+        group.finish(step, dict.fromkeys(range(2)))
+    assert sum((piece.tokens for piece in pieces), ()) == request.prompt[:-1]
+    assert all(piece.scored == tuple(token + 1 for token in piece.tokens) for piece in pieces)
+    assert [piece.position + 10 for piece in pieces] == [piece.tokens[0] for piece in pieces]
+    assert len(pieces) > 1
 
 
 def test_a_verification_may_be_answered_for_its_first_rows() -> None:

@@ -91,6 +91,53 @@ def test_output_ends_before_a_stop_text(server: Running) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
 
 
+def test_a_prompt_comes_back_with_its_log_probs(server: Running) -> None:
+    scoring = {"model": "small", "prompt": PROMPT, "max_tokens": 0, "echo": True}
+    status, said = server.json("/v1/completions", {**scoring, "logprobs": 0})
+    assert status == 200
+    (choice,) = said["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (PROMPT, "length")
+    logprobs = choice["logprobs"]
+    assert "".join(logprobs["tokens"]) == PROMPT
+    starts = zip(logprobs["text_offset"], logprobs["tokens"], strict=True)
+    assert all(PROMPT[at:].startswith(token) for at, token in starts)
+    first, *others = logprobs["token_logprobs"]
+    assert first is None
+    assert all(each < 0 for each in others)
+    assert logprobs["top_logprobs"] is None
+    assert said["usage"] == {
+        "prompt_tokens": len(others) + 1,
+        "completion_tokens": 0,
+        "total_tokens": len(others) + 1,
+    }
+
+
+def test_the_likeliest_tokens_are_the_ones_that_would_be_written(server: Running) -> None:
+    """The text of a greedy completion is the likeliest token at each of its places."""
+    written = server.json("/v1/completions", GREEDY)[1]["choices"][0]["text"]
+    body = {"model": "small", "prompt": PROMPT + written, "max_tokens": 0, "echo": True, "logprobs": 2}
+    logprobs = server.json("/v1/completions", body)[1]["choices"][0]["logprobs"]
+    assert logprobs["top_logprobs"][0] is None
+    num_written = sum(at >= len(PROMPT) for at in logprobs["text_offset"])
+    assert num_written > 10
+    for token, own, likeliest in zip(
+        *(logprobs[name][-num_written:] for name in ("tokens", "token_logprobs", "top_logprobs")), strict=True
+    ):
+        assert len(likeliest) == 2
+        assert likeliest[token] == max(likeliest.values()) == pytest.approx(own, rel=1e-5)
+
+
+def test_scored_prompts_are_counted_and_leave_no_place_taken(server: Running) -> None:
+    def scored() -> tuple[float, float]:
+        return server.metric("swiftspec:prompt_tokens_total"), server.metric("swiftspec:request_success_total")
+
+    tokens, requests = scored()
+    body = {"model": "small", "prompt": [5] * 40, "max_tokens": 0, "echo": True, "logprobs": 0}
+    assert server.json("/v1/completions", body)[1]["usage"]["prompt_tokens"] == 40
+    until(lambda: scored() == (tokens + 40, requests + 1), within_s=5.0)
+    until(lambda: server.metric("swiftspec:num_requests_running") == 0, within_s=5.0)
+
+
 def test_completions_have_16_tokens_unless_they_say(server: Running) -> None:
     body = {field: value for field, value in GREEDY.items() if field != "max_tokens"}
     assert server.json("/v1/completions", body)[1]["usage"]["completion_tokens"] == 16
@@ -114,6 +161,11 @@ def test_harmless_values_of_unsupported_fields_pass(server: Running) -> None:
         ({"n": 2}, "n"),
         ({"logprobs": 5}, "logprobs"),
         ({"echo": True}, "echo"),
+        ({"echo": True, "max_tokens": 0}, "logprobs"),
+        ({"echo": True, "max_tokens": 0, "logprobs": 6}, "logprobs"),
+        ({"echo": True, "max_tokens": 0, "logprobs": 0, "stream": True}, "stream"),
+        ({"echo": True, "max_tokens": 0, "logprobs": 0, "n": 2}, "n"),
+        ({"echo": True, "max_tokens": 0, "logprobs": 0, "prompt": "x" * 5000}, "prompt"),
         ({"suffix": "end"}, "suffix"),
         ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"temperature": -1}, "temperature"),

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import simpy
 
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
@@ -290,3 +291,34 @@ def test_texts_are_as_long_as_wanted() -> None:
         assert len(first.output) == 150
         assert second.text.prompt == TRACE.prompts[2].prompt_tokens[-7:].tolist()
         assert second.output == TRACE.prompts[2].target_tokens[:3].tolist()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_an_open_server_serves_what_others_submit_in_their_time(name: str) -> None:
+    """Alone, a request takes as long as in a simulation of its own, whenever it comes."""
+    policy, machine, job = (
+        make_policy(name),
+        machine_profile(num_devices=3, noise=0.0),
+        Job(prompt_index=0, output_tokens=60),
+    )
+    (alone,) = serving(policy, machine).run([job], seed=3).requests
+    env = simpy.Environment(initial_time=5.0)
+    submitted = serving(policy, machine).open(env, seed=3).submit(job)
+    env.run(submitted.done)
+    assert (submitted.arrival_s, submitted.output) == (5.0, alone.output)
+    assert submitted.ended_s == pytest.approx(5.0 + (alone.ended_s or 0.0))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_scored_prompt_is_one_prefill_of_the_target_whatever_the_policy(name: str) -> None:
+    policy, machine = make_policy(name), machine_profile(num_devices=3, noise=0.0)
+    env = simpy.Environment()
+    server = serving(policy, machine).open(env)
+    scored = server.submit(Job(prompt_index=0, prompt_tokens=100, output_tokens=0, is_scored=True))
+    env.run(scored.done)
+    assert [(span.phase, span.rows, span.role) for span in scored.spans] == [(Phase.PREFILL, 99, Role.TARGET)]
+    others = [server.submit(job) for job in jobs(3)]
+    again = server.submit(Job(prompt_index=1, prompt_tokens=50, output_tokens=0, is_scored=True))
+    env.run(env.all_of([each.done for each in (*others, again)]))
+    assert all(other.output == other.text.output for other in others)
+    assert sum(span.rows for span in again.spans) == 49

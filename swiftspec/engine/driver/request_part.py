@@ -11,7 +11,7 @@ from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Rows
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.rejection_sampler import RejectionSampler
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampler import Sampler, log_probs
 from swiftspec.policies.effects import (
     Candidates,
     Clock,
@@ -74,6 +74,8 @@ class RequestPart:
         Takes committed tokens.
     sampler : Sampler
         Draws the target's choices, and the draft's candidates if the policy needs their probabilities.
+    score : callable
+        Takes log-probs of prompt tokens, and the likeliest tokens in the place of each, if they are wanted.
 
     Attributes
     ----------
@@ -91,6 +93,7 @@ class RequestPart:
         peers: Sequence[RequestChannel],
         commit: Callable[[tuple[int, ...]], None],
         sampler: Sampler,
+        score: Callable[[tuple[float, ...], tuple[Candidates, ...]], None] = lambda *_: None,
     ) -> None:
         self.spans: list[Span] = []
         self.peers = peers
@@ -100,6 +103,7 @@ class RequestPart:
         self._models = models
         self._commit = commit
         self._sampler = sampler
+        self._score = score
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
         self._residual = RejectionSampler(sampler) if sampler.needs_draft_probabilities else None
         self._perform: dict[type[Effect], Callable[[Any], Any]] = {
@@ -145,7 +149,8 @@ class RequestPart:
         sequence = self.sequence
         match effect:
             case Prefill(role, tokens):
-                return Form(effect, Phase.PREFILL, role, Chunk(sequence, tokens))
+                chunk = Chunk(sequence, tokens, all_logits=bool(effect.scored))
+                return Form(effect, Phase.PREFILL, role, chunk, effect.num_candidates)
             case DraftForward(rows, num_candidates, fuzzy):
                 phase = Phase.FUZZY if fuzzy else Phase.EXPAND
                 # Drawing candidates by their probabilities takes all of them.
@@ -162,6 +167,10 @@ class RequestPart:
         """Answer of a forward from the batch's result, whose entry `index` was this request's."""
         effect = form.effect
         match effect:
+            case Prefill() if effect.scored:
+                candidates = _first(result.candidates[index], form.num_candidates) if form.num_candidates else ()
+                self._score(log_probs(result.logits[index], effect.scored), candidates)
+                return None
             case Prefill():
                 return self._prefilled(effect, result, index)
             case DraftForward(rows, num_candidates) if self._residual:

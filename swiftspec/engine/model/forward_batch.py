@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from swiftspec.artifacts.steps import PREFILL_CHUNK
 from swiftspec.policies.effects import Candidates, ForwardKind, Row
 
 if TYPE_CHECKING:  # what only describes a forward does not wait seconds for torch
@@ -35,10 +36,14 @@ class Rows(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Prompt tokens that join the prefix of a sequence without a tree. Only the last one has logits."""
+    """Prompt tokens that join the prefix of a sequence without a tree.
+
+    Only the last one has logits, unless `all_logits` of at most `PREFILL_CHUNK` tokens are wanted.
+    """
 
     sequence: int
     tokens: tuple[int, ...]
+    all_logits: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -48,7 +53,7 @@ class Chunk(NamedTuple):
     @property
     def num_logits(self) -> int:
         """Rows of logits in the answer."""
-        return 1
+        return len(self.tokens) if self.all_logits else 1
 
 
 Entry = Rows | Chunk
@@ -87,10 +92,19 @@ class ForwardBatch:
         for entry in self.entries:
             if not entry.num_rows:
                 raise ValueError(f"sequence {entry.sequence} has an empty entry; expected at least one row or token")
-            if isinstance(entry, Chunk) and self.kind is not ForwardKind.EXACT:
-                raise ValueError(f"sequence {entry.sequence} has a chunk in a {self.kind} forward; expected rows")
+            if isinstance(entry, Chunk):
+                self._check_chunk(entry)
         if len(self.entries) > 1:
             self._require_distinct_sequences()
+
+    def _check_chunk(self, chunk: Chunk) -> None:
+        if self.kind is not ForwardKind.EXACT:
+            raise ValueError(f"sequence {chunk.sequence} has a chunk in a {self.kind} forward; expected rows")
+        if chunk.all_logits and chunk.num_rows > PREFILL_CHUNK:
+            raise ValueError(
+                f"sequence {chunk.sequence} wants all logits of {chunk.num_rows} tokens; expected at most "
+                f"{PREFILL_CHUNK} of a chunk"
+            )
 
     def _require_distinct_sequences(self) -> None:
         seen: set[int] = set()
@@ -103,8 +117,8 @@ class ForwardBatch:
 class BatchResult(NamedTuple):
     """Answer of a forward, one item for each entry. Logits are valid until the model's next forward.
 
-    logits: fp32, [R, V] of rows and [1, V] of a chunk. candidates: for each row of these logits, the most likely next
-    tokens and their natural log-probs; nothing unless the batch has a `top_k`.
+    logits: fp32, [R, V] of rows and [1, V] of a chunk, or of all its rows. candidates: for each row of these logits the
+    most likely next tokens and their natural log-probs; nothing unless the batch has a `top_k`.
     """
 
     logits: tuple[Tensor, ...]

@@ -183,7 +183,7 @@ class GpuDecoder:
     def _answer(self, batch: ForwardBatch, entry: Entry, cache: GpuKVCache, half: _Half | None) -> _Answer:
         """Compute an entry. If it is the only one its answer is not copied, and valid until the next forward."""
         if isinstance(entry, Chunk):
-            step = self._prefill(entry.tokens, cache)
+            step = self._prefill(entry, cache)
         else:
             step = self._replay(batch.kind, entry.rows, cache, half)
         self._last = step
@@ -236,14 +236,14 @@ class GpuDecoder:
         assert self._last is not None, "logits follow a forward"
         return packed(*self._ops.top_candidates(self._last.logits, k))
 
-    def _prefill(self, tokens: Sequence[int], cache: GpuKVCache) -> Step:
+    def _prefill(self, chunk: Chunk, cache: GpuKVCache) -> Step:
         """Append a chunk to the prefix. Not captured: chunks have any length and occur once."""
-        for first in range(0, len(tokens), _PREFILL_ROWS):
-            piece = torch.tensor(tokens[first : first + _PREFILL_ROWS], device=self.device)
+        for first in range(0, chunk.num_rows, _PREFILL_ROWS):
+            piece = torch.tensor(chunk.tokens[first : first + _PREFILL_ROWS], device=self.device)
             step = self._begin_chunk(piece, cache)
             self._layers.run(step, self._groups[ForwardKind.EXACT])
             cache.extend_prefix(len(piece))
-        self._layers.read_out(step, slice(-1, None))
+        self._layers.read_out(step, slice(-chunk.num_logits, None))
         return step
 
     def _from_rows(self, size: int, cache: GpuKVCache, groups: Groups) -> Step:

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
 
 if TYPE_CHECKING:  # a caller that only sets parameters does not wait seconds for torch
     from torch import Tensor
 
-__all__ = ["AcceptanceMethod", "Floats", "Sampler", "gumbel", "stream", "top_candidates"]
+__all__ = ["AcceptanceMethod", "Floats", "Sampler", "Sampling", "gumbel", "log_probs", "stream", "top_candidates"]
 
 _NUCLEUS_GUESS = 256
 
 AcceptanceMethod = Literal["follow", "residual"]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Sampling(TypedDict, total=False):
+    """How tokens are drawn, as keyword arguments of `Engine.generate`."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,3 +149,12 @@ def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[f
     """
     best = logits.log_softmax(dim=-1).topk(min(k, logits.shape[1]), dim=-1)
     return best.indices.tolist(), best.values.tolist()
+
+
+def log_probs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
+    """Log-prob (natural, temperature 1) of a token for each row of logits [R, V] in fp32."""
+    import torch
+
+    chosen = torch.tensor(tokens, device=logits.device).unsqueeze(1)
+    found: list[float] = logits.log_softmax(dim=-1).gather(1, chosen).squeeze(1).tolist()
+    return tuple(found)

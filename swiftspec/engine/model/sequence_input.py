@@ -30,7 +30,7 @@ def sequence_input(entry: Entry, cache: KVCache) -> SequenceInput:
     """Input of a batch's entry."""
     if isinstance(entry, Chunk):
         first = cache.prefix_length
-        return SequenceInput(entry.tokens, range(first, first + len(entry.tokens)), None, cache, 1)
+        return SequenceInput(entry.tokens, range(first, first + len(entry.tokens)), None, cache, entry.num_logits)
     tokens, positions, ancestors = zip(*entry.rows, strict=True)
     return SequenceInput(tokens, positions, ancestors, cache, len(tokens))
 

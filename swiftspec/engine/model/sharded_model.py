@@ -135,7 +135,7 @@ def _numbers_of(batch: ForwardBatch) -> list[int]:
     """A batch but for its masks, and its `top_k`: only the leader has whole logits to find candidates in."""
     numbers = [_KINDS.index(batch.kind)]
     for entry in batch.entries:
-        numbers += entry.sequence, isinstance(entry, Chunk), entry.num_rows
+        numbers += entry.sequence, 1 + entry.all_logits if isinstance(entry, Chunk) else 0, entry.num_rows
         if isinstance(entry, Chunk):
             numbers += entry.tokens
         else:
@@ -149,10 +149,10 @@ def _batch_of(numbers: Iterable[int], ancestors: Iterator[int]) -> ForwardBatch:
     kind = _KINDS[next(left)]
     entries: list[Entry] = []
     for sequence in left:
-        is_chunk, num_rows = next(left), next(left)
+        chunk, num_rows = next(left), next(left)  # 0: rows; 1: a chunk; 2: one that wants all logits
         tokens = tuple(islice(left, num_rows))
-        if is_chunk:
-            entries.append(Chunk(sequence, tokens))
+        if chunk:
+            entries.append(Chunk(sequence, tokens, all_logits=chunk > 1))
         else:
             entries.append(Rows(sequence, tuple(map(Row, tokens, islice(left, num_rows), ancestors))))
     return ForwardBatch(kind, tuple(entries))

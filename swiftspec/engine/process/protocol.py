@@ -4,17 +4,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.timeline import Span
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.effects import Role
+from swiftspec.policies.effects import Candidates, Role
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.scheduler.controls.control import Control
+from swiftspec.scheduler.controller import Steering
 
-__all__ = ["Cancel", "Command", "Committed", "Failed", "Finished", "Generate", "Ready", "Report", "Setup", "name_of"]
+__all__ = [
+    "Cancel",
+    "Command",
+    "Committed",
+    "Failed",
+    "Finished",
+    "Generate",
+    "OfRequest",
+    "Ready",
+    "Report",
+    "Scored",
+    "Setup",
+    "name_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +57,8 @@ class Setup:
         Requests at once; each has a sequence.
     batch : BatchLimits
         Limits of a step.
-    control, costs : Control, StepCosts or None
-        Of a target: what decides how much is drafted and verified, and the costs that it weighs.
+    steering : Steering or None
+        Of a target: what decides how much is drafted and verified.
     report_every_s : float
         Committed tokens are reported at most this often; the first ones of a request, and its end, at once.
     curve : Curve or None
@@ -68,8 +80,7 @@ class Setup:
     tree_slots: int
     max_running: int = 1
     batch: BatchLimits = field(default_factory=BatchLimits)
-    control: Control | None = None
-    costs: StepCosts | None = None
+    steering: Steering | None = None
     report_every_s: float = 0.0
     curve: Curve | None = None
     silent: bool = False
@@ -148,6 +159,15 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """Log-probs of the next tokens of a prompt, and the likeliest tokens in the place of each, if they were wanted."""
+
+    number: int
+    log_probs: tuple[float, ...]
+    candidates: tuple[Candidates, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The program of request `number` has ended.
 
@@ -171,4 +191,5 @@ class Failed:
 
 
 Command = Generate | Cancel
-Report = Ready | Committed | Finished | Failed
+OfRequest = Committed | Scored | Finished
+Report = Ready | OfRequest | Failed

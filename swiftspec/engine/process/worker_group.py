@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from swiftspec.engine.process.placement import Executor
-from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Ready, Setup
+from swiftspec.engine.process.protocol import Cancel, Finished, Generate, OfRequest, Ready, Setup
 from swiftspec.engine.process.timeouts import RestartBudget
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
 from swiftspec.errors import EngineError
@@ -152,15 +152,15 @@ class WorkerGroup:
         """Whether `reports` may find something. readable: the descriptors, of all, that are readable."""
         return not self.is_ready or any(fileno is None or fileno in readable for fileno in self.filenos())
 
-    def reports(self) -> Iterator[Committed | Finished]:
+    def reports(self) -> Iterator[OfRequest]:
         """Reports since the last call. ValueError or EngineError if one of its processes failed or is gone."""
         for worker in reversed(self._workers):  # if a follower is gone the leader fails, too, but as a consequence
             while worker.poll():
                 report = self._note(worker, worker.receive())
-                if isinstance(report, Committed | Finished):
+                if isinstance(report, OfRequest):
                     yield report
 
-    def reports_or_restart(self) -> Iterator[Committed | Finished]:
+    def reports_or_restart(self) -> Iterator[OfRequest]:
         """As `reports`, but a group that failed is restarted, if allowed. Never waits, never raises."""
         try:
             yield from self.reports()

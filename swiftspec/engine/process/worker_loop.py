@@ -16,11 +16,10 @@ from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Report, Setup
+from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Report, Scored, Setup
 from swiftspec.policies import Layout
-from swiftspec.policies.effects import Program, Role
+from swiftspec.policies.effects import Candidates, Program, Role
 from swiftspec.policies.recovery import Recoverable, recoverable
-from swiftspec.scheduler.controller import Controller
 
 __all__ = ["WorkerLoop"]
 
@@ -50,11 +49,12 @@ class WorkerLoop:
         self._setup = setup
         self._models = models
         self._channels = channels
-        controller = None
-        if setup.control is not None and setup.costs is not None:
-            controller = Controller(setup.control, setup.costs, max_rows=setup.batch.max_rows)
         self._driver = GroupDriver(
-            models=models, limits=setup.batch, inbox=self, ended=self._report_end, controller=controller
+            models=models,
+            limits=setup.batch,
+            inbox=self,
+            ended=self._report_end,
+            controller=setup.steering and setup.steering.controller(setup.batch.max_rows),
         )
         self._free = list(range(setup.max_running))  # sequences
         self._sequence_of: dict[int, int] = {}  # of each request
@@ -90,6 +90,7 @@ class WorkerLoop:
             peers=[channel.open(number) for channel in self._channels],
             commit=partial(self._report_commit, number),
             sampler=command.sampler,
+            score=partial(self._report_scores, number),
         )
         program = self._program(command)
         self._driver.add(number, program, part, is_elastic=command.policy.elastic, tpot_s=command.tpot_s)
@@ -114,6 +115,9 @@ class WorkerLoop:
         if number not in self._has_committed:
             self._has_committed.add(number)
             self._is_urgent = True
+
+    def _report_scores(self, number: int, log_probs: tuple[float, ...], candidates: tuple[Candidates, ...]) -> None:
+        self._reports.append(Scored(number, log_probs, candidates))
 
     def _report_end(self, number: int, spans: list[Span], rows_asked: int) -> None:
         for channel in self._channels:

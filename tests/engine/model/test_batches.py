@@ -74,10 +74,11 @@ class Courses:
         return not self.caches[sequence].tree_length and self._generator.random() < 0.5
 
     def _chunk(self, sequence: int) -> Chunk:
-        """Now and then of so many tokens that it is computed in pieces."""
-        least, most = (129, 150) if self._generator.random() < 0.1 else (1, 20)
-        num_tokens = self._generator.integers(least, most)
-        return Chunk(sequence, tuple(self._generator.integers(VOCAB_SIZE, size=num_tokens).tolist()))
+        """Now and then of so many tokens that it is computed in pieces; of some others all logits are wanted."""
+        is_long = self._generator.random() < 0.1
+        num_tokens = self._generator.integers(*((129, 150) if is_long else (1, 20)))
+        tokens = tuple(self._generator.integers(VOCAB_SIZE, size=num_tokens).tolist())
+        return Chunk(sequence, tokens, all_logits=not is_long and self._generator.random() < 0.3)
 
     def _rows(self, sequence: int) -> Rows:
         """Rows that see any of the earlier nodes."""

@@ -7,8 +7,8 @@ ROWS = (Row(3, 5, 0), Row(4, 6, 0b1))
 
 
 def test_rows_and_chunks_count_what_they_compute_and_what_they_answer() -> None:
-    rows, chunk = Rows(1, ROWS), Chunk(0, (7, 8, 9))
-    assert [(entry.num_rows, entry.num_logits) for entry in (rows, chunk)] == [(2, 2), (3, 1)]
+    entries = Rows(1, ROWS), Chunk(0, (7, 8, 9)), Chunk(0, (7, 8, 9), all_logits=True)
+    assert [(entry.num_rows, entry.num_logits) for entry in entries] == [(2, 2), (3, 1), (3, 3)]
 
 
 def test_an_exact_forward_mixes_chunks_and_rows() -> None:
@@ -30,6 +30,7 @@ def test_a_chunk_is_computed_exactly(kind: ForwardKind) -> None:
         ((Chunk(1, (7,)), Rows(1, ROWS)), "sequence 1 has several entries"),
         ((Rows(0, ROWS), Rows(6, ())), "sequence 6 has an empty entry"),
         ((Chunk(3, ()),), "sequence 3 has an empty entry"),
+        ((Chunk(3, (1,) * 129, all_logits=True),), "sequence 3 wants all logits of 129 tokens; expected at most 128"),
     ],
 )
 def test_what_is_no_batch_is_named(entries: tuple[Entry, ...], message: str) -> None:

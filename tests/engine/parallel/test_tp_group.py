@@ -136,6 +136,7 @@ ROWS = (Row(7, 300, 1 << 511), Row(2**31 - 1, 0, 0), Row(0, 5, 0b1011))
         (Role.TARGET, _Keep(0, (), 0)),
         (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Chunk(0, (1, 2, 3)),))),
         (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Rows(5, ROWS), Chunk(1, (1, 2, 3)), Rows(2, ROWS[1:])))),
+        (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Chunk(0, (1, 2), all_logits=True), Chunk(1, (3,))))),
         (Role.DRAFT, ForwardBatch(ForwardKind.LAYER_PARALLEL, (Rows(0, ROWS[1:2]),))),
         (Role.TARGET, ForwardBatch(ForwardKind.FIRST_HALF, (Rows(1, ROWS[:1]), Rows(0, ROWS[2:])))),
     ],

@@ -1,0 +1,111 @@
+"""Scoring of prompts on an engine: how likely its target finds each token of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import zip_longest
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
+
+from swiftspec.engine.chunks import Chunk
+from swiftspec.engine.tasks import Task
+from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.policies.effects import Candidates
+from swiftspec.policies.scoring import PromptScoring
+
+if TYPE_CHECKING:
+    from swiftspec.engine.launcher import Launcher
+    from swiftspec.engine.running import Event, Generation
+
+__all__ = ["ScoredToken", "Scorer"]
+
+
+class ScoredToken(NamedTuple):
+    """A token of a prompt.
+
+    Attributes
+    ----------
+    token_id : int
+    text : str
+        What it adds to the text; empty while a character is incomplete, and of a special token.
+    log_prob : float or None
+        Natural logarithm of its probability after the tokens before it, at temperature 1; None of the first one.
+    candidates : tuple of (str, float)
+        The likeliest tokens in its place, as texts, and their log-probs; none unless they were wanted.
+    """
+
+    token_id: int
+    text: str
+    log_prob: float | None
+    candidates: tuple[tuple[str, float], ...] = ()
+
+
+class Scorer:
+    """Scoring on a launcher's target, in the same steps as other requests."""
+
+    def __init__(self, launcher: Launcher, tokenizer: Tokenizer) -> None:
+        self._launcher = launcher
+        self._tokenizer = tokenizer
+
+    def score(self, task: Task, num_candidates: int) -> tuple[ScoredToken, ...]:
+        """The tokens of a task's prompt. Raises as `Engine.generate`."""
+        ended: SimpleQueue[Generation | Exception | None] = SimpleQueue()
+        self.submit(task, lambda _, end: ended.put(end), num_candidates=num_candidates)
+        end = ended.get()
+        if isinstance(end, Exception):
+            raise end
+        assert end is not None, "nothing is delivered before the end"
+        return self.scored(task.request.prompt, end)
+
+    def submit(
+        self,
+        task: Task,
+        deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],
+        *,
+        num_candidates: int = 0,
+        client: str = "",
+    ) -> Callable[[], None]:
+        """Score a task's prompt without waiting.
+
+        Parameters
+        ----------
+        deliver : callable
+            Takes the end, a `Generation` with log-probs or an exception, in another thread; no chunks.
+        num_candidates : int
+            Likeliest tokens to find in the place of each.
+        client : str
+            Whose request it is.
+
+        Returns
+        -------
+        callable
+            Ends it early.
+        """
+        from swiftspec.engine.model.sampler import Sampler
+
+        def take(event: Event) -> None:
+            if not isinstance(event, tuple):
+                deliver((), event)
+
+        running = self._launcher.submit(
+            PromptScoring(num_candidates=num_candidates),
+            task.request,
+            request_id=task.prompt_id,
+            sampler=Sampler(),
+            client=client,
+            deliver=take,
+        )
+        return partial(self._launcher.cancel, running)
+
+    def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
+        """The tokens of a prompt that was scored. Their texts add up to that of the prompt."""
+        stream = self._tokenizer.stream()
+        texts = [stream.push((token,)) for token in prompt]
+        texts[-1] += stream.flush()
+        found = zip_longest(prompt, texts, (None, *generation.log_probs), (None, *generation.candidates))
+        return tuple(ScoredToken(token, text, score, self._texts(likely)) for token, text, score, likely in found)
+
+    def _texts(self, candidates: Candidates | None) -> tuple[tuple[str, float], ...]:
+        tokens, log_probs = candidates or ((), ())
+        return tuple((self._tokenizer.decode((token,)), each) for token, each in zip(tokens, log_probs, strict=True))
