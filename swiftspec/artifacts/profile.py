@@ -301,6 +301,12 @@ class Profile(Document):
         """Degrees for which a role's steps of a phase are known with these ranks, ascending."""
         return self.latencies.degrees(phase, role=role, ranks=ranks)
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, without the latencies that were computed from the original."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("latencies", None)
+        return copied
+
     @cached_property
     def latencies(self) -> Latencies:
         """The latencies alone."""

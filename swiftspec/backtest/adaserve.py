@@ -1,11 +1,13 @@
 """AdaServe's serving experiment, simulated: six systems, three classes of requests with limits on the time per token.
 
-The published step of one request, and the published acceptance of chains of 4, 6 and 8 tokens, are inputs; attainment
-is predicted. Requests are drawn with the rates, spread of gaps, classes and mean lengths of the artifact's trace.
+Inputs are the published step of one request and the published acceptance of chains of 4, 6 and 8 tokens. Fitted, at
+the lower rates, are what a further request costs in a step, and what a draft forward takes in vLLM and in AdaServe,
+several times what the devices need. Requests are drawn with the rates, spread of gaps, classes and mean lengths of the
+artifact's trace.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -16,9 +18,11 @@ from swiftspec.acceptance import AcceptanceModel, synthesise
 from swiftspec.acceptance.fitting import Length, fit_acceptance_model
 from swiftspec.acceptance.model import PRIOR, tree_acceptance
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.profile import HostPoint
 from swiftspec.artifacts.step_costs import StepCosts
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.backtest.rows import Row
 from swiftspec.backtest.speeds import Deployment
 from swiftspec.files.reading import parse_json
 from swiftspec.policies import Policy, make_policy
@@ -29,21 +33,21 @@ from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving
 
-__all__ = ["SYSTEMS", "adaserve_rows", "attainment", "published"]
+__all__ = ["SYSTEMS", "attainment", "published"]
 
-_RATES = (4.2, 4.8)  # at which the systems differ most
-_NUM_REQUESTS, _SEED = 400, 0
+_NUM_REQUESTS, _SEED = 600, 0
 _NUM_PROMPTS, _NUM_TOKENS, _PROMPT_TOKENS = 64, 256, 800
 _CONTEXT = 400  # tokens of a request's text, on average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _System:
-    """How a system serves: its policy and shape, its control, and the prompt tokens of a step."""
+    """How a system serves: its policy and shape, its control, the prompt tokens of a step, and whose drafts it has."""
 
     policy: str
     shape: Mapping[str, int]
     prefill_rows: int
+    drafting: str = "vllm_draft_s"
     control: str | None = None
 
     def build(self) -> Policy:
@@ -60,6 +64,7 @@ SYSTEMS: Mapping[str, _System] = {
         policy="eagle2_tree",
         shape={"verify_rows": 16, "top_k": 3, "depth": 7},
         prefill_rows=1024,
+        drafting="adaserve_draft_s",
         control="slo",
     ),
     "Sarathi-Serve": _System(policy="autoregressive", shape={}, prefill_rows=512),
@@ -77,22 +82,12 @@ def published() -> Mapping[str, Any]:
     return content
 
 
-def adaserve_rows() -> Iterator[Row]:
-    """Attainment of every system at the rates at which they differ most."""
-    facts = published()
-    for rate in _RATES:
-        for name in SYSTEMS:
-            shown = facts["attainment"][name][facts["requests_per_s"].index(rate)]
-            found = 100 * attainment(name, rate)
-            yield Row.unfitted(f"{name}, {rate} requests/s", "attainment, %", shown, found, facts["source"])
-
-
 def attainment(name: str, rate: float, *, num_requests: int = _NUM_REQUESTS) -> float:
     """Share of the requests within their limit on the time per token, by a system at a rate in requests/s."""
     system, facts = SYSTEMS[name], published()
     policy, jobs = system.build(), _jobs(rate, num_requests)
     degrees = {Role.TARGET: facts["num_devices"], Role.DRAFT: facts["num_devices"]}
-    latencies = _deployment().profile.latencies
+    latencies = _latencies(facts["fitted"][system.drafting])
     steering = None
     if system.control is not None:
         costs = StepCosts.of(policy, latencies, degrees=degrees, ranks={}, context=_CONTEXT)
@@ -114,18 +109,28 @@ def attainment(name: str, rate: float, *, num_requests: int = _NUM_REQUESTS) -> 
 
 
 @cache
-def _deployment() -> Deployment:
-    """The pair on its devices, with the host time that makes a plain step of one request as long as published."""
+def _latencies(draft_s: float) -> Latencies:
+    """Those of the pair on its devices; a plain step of one request is as long as published.
+
+    draft_s: host time of a draft forward.
+    """
     facts = published()
-    composed = Deployment.of(facts)
-    costs = StepCosts.of(
+    profile = Deployment.of(facts).profile
+    plain = StepCosts.of(
         make_policy("autoregressive"),
-        composed.profile.latencies,
+        profile.latencies,
         degrees={Role.TARGET: facts["num_devices"]},
         ranks={},
         context=_CONTEXT,
     )
-    return composed.with_host(max(0.0, facts["step_s"] - costs.verify_s(1, 1)))
+    more_s = {Phase.VERIFY: max(0.0, facts["step_s"] - plain.verify_s(1, 1)), Phase.EXPAND: draft_s}
+
+    def later(point: HostPoint) -> HostPoint:
+        extra_s = more_s.get(point.phase, 0.0)
+        return point.model_copy(update={"quantiles_s": tuple(value + extra_s for value in point.quantiles_s)})
+
+    slower = profile.model_copy(update={"host": tuple(map(later, profile.host))})
+    return replace(slower.latencies, host_share=facts["fitted"]["host_share"])
 
 
 @cache

@@ -333,3 +333,9 @@ def test_a_profile_from_before_there_were_ranks_is_one_of_undivided_groups() -> 
 def test_ranks_divide_the_devices_equally() -> None:
     with pytest.raises(ValueError, match="ranks is 2; expected a divisor of degree 3"):
         step(1, 0, 1.0, degree=3, ranks=2)
+
+
+def test_a_changed_copy_has_latencies_of_its_own() -> None:
+    made = profile([step(1, 0, 0.010)], [host(Phase.VERIFY, 1, 0.001)])
+    assert made.latencies.host_latency(Phase.VERIFY) is not None
+    assert made.model_copy(update={"host": ()}).latencies.host_latency(Phase.VERIFY) is None
