@@ -150,7 +150,7 @@ def adaptive_verification_rows() -> tuple[list[Row], list[Constant]]:
             predicted = server.tokens_per_s_per_user(scheme, requests)
             name = f"deepseek-v4-pro + dspark, 8 b300, {label}, {clients} clients"
             rows.append(Row.unfitted(name, "tokens/s/user", speed, predicted, facts["source"]))
-    on = "no draft, and draft lengths 1 and 7"
+    on = "vLLM's figure of DeepSeek-V4-Pro: no draft, and draft lengths 1 and 7"
     constants = [
         *(
             Constant(name=f"dspark_forward_{count}_s", value=seconds, unit="s", fitted_on=on)

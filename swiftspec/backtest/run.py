@@ -8,6 +8,7 @@ import joblib
 
 from swiftspec.backtest.acceptance import acceptance_rows
 from swiftspec.backtest.adaptive_verification import adaptive_verification_rows
+from swiftspec.backtest.decoupled import decoupled_rows
 from swiftspec.backtest.rows import Backtest, Section
 from swiftspec.backtest.serving import POINTS, read_points, serving_rows
 from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows
@@ -32,7 +33,7 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
         section = Section(title=f"Serving points of {e2e}", rows=tuple(rows), constants=tuple(constants))
         return Backtest(sections=(section,), skipped=read_points(e2e).skipped)
     # The longest first, so that cores finish together.
-    makers = (_paper, _acceptance, _systems, _serving, _adaptive_verification)
+    makers = (_paper, _acceptance, _systems, _decoupled, _serving, _adaptive_verification)
     sections = []
     # Its processes ignore Ctrl-C, which a terminal sends to them, too: each would print a traceback.
     resource_tracker.ensure_running()  # starting it later would unblock the signals
@@ -66,3 +67,8 @@ def _serving() -> Section:
 def _adaptive_verification() -> Section:
     rows, constants = adaptive_verification_rows()
     return Section(title="Draft lengths under load", rows=tuple(rows), constants=tuple(constants))
+
+
+def _decoupled() -> Section:
+    rows, constants = decoupled_rows()
+    return Section(title="Decoupled batches", rows=tuple(rows), constants=tuple(constants))

@@ -1,0 +1,31 @@
+"""A draft on a device of its own for many requests: SGLang's table."""
+
+import pytest
+
+from swiftspec.backtest.decoupled import decoupled_rows, published
+
+ROWS, CONSTANTS = decoupled_rows()
+
+
+def test_every_published_speed_is_predicted_within_15_percent_without_it() -> None:
+    assert len(ROWS) == 2 * len(published()["requests"])
+    assert all(abs(row.error_leave_one_out) < 0.15 for row in ROWS if row.error_leave_one_out is not None)
+
+
+def test_the_gain_falls_with_the_batch_as_published() -> None:
+    speeds = {row.name: row for row in ROWS}
+    gains = {
+        field: [
+            getattr(speeds[name.replace("plain", "decoupled")], field) / getattr(row, field)
+            for name, row in speeds.items()
+            if "plain" in name
+        ]
+        for field in ("published", "predicted")
+    }
+    assert gains["predicted"] == pytest.approx(gains["published"], rel=0.2)
+    assert min(gains["predicted"]) == gains["predicted"][-1]
+
+
+def test_the_decoupled_engine_saves_some_of_the_hosts_time() -> None:
+    host_s, saved_s = (constant.value for constant in CONSTANTS)
+    assert 0 < saved_s < host_s
