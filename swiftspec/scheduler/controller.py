@@ -1,8 +1,7 @@
 """Controller of a device group: asks a control what to draft and verify, and learns from what came of it.
 
 A round's rows are decided when its first request begins to draft, or, where drafting overlaps verification, when a step
-is chosen. Now and then a round is served whole, since the acceptance of rows
-that are never verified cannot be learnt.
+is chosen. Now and then a round is served whole, since the acceptance of rows that are never verified cannot be learnt.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,7 +17,7 @@ from swiftspec.scheduler.survival import Survival
 
 __all__ = ["Controller", "Steering"]
 
-_LONGEST_PAUSE = 16
+_FIRST_PAUSE, _LONGEST_PAUSE = 8, 16
 _STEP_MEMORY = 0.9
 
 
@@ -85,8 +84,8 @@ class Controller:
     num_first : int
         The first verifications, which are served whole.
     explore_every : int
-        Steps from one that is served whole to the next; as of SmartSpec's released controller. Twice as many each time,
-        up to 16 times, while nothing is drafted otherwise.
+        Steps from one that is served whole to the next; as of SmartSpec's released controller. Fewer at first: 8, then
+        twice as many each time. While nothing is drafted otherwise, more: twice as many each time, up to 16 times.
     """
 
     def __init__(
@@ -96,6 +95,7 @@ class Controller:
         self._explore_every = explore_every
         self._num_unknown = num_first
         self._pause = self._explore_at = explore_every  # in steps
+        self._drafting_pause = min(_FIRST_PAUSE, explore_every)
         self._survival = Survival()
         self._paces: dict[int, _Pace] = {}
         self._planned: dict[int, int] = {}  # rows of each request's next verification
@@ -142,10 +142,11 @@ class Controller:
             self._num_unknown -= 1
         if self._num_steps >= self._explore_at:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE * self._explore_every)
+            self._drafting_pause = min(2 * self._drafting_pause, self._explore_every)
             self._explore_at = self._num_steps + self._pause
         elif drafted and not self._is_exploring:
             self._pause = self._explore_every
-            self._explore_at = min(self._explore_at, self._num_steps + self._pause)
+            self._explore_at = min(self._explore_at, self._num_steps + self._drafting_pause)
         self._planned = {}
         self._num_steps += 1
         if self._last_step_s is not None:

@@ -65,6 +65,18 @@ def test_a_small_cache_preempts(workload: Path) -> None:
     assert load.metrics.completed == 40
 
 
+def test_a_control_decides_what_is_verified(workload: Path, tmp_path: Path) -> None:
+    def tokens_per_round(*flags: str) -> float:
+        out = tmp_path / "out.json"
+        chain = ("--policy", "serial_chain", "--json", str(out))
+        assert main(["simulate", "--plan", str(PLAN), "--workload", str(workload), *chain, *flags]) == 0
+        found: float = json.loads(out.read_text())["metrics"]["tokens_per_round"]
+        return found
+
+    assert tokens_per_round("--control", "fixed:0") < 1.1  # the first rounds are served whole
+    assert 1 < tokens_per_round("--control", "goodput") < tokens_per_round()
+
+
 def test_prompts_of_the_plans_trace_are_replayed_whole(tmp_path: Path) -> None:
     path, trace = tmp_path / "W.json", PLAN.parent / "trace.npz"
     arguments = ("--arrivals", "constant:5", "--requests", "6", "--trace", str(trace))
@@ -79,6 +91,9 @@ def test_prompts_of_the_plans_trace_are_replayed_whole(tmp_path: Path) -> None:
     [
         (("--max-running", "3"), "--max-running is 3; it is only for --workload"),
         (("--gather-ms", "0.5"), "--gather-ms is 0.5; it is only for --workload"),
+        (("--control", "goodput"), "--control is goodput; it is only for --workload"),
+        (("--workload", "{workload}", "--control", "best"), "control is 'best'; expected one of fixed:K, goodput,"),
+        (("--workload", "{workload}", "--policy", "pearl", "--control", "slo"), "whose verifications cannot be cut"),
         (("--workload", "{workload}", "--max-new-tokens", "3"), "--max-new-tokens is 3; with --workload, "),
         (("--workload", "{workload}", "--plot", "x.gif"), "--plot is x.gif; expected a name ending in .png"),
         (("--workload", "{workload}", "--kv-blocks", "3"), "a request of 64 tokens needs 5 blocks of 16"),

@@ -75,6 +75,17 @@ def test_pauses_double_while_nothing_is_drafted() -> None:
     assert whole == [0, 1, 4, 12, 28, 60]
 
 
+def test_pauses_double_at_first_where_something_is_drafted() -> None:
+    controller = Controller(Recording(), COSTS, max_rows=64, num_first=2, explore_every=20)
+    controller.add(0, tpot_s=None)
+    whole = []
+    for step in range(70):
+        rows = controller.shares([verification(0, 4)], 64, float(step))[0]
+        whole += [step] if rows == 4 else []
+        verify(controller, {0: 2}, num_rows=rows, now_s=float(step))
+    assert whole == [0, 1, 9, 26, 47, 68]
+
+
 def test_what_needs_no_estimates_is_not_explored_for() -> None:
     controller = Controller(Fixed(num_draft_rows=1), COSTS, max_rows=64, num_first=2, explore_every=4)
     controller.add(0, tpot_s=None)
