@@ -17,6 +17,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "devices": frozenset({"models", "torch"}),
     "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),
+    "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
     "acceptance": frozenset({"artifacts", "models", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
     "scheduler": frozenset({"policies"}),
@@ -53,7 +54,9 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"engine", "engine.model", "engine.process", "profiler", "planner", "simulator", "scheduler", "artifacts"}
         | {"devices", "models", "policies", "progress", "numpy"}
     ),
-    "reports": frozenset({"artifacts", "devices", "files", "models", "policies", "matplotlib", "numpy"}),
+    "reports": frozenset(
+        {"artifacts", "devices", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
+    ),
     "backtest": frozenset(
         {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "scheduler"}
         | {"simulator", "joblib", "numpy", "scipy"}
@@ -67,8 +70,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "stages": frozenset(
-        {"acceptance", "artifacts", "atts", "devices", "engine", "loadtest", "models", "planner", "policies"}
-        | {"profiler", "progress", "scheduler", "simulator", "validation"}
+        {"acceptance", "artifacts", "atts", "devices", "engine", "latencymodel", "loadtest", "models", "planner"}
+        | {"policies", "profiler", "progress", "scheduler", "simulator", "validation", "workload", "joblib"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
     "pytest_plugin": frozenset(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from swiftspec.cli import flags
-from swiftspec.cli.load_verbs import workload
+from swiftspec.cli.load_verbs import sweep, workload
 from swiftspec.cli.server_verbs import atts, loadtest, serve
 
 __all__ = ["register"]
@@ -14,8 +14,12 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (serve, loadtest, atts, validate, report, models, devices, policies, compare, workload, inflate, demo):
+    for verb in (serve, loadtest, atts, validate, report, models, devices, policies, compare):
         app.command()(verb)
+    app.command()(workload)
+    app.command()(sweep)
+    app.command()(inflate)
+    app.command()(demo)
     app.command("import")(import_tables)
     app.command()(backtest)
     app.command()(secret)

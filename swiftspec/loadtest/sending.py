@@ -33,6 +33,8 @@ class SentLoad:
     ----------
     metrics : LoadMetrics
         Of the requests that ended well. Rounds are chunks; waiting for admission is part of TTFT, and not known.
+    records : tuple of ServedRecord
+        The same requests, in the order of the workload.
     answers : tuple of Streamed
         In the order of the workload.
     start_s : float
@@ -46,6 +48,7 @@ class SentLoad:
     """
 
     metrics: LoadMetrics
+    records: tuple[ServedRecord, ...]
     answers: tuple[Streamed, ...]
     start_s: float
     failures: dict[str, int]
@@ -175,6 +178,7 @@ def _sent(
     refused = sum(answer.status == _TOO_MANY for answer in answers)
     return SentLoad(
         metrics=load_metrics(records, refused=refused),
+        records=tuple(records),
         answers=tuple(answers),
         start_s=start_s,
         failures=dict(failed),

@@ -19,7 +19,7 @@ from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving, ServingRun
 
-__all__ = ["serve_workload", "serving_of"]
+__all__ = ["scheduler_limits", "serve_workload", "serving_of"]
 
 _MOST_FULL = 1000  # requests that are simulated in full by default
 _NUM_RECORDED = 200
@@ -79,6 +79,7 @@ def serve_workload(
 def serving_of(candidate: Candidate, *, latencies: Latencies, trace: AcceptanceTrace, options: LoadOptions) -> Serving:
     """The simulated server of a plan's candidate."""
     policy = candidate.build()
+    admission, batch = scheduler_limits(candidate, options)
     steering = None
     if options.control is not None:
         costs = candidate.costs or candidate_costs(candidate, latencies, trace)
@@ -89,18 +90,25 @@ def serving_of(candidate: Candidate, *, latencies: Latencies, trace: AcceptanceT
         policy,
         degrees={role: len(group) for role, group in candidate.groups.items()},
         ranks=candidate.ranks,
-        admission=AdmissionLimits(
-            max_running=options.max_running,
-            max_waiting=options.max_waiting,
-            num_blocks=options.num_blocks,
-            tree_rows=policy.target_rows,
-        ),
-        batch=BatchLimits(
-            prefill_rows=options.prefill_rows or BatchLimits().prefill_rows,
-            gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
-        ),
+        admission=admission,
+        batch=batch,
         steering=steering,
     )
+
+
+def scheduler_limits(candidate: Candidate, options: LoadOptions) -> tuple[AdmissionLimits, BatchLimits]:
+    """The scheduler's limits for a candidate, simulated or on the engine."""
+    admission = AdmissionLimits(
+        max_running=options.max_running,
+        max_waiting=options.max_waiting,
+        num_blocks=options.num_blocks,
+        tree_rows=candidate.build().target_rows,
+    )
+    batch = BatchLimits(
+        prefill_rows=options.prefill_rows or BatchLimits().prefill_rows,
+        gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
+    )
+    return admission, batch
 
 
 def _jobs(workload: Workload, limits: Mapping[str, RequestClass], trace: AcceptanceTrace, seed: int) -> list[Job]:

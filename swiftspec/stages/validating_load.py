@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.document import Origin
-from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Candidate, Plan
@@ -18,8 +17,6 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
-from swiftspec.scheduler.admission import AdmissionLimits
-from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.stages.inputs import Prompts, read_plan, read_texts
 from swiftspec.stages.load_testing import send
@@ -150,9 +147,10 @@ def _measured(
     stages: Stages,
 ) -> _Served:
     """One policy on an engine of its own."""
+    from swiftspec.simulator.load import scheduler_limits
     from swiftspec.validation.load import measure_load
 
-    gather_s = usual_gather_s(candidate) if options.gather_s is None else options.gather_s
+    admission, batch = scheduler_limits(candidate, options)
     with stages("validate") as progress:
         measured = measure_load(
             plan,
@@ -160,13 +158,8 @@ def _measured(
             workload,
             requests,
             source="plan",
-            admission=AdmissionLimits(
-                max_running=options.max_running,
-                max_waiting=options.max_waiting,
-                num_blocks=options.num_blocks,
-                tree_rows=candidate.build().target_rows,
-            ),
-            batch=BatchLimits(prefill_rows=options.prefill_rows or BatchLimits().prefill_rows, gather_s=gather_s),
+            admission=admission,
+            batch=batch,
             control=None if options.control is None else named_control(options.control),
             progress=progress,
         )

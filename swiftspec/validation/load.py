@@ -1,8 +1,8 @@
 """Measurement of a plan under load: a workload's requests on the engine, in an open or a closed loop."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event
@@ -25,7 +25,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
 
-__all__ = ["MeasuredLoad", "load_requests", "measure_load"]
+__all__ = ["LoadEngine", "MeasuredLoad", "engine_for_load", "load_requests", "measure_load"]
 
 _WARM_UP_TOKENS = 16
 _LOOK_EVERY_S = 0.1  # whether Ctrl-C was pressed
@@ -38,8 +38,10 @@ class MeasuredLoad:
     Attributes
     ----------
     metrics : LoadMetrics
+    records : tuple of ServedRecord
+        Completed requests, in order of arrival.
     timelines : tuple of Timeline
-        Of completed requests, in order of arrival.
+        Of the same requests.
     prompt_tokens : tuple of int
         Length of each one's prompt.
     late_s : float
@@ -47,6 +49,7 @@ class MeasuredLoad:
     """
 
     metrics: LoadMetrics
+    records: tuple[ServedRecord, ...]
     timelines: tuple[Timeline, ...]
     prompt_tokens: tuple[int, ...]
     late_s: float
@@ -93,6 +96,34 @@ def measure_load(
     swiftspec.errors.EngineError
         If a process of the target died.
     """
+    with engine_for_load(
+        plan,
+        candidate,
+        workload,
+        requests,
+        source=source,
+        admission=admission,
+        batch=batch,
+        control=control,
+        progress=progress,
+    ) as engine:
+        return engine.serve(workload, requests, progress=progress)
+
+
+@contextmanager
+def engine_for_load(
+    plan: Plan,
+    candidate: Candidate,
+    workload: Workload,
+    requests: Sequence[Request],
+    *,
+    source: str,
+    admission: AdmissionLimits,
+    batch: BatchLimits,
+    control: Control | None = None,
+    progress: Callable[[int, int, str], None],
+) -> Iterator["LoadEngine"]:
+    """An engine of one of a plan's candidates, warmed up, for workloads of these requests. Raises as `measure_load`."""
     check_devices(plan, [candidate], source=source)
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     progress(0, len(requests), f"{candidate.policy}: starting processes")
@@ -104,15 +135,34 @@ def measure_load(
     ):
         warm = [_shortened(request) for request in requests[: admission.max_running]]
         _Run(engine, candidate, workload, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
+        yield LoadEngine(engine, candidate, interrupted)
+
+
+class LoadEngine:
+    """An engine that serves one workload after another."""
+
+    def __init__(self, engine: Launcher, candidate: Candidate, interrupted: Event) -> None:
+        self._engine = engine
+        self._candidate = candidate
+        self._interrupted = interrupted
+
+    def serve(
+        self, workload: Workload, requests: Sequence[Request], *, progress: Callable[[int, int, str], None]
+    ) -> MeasuredLoad:
+        """Serve a workload, to its last request. requests: as `load_requests` makes them of it."""
+        candidate = self._candidate
         run = _Run(
-            engine, candidate, workload, interrupted, lambda done: progress(done, len(requests), candidate.policy)
+            self._engine,
+            candidate,
+            workload,
+            self._interrupted,
+            lambda done: progress(done, len(requests), candidate.policy),
         )
         if workload.is_closed:
             late_s = run.closed(requests, num_clients=workload.arrivals.num_clients or 1)
         else:
             late_s = run.open(requests, [request.arrival_s for request in workload.requests])
-        served = run.ended
-    return _measured(workload, requests, served, late_s)
+        return _measured(workload, requests, run.ended, late_s)
 
 
 def _shortened(request: Request) -> Request:
@@ -207,6 +257,7 @@ def _measured(
         )
     return MeasuredLoad(
         metrics=load_metrics(records),
+        records=tuple(records),
         timelines=tuple(served[number].timeline for number in sorted(served)),
         prompt_tokens=tuple(len(requests[number].prompt) for number in sorted(served)),
         late_s=late_s,

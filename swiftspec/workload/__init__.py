@@ -2,7 +2,7 @@
 
 from swiftspec.artifacts.distributions import Arrivals, Lengths
 from swiftspec.artifacts.workload import RequestClass, Workload
-from swiftspec.workload.generate import make_workload
+from swiftspec.workload.generate import make_workload, with_arrivals
 from swiftspec.workload.load_traces import FORMATS
 from swiftspec.workload.prompts import PromptLengths, lengths_in_prompts, lengths_in_trace
 from swiftspec.workload.replay import replay
@@ -18,4 +18,5 @@ __all__ = [
     "lengths_in_trace",
     "make_workload",
     "replay",
+    "with_arrivals",
 ]

@@ -13,7 +13,7 @@ from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes
 from swiftspec.workload.lengths import draw_lengths
 from swiftspec.workload.prompts import PromptLengths
 
-__all__ = ["make_workload", "random_streams"]
+__all__ = ["make_workload", "random_streams", "with_arrivals"]
 
 
 class _Streams(NamedTuple):
@@ -108,6 +108,34 @@ def make_workload(
         ),
         prompts=None if prompts is None else prompts.source,
     )
+
+
+def with_arrivals(
+    workload: Workload, arrivals: Arrivals, *, seed: int | None = None, num_requests: int | None = None
+) -> Workload:
+    """The same requests with other arrivals.
+
+    Parameters
+    ----------
+    workload : Workload
+    arrivals : Arrivals
+        Not of a replay.
+    seed : int, optional
+        Of the arrivals; the workload's own if not given.
+    num_requests : int, optional
+        Take the first ones only.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+    """
+    requests = workload.requests[:num_requests]
+    streams = random_streams(workload.seed if seed is None else seed)
+    times = arrival_times(arrivals, len(requests), streams.arrivals).tolist()
+    moved = [each.model_copy(update={"arrival_s": time_s}) for each, time_s in zip(requests, times, strict=True)]
+    changes = {"arrivals": arrivals, "requests": tuple(moved), "trace": None}
+    return Workload(**{name: getattr(workload, name) for name in Workload.model_fields} | changes)
 
 
 def _from_distributions(

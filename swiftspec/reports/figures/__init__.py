@@ -8,6 +8,7 @@ from swiftspec.reports.figures.load import shared_steps, shared_steps_compared
 from swiftspec.reports.figures.plans import forward_parts, heat_map, sensitivity, speed_against_devices
 from swiftspec.reports.figures.recordings import acceptance_by_rank, step_latency, timeline_rounds
 from swiftspec.reports.figures.style import COLOURS, new_figure, render, save_figure
+from swiftspec.reports.figures.sweep import latency_by_load
 
 __all__ = [
     "COLOURS",
@@ -16,6 +17,7 @@ __all__ = [
     "errors",
     "forward_parts",
     "heat_map",
+    "latency_by_load",
     "new_figure",
     "predicted_vs_measured",
     "render",
