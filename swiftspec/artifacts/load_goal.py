@@ -8,7 +8,7 @@ from pydantic import Field
 from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.workload import RequestClass
 
-__all__ = ["LoadGoal", "LoadOptions", "usual_prefill_rows"]
+__all__ = ["LoadGoal", "LoadOptions", "usual_max_running", "usual_prefill_rows"]
 
 
 class LoadOptions(Facts):
@@ -105,6 +105,11 @@ class LoadGoal(Facts):
     def score(self, *, attained: float, goodput: float, e2e_s: float) -> tuple[bool, float, float]:
         """Sort key of a candidate, higher is better: acceptable, then goodput, then mean end-to-end time."""
         return (self.accepts(attained), goodput, -e2e_s) if self.is_limited else (True, 0.0, -e2e_s)
+
+
+def usual_max_running(device: str) -> int:
+    """Requests at once on a replica of a fleet: on a GPU as many as a step has rows, on a CPU, where rows cost, few."""
+    return 8 if device == "cpu" else 64
 
 
 def usual_prefill_rows(device: str) -> int:

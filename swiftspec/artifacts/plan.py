@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 from pydantic import Field, field_validator, model_validator
 
 from swiftspec.artifacts.document import Basis, Document, Facts, ModelRef
+from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
@@ -261,6 +262,8 @@ class Plan(Document):
         Other simulations: the best option on each split, and the choice under other assumptions.
     under_load : UnderLoad, optional
         The load that the plan was made for, with its predictions; absent from the file of a plan for one request.
+    fleet : Fleet, optional
+        Replicas of the chosen candidate that serve a load together; `under_load` is then one replica's share of it.
 
     Examples
     --------
@@ -296,6 +299,7 @@ class Plan(Document):
     explored: tuple[Explored, ...] = ()
     sensitivities: tuple[Sensitivity, ...] = ()
     under_load: UnderLoad | None = Field(default=None, exclude_if=lambda found: found is None)
+    fleet: Fleet | None = Field(default=None, exclude_if=lambda found: found is None)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -307,6 +311,8 @@ class Plan(Document):
             raise ValueError(f"alternatives are {[c.policy for c in self.alternatives]}; expected one of each policy")
         if self.under_load is not None:
             self.under_load.check_policies(self.candidates)
+        if self.fleet is not None and self.fleet.chosen.candidate != self.chosen.describe():
+            raise ValueError(f"fleet.kinds begins with {self.fleet.chosen.candidate}; expected the plan's choice")
         return self
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ class Planned:
     profile_path, trace_path : Path, optional
         Files of the two; not given if they were just composed or measured.
     workload : Workload, optional
-        The load that the plan was made for, if it is not a file yet.
+        The load that the plan was made for, if it is not a file yet; of a fleet a replica's share.
     workload_path : Path, optional
         Its file.
 
@@ -107,7 +107,12 @@ class Planned:
             workload_path = path.with_suffix(WORKLOAD_SUFFIX)
             files[workload_path] = self.workload.to_bytes()
         basis = plan.under_load.workload.model_copy(update={"path": stored_path(workload_path, plan_path=path)})
-        return plan.model_copy(update={"under_load": plan.under_load.model_copy(update={"workload": basis})})
+        changes: dict[str, object] = {"under_load": plan.under_load.model_copy(update={"workload": basis})}
+        if plan.fleet is not None and plan.fleet.workload.path:
+            whole = plan.fleet.workload
+            stored = whole.model_copy(update={"path": stored_path(Path(whole.path), plan_path=path)})
+            changes["fleet"] = plan.fleet.model_copy(update={"workload": stored})
+        return plan.model_copy(update=changes)
 
     def save(self, path: Path | str) -> Plan:
         """Write the plan to a file, say X.json, and unsaved inputs next to it: X.profile.json, X.trace.npz, and a
@@ -126,9 +131,12 @@ class Planned:
         return plan
 
 
-def side_files(out: Path, *, with_trace: bool) -> dict[str, Path]:
+def side_files(
+    out: Path, *, with_profile: bool = True, with_trace: bool = True, with_workload: bool = False
+) -> dict[str, Path]:
     """Files written next to a plan, by their description; none for a pipe or a device."""
     if locate(out).is_stream:
         return {}
-    profile = {"the profile next to --out": out.with_suffix(PROFILE_SUFFIX)}
-    return profile | ({"the trace next to --out": out.with_suffix(TRACE_SUFFIX)} if with_trace else {})
+    suffixes = {"profile": PROFILE_SUFFIX, "trace": TRACE_SUFFIX, "workload": WORKLOAD_SUFFIX}
+    written = {"profile": with_profile, "trace": with_trace, "workload": with_workload}
+    return {f"the {name} next to --out": out.with_suffix(suffixes[name]) for name, is_new in written.items() if is_new}

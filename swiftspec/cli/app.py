@@ -215,6 +215,7 @@ def plan(
     split: flags.Split = None,
     price_per_hour: flags.Price = None,
     workload: flags.WorkloadFile = None,
+    fleet: flags.FleetSize = None,
     ttft_ms: flags.TtftLimit = None,
     tpot_ms: flags.TpotLimit = None,
     percentile: flags.Percentile = None,
@@ -250,6 +251,8 @@ def plan(
           --min-tokens-per-s 200 --price-per-hour 2.5 --out plan.json
       swiftspec plan --target llama-3-70b --draft llama-3.2-1b --device h800 --devices 8 \\
           --workload workload.json --ttft-ms 500 --tpot-ms 8 --percentile 95 --out plan.json
+      swiftspec plan --target llama-3-70b --draft llama-3.2-1b --device h100 --fleet 64 \\
+          --workload workload.json --ttft-ms 500 --tpot-ms 30 --price-per-hour 2.5 --out fleet.json
     """
     from swiftspec.cli.deployment import named_deployment
     from swiftspec.cli.goal import make_goal
@@ -285,6 +288,8 @@ def plan(
         percentile=percentile,
         most_requests=load_requests,
         max_running=max_running,
+        fleet=fleet,
+        device=device,
     )
     search(
         target=target,
@@ -306,6 +311,7 @@ def plan(
             num_jobs=jobs,
             backend=backend,
             load=load,
+            fleet=fleet,
         ),
         out=out,
         report=report,

@@ -39,6 +39,7 @@ _WORDS = (
     "draft",
     "dtype",
     "engine",
+    "fleet",
     "lengths",
     "objective",
     "percentile",

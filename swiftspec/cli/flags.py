@@ -20,6 +20,7 @@ __all__ = [
     "Drafts",
     "Dtype",
     "Engine",
+    "FleetSize",
     "GatherMs",
     "Inflate",
     "Jobs",
@@ -100,7 +101,8 @@ ServedRequests = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Serve these requests, from `swiftspec workload`.")
 ]
 MaxRunning = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="With --workload: requests at once. Default: 8; with --fleet on GPUs 64."),
 ]
 MaxWaiting = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="With --workload: refuse more waiting requests than this.")
@@ -251,9 +253,21 @@ TpotLimit = Annotated[
     float | None,
     typer.Option(metavar="MS", help="With --workload: limit on each request's TPOT. Default: its class's."),
 ]
+FleetSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="With --workload: the fewest of N devices on which equal replicas, of at most --devices each, keep the "
+        "load's limits together.",
+    ),
+]
 Percentile = Annotated[
     float | None,
-    typer.Option(metavar="P", help="With --workload: accept only what keeps the limits of P percent of the requests."),
+    typer.Option(
+        metavar="P",
+        help="With --workload: accept only what keeps the limits of P percent of the requests; with --fleet 95.",
+    ),
 ]
 LoadRequests = Annotated[
     int | None,

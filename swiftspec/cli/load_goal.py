@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from swiftspec.artifacts.load_goal import LoadOptions
+from swiftspec.artifacts.load_goal import LoadOptions, usual_max_running
 from swiftspec.planner.load import Load
 
 __all__ = ["make_load"]
@@ -17,8 +17,12 @@ def make_load(
     percentile: float | None = None,
     most_requests: int | None = None,
     max_running: int | None = None,
+    fleet: int | None = None,
+    device: str | None = None,
 ) -> Load | None:
     """Load stated by flags; None without a workload.
+
+    fleet: devices of a fleet, if there is one. device: what it is planned for, if that is not this machine.
 
     Raises
     ------
@@ -31,6 +35,7 @@ def make_load(
         "--percentile": percentile,
         "--load-requests": most_requests,
         "--max-running": max_running,
+        "--fleet": fleet,
     }
     for flag, value in given.items():
         if value is None:
@@ -39,6 +44,8 @@ def make_load(
             raise ValueError(f"{flag} is {value:g}; it needs --workload")
         if flag in ("--ttft-ms", "--tpot-ms") and not 0 < value < math.inf:
             raise ValueError(f"{flag} is {value:g}; expected a positive number of milliseconds")
+    if fleet is not None and max_running is None:
+        max_running = usual_max_running(device or "cpu")
     return Load.read(
         workload,
         ttft_s=None if ttft_ms is None else ttft_ms / 1e3,

@@ -53,7 +53,12 @@ def plan(
         "--op-tables": deployment.op_tables if deployment else None,
         "--workload": options.load.path if options.load else None,
     }
-    beside = {} if deployment is None else side_files(out, with_trace=trace is None)
+    beside = side_files(
+        out,
+        with_profile=deployment is not None,
+        with_trace=deployment is not None and trace is None,
+        with_workload=options.fleet is not None,
+    )
     check_outputs(inputs=inputs, beside=beside, out=out, report=report, json=json_path)
     if deployment is not None and report is not None and not beside:
         raise ValueError(

@@ -11,6 +11,7 @@ from swiftspec.cli.columns import (
     shape_of,
     speed,
 )
+from swiftspec.cli.print_fleet import show_fleet
 from swiftspec.cli.print_under_load import show_under_load
 from swiftspec.devices import DEVICES
 from swiftspec.policies.effects import Role
@@ -31,6 +32,8 @@ def show_plan(made: Plan) -> None:
             "(roofline or assumed)."
         )
     console.paragraph(f"Engine: {engine(made)}")
+    if made.fleet is not None:
+        show_fleet(made, made.fleet)
     if made.under_load is not None:
         show_under_load(made, made.under_load)
         console.paragraph()

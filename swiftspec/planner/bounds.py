@@ -14,11 +14,13 @@ from swiftspec.planner.goals import score
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.closed_forms import best_tree_tokens, fewest_rounds, serial_round_s
 
 __all__ = ["ClosedForms"]
 
 _ALMOST_NONE = 1e-9
+_MOST_ROWS = BatchLimits().max_rows  # of a step that requests share
 
 
 class ClosedForms:
@@ -62,27 +64,39 @@ class ClosedForms:
         )
         return float(most)
 
-    def estimate(self, option: Option) -> float:
+    def estimate(self, option: Option, *, sequences: int = 1) -> float:
         """Plausible speed: the best static tree, were positions independent. Neither a bound nor a prediction.
 
         A round's tree is as deep as the round has sequential draft forwards, before its verification or during it.
         Where the draft never pauses these are as many as fit, and the tree has no more nodes than they have rows; a
         chain that is drafted ahead is drafted again if it was prepared for another outcome.
+
+        sequences: requests that share every step; the speed is that of each, and they share a step's rows, too.
         """
         policy = option.policy
-        rows, verify_s = policy.target_rows, self._verify_s(option, rows=policy.target_rows)
+        rows = min(policy.target_rows, max(1, _MOST_ROWS // sequences)) if policy.elastic else policy.target_rows
+        verify_s = self._verify_s(option, rows=rows, sequences=sequences)
         if policy.layout is Layout.TARGET_ONLY:
             return 1 / verify_s
-        expand_s = self._expand_s(option, rows=policy.expand_rows)
+        expand_s = self._expand_s(option, rows=policy.expand_rows, sequences=sequences)
         depth: float = policy.serial_forwards
         if policy.layout is Layout.COLOCATED:
             round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
         elif depth := getattr(policy, "num_draft_tokens", 0):
-            round_s = self._ahead_s(option, verify_s, chain_s=depth * expand_s)
+            round_s = self._ahead_s(option, verify_s, chain_s=depth * expand_s, rows=rows, sequences=sequences)
         else:
             depth, round_s = max(1.0, verify_s / expand_s), max(verify_s, expand_s)
             rows = min(rows, 1 + math.ceil(depth * policy.expand_rows))
         return self._tokens_per_round(policy, rows, depth) / round_s
+
+    def round_s(self, option: Option, *, sequences: int = 1) -> float:
+        """Seconds of a serial round that as many requests share, all of its rows included; nothing overlaps."""
+        policy = option.policy
+        verify_s = self._verify_s(option, rows=policy.target_rows, sequences=sequences)
+        if not policy.serial_forwards:
+            return verify_s
+        expand_s = self._expand_s(option, rows=policy.expand_rows, sequences=sequences)
+        return serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
 
     def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
         """Tokens per round at a fractional depth, interpolated linearly between whole depths."""
@@ -90,10 +104,12 @@ class ClosedForms:
         least, most = (self._tree_tokens(self._num_candidates(policy), rows, whole + more) for more in (0, 1))
         return least + (depth - whole) * (most - least)
 
-    def _ahead_s(self, option: Option, verify_s: float, *, chain_s: float) -> float:
+    def _ahead_s(self, option: Option, verify_s: float, *, chain_s: float, rows: int, sequences: int) -> float:
         """Time of a round during which the next chain is drafted, from the exit on if the exit shows its root."""
         policy = option.policy
-        beside_s = self._forward_s(option, Phase.FINISH, Role.TARGET, policy.target_rows) if policy.exits else verify_s
+        beside_s = verify_s
+        if policy.exits:
+            beside_s = self._forward_s(option, Phase.FINISH, Role.TARGET, rows, sequences)
         return verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
 
     def _prepared(self, policy: Policy) -> float:
@@ -120,17 +136,30 @@ class ClosedForms:
         expand_s = self._expand_s(option, rows=1)
         return serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
 
-    def _verify_s(self, option: Option, *, rows: int) -> float:
+    def _verify_s(self, option: Option, *, rows: int, sequences: int = 1) -> float:
         halves = (Phase.EXIT, Phase.FINISH) if option.policy.exits else (Phase.VERIFY,)
-        return sum(self._forward_s(option, phase, Role.TARGET, rows) for phase in halves) / option.policy.target_groups
+        steps = math.ceil(sequences * rows / _MOST_ROWS)  # what does not fit into a step is in the next one
+        at_once = math.ceil(sequences / steps)
+        whole_s = sum(self._forward_s(option, phase, Role.TARGET, rows, at_once) for phase in halves)
+        return steps * whole_s / option.policy.target_groups
 
-    def _expand_s(self, option: Option, *, rows: int) -> float:
+    def _expand_s(self, option: Option, *, rows: int, sequences: int = 1) -> float:
         kinds = (Phase.EXPAND, Phase.FUZZY) if option.policy.fuzzy else (Phase.EXPAND,)
-        return min(self._forward_s(option, phase, Role.DRAFT, rows) for phase in kinds)
+        steps = math.ceil(sequences * rows / _MOST_ROWS)
+        at_once = math.ceil(sequences / steps)
+        return steps * min(self._forward_s(option, phase, Role.DRAFT, rows, at_once) for phase in kinds)
 
-    def _forward_s(self, option: Option, phase: Phase, role: Role, rows: int) -> float:
+    def _forward_s(self, option: Option, phase: Phase, role: Role, rows: int, sequences: int) -> float:
+        """Seconds of a forward. rows: of each sequence."""
         may_be_busy = option.policy.layout is Layout.DISAGGREGATED
-        return self._mean_s(phase, role, option.degree(role), option.num_ranks(role), rows, may_be_busy)
+        degree, ranks = option.degree(role), option.num_ranks(role)
+        mean_s = self._mean_s(phase, role, degree, ranks, sequences * rows, may_be_busy)
+        if sequences == 1:
+            return mean_s
+        each_s, _ = self._profile.latencies.further_sequence(
+            role, degree=degree, ranks=ranks, peer_busy=False, context=self._context
+        )
+        return mean_s + (sequences - 1) * each_s * (0.5 if phase in (Phase.EXIT, Phase.FINISH) else 1.0)
 
     def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, may_be_busy: bool) -> float:
         step = partial(self._profile.step, phase, role=role, degree=degree, ranks=ranks, rows=rows)

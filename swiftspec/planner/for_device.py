@@ -65,6 +65,7 @@ def plan_for(
         load.check_context(shortest.spec.max_position, shortest.name)
     from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.evaluation import warm_up
+    from swiftspec.planner.fleet.share import planned_workload
     from swiftspec.planner.memory import MemoryModel
     from swiftspec.planner.search import Search, make_plan
     from swiftspec.planner.sensitivity import Changes
@@ -103,14 +104,16 @@ def plan_for(
         degrees=AllowedDegrees(sizes=options.degrees, engine=deployment.serving_engine, specs=specs),
         engine=deployment.engine,
         load=load,
+        fleet=options.fleet,
     )
+    workload, workload_path = planned_workload(load, plan)
     return Planned(
         plan=plan,
         profile=inputs.profile,
         trace=inputs.trace,
         trace_path=trace,
-        workload=load.workload if load else None,
-        workload_path=load.path if load else None,
+        workload=workload,
+        workload_path=workload_path,
     )
 
 

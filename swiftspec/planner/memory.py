@@ -71,14 +71,18 @@ class MemoryModel:
         )
         return max(needed) - self.usable_bytes
 
-    def cached_tokens(self, option: Option, *, context: int) -> int:
+    def cached_tokens(self, option: Option, *, context: int, targets_per_draft: float = 1.0) -> int:
         """Tokens of all requests together whose keys and values the fullest device has room for.
 
-        context: tokens of the longest request, which bounds the activations.
+        context: tokens of the longest request, which bounds the activations. targets_per_draft: targets whose requests
+        share the room of a draft that has devices of its own.
         """
         return min(
-            (self.usable_bytes - sum(held.weights_bytes for held in shards.values()) - _reserve_bytes(shards))
-            // sum(held.kv_bytes_per_token for held in shards.values())
+            int(
+                (self.usable_bytes - sum(held.weights_bytes for held in shards.values()) - _reserve_bytes(shards))
+                // sum(held.kv_bytes_per_token for held in shards.values())
+                / (targets_per_draft if Role.TARGET not in shards else 1)
+            )
             for _, shards in self._groups(option, context)
         )
 

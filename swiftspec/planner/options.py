@@ -32,6 +32,8 @@ class SearchOptions:
         Backend of the simulations: `loky` (here), or an existing cluster of `dask` or `ray`.
     load : Load, optional
         Many requests to plan for; one request at a time if not given.
+    fleet : int, optional
+        Devices that equal replicas may use together to serve the load; one replica serves all of it if not given.
 
     Examples
     --------
@@ -48,6 +50,7 @@ class SearchOptions:
     num_jobs: int = -1
     backend: str | None = None
     load: Load | None = None
+    fleet: int | None = None
 
     def check(self, *, num_devices: int) -> None:
         """ValueError, naming the field, for options that cannot be searched on `num_devices` devices."""
@@ -59,6 +62,8 @@ class SearchOptions:
             check_backend(self.backend)
         if self.load is not None and self.goal.objective is not Objective.TOKENS_PER_S:
             raise ValueError(f"objective is {self.goal.objective}; with a workload the objective is goodput")
+        if self.fleet is not None:
+            self._check_fleet(self.fleet)
         if self.policy is None:
             return
         if self.policy not in (names := policy_names()):
@@ -67,4 +72,19 @@ class SearchOptions:
             raise ValueError(
                 f"policy is {self.policy}, which is disaggregated: its roles need 2 devices, and "
                 f"num_devices is {num_devices}"
+            )
+
+    def _check_fleet(self, num_devices: int) -> None:
+        if num_devices < 1:
+            raise ValueError(f"fleet is {num_devices}; expected at least 1 device")
+        if self.load is None:
+            raise ValueError(f"fleet is {num_devices}; it needs a workload")
+        workload = self.load.workload
+        if workload.rate is None:
+            why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
+            raise ValueError(f"arrivals is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+        if not self.load.goal.is_limited:
+            raise ValueError(
+                f"fleet is {num_devices}, but there are no limits to keep: neither ttft_s nor tpot_s is given, and no "
+                "class of the workload has one"
             )

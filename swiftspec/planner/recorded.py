@@ -8,6 +8,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import Inflation, ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
+from swiftspec.planner.fleet.share import planned_workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.search import make_plan
@@ -43,15 +44,17 @@ def plan_recorded(
         ranks=options.ranks,
         degrees=AllowedDegrees(sizes=options.degrees),
         load=options.load,
+        fleet=options.fleet,
     )
+    workload, workload_path = planned_workload(options.load, plan)
     return Planned(
         plan=plan,
         profile=profile,
         trace=trace,
         profile_path=profile_path,
         trace_path=trace_path,
-        workload=options.load.workload if options.load else None,
-        workload_path=options.load.path if options.load else None,
+        workload=workload,
+        workload_path=workload_path,
     )
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 
 from swiftspec.artifacts.candidate_costs import candidate_costs
 from swiftspec.artifacts.document import Origin
@@ -15,6 +16,7 @@ from swiftspec.planner.decision import Decision, OutOfReachError, decide
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.evaluation import Evaluator
 from swiftspec.planner.fewest import fewest_devices
+from swiftspec.planner.fleet.choice import FleetDecision, FleetSearch
 from swiftspec.planner.halving import halved
 from swiftspec.planner.known_errors import KnownErrors, known_errors
 from swiftspec.planner.load import Load
@@ -65,6 +67,7 @@ def make_plan(
     degrees: AllowedDegrees = ANY_DEGREES,
     engine: str | None = None,
     load: Load | None = None,
+    fleet: int | None = None,
 ) -> Plan:
     """The best policy, shape and placement of `num_devices` devices, for one user or for a load, by simulation.
 
@@ -100,6 +103,9 @@ def make_plan(
     load : Load, optional
         Requests that share the devices. The choice is then the one with the highest goodput among the best for one
         request; sensitivities, which are those of one request, are left out.
+    fleet : int, optional
+        Devices of equal replicas that serve the load together. The choice is then the replica that keeps the load's
+        limits on the fewest of them.
 
     Raises
     ------
@@ -108,7 +114,7 @@ def make_plan(
         meets the goal's limits (the message names the nearest one).
     """
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
-    num_used = min(num_devices, goal.max_devices or num_devices)
+    num_used = min(num_devices, goal.max_devices or num_devices, fleet or num_devices)
     options, rejected = feasible_options(
         profile,
         trace,
@@ -133,7 +139,10 @@ def make_plan(
         ranking = found.ranking()
         rejected.update(found.rejected)
         chosen = RankedOption.of(decision.chosen, goal)
-        loaded = None if load is None else found.under_load(load, trace, memory=memory, num_jobs=num_jobs)
+        loaded: LoadDecision | FleetDecision | None = None
+        if load is not None:
+            serve = found.under_load if fleet is None else partial(found.fleet, fleet)
+            loaded = serve(load, trace, memory=memory, num_jobs=num_jobs)
         rows = sensitivities(
             profile=profile,
             trace=trace,
@@ -182,6 +191,7 @@ def make_plan(
         explored=tuple(ranked.cell for ranked in ranking),
         sensitivities=rows,
         under_load=loaded.under_load if loaded else None,
+        fleet=loaded.fleet if isinstance(loaded, FleetDecision) else None,
     )
 
 
@@ -251,6 +261,26 @@ class _Searches:
             policy=self._policy,
             num_jobs=num_jobs,
         )
+
+    def fleet(
+        self, most_devices: int, load: Load, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int
+    ) -> FleetDecision:
+        """The choice of a fleet's replica, and their number."""
+        assert self._widest is not None, "the first search has a last stage"
+        return FleetSearch(
+            load,
+            most_devices=most_devices,
+            profile=self._profile,
+            trace=trace,
+            simulations=self._simulations,
+            options=self._options,
+            ranking=self.ranking(),
+            whole=self._widest.whole,
+            errors=self._errors,
+            memory=memory,
+            policy=self._policy,
+            num_jobs=num_jobs,
+        ).decide()
 
     @property
     def rejected(self) -> Counter[str]:

@@ -17,7 +17,8 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
-from swiftspec.simulator.serving import Job, Serving, ServingRun
+from swiftspec.simulator.replica import ONE_REPLICA
+from swiftspec.simulator.serving import Job, Replicas, Serving, ServingRun
 
 __all__ = ["scheduler_limits", "serve_workload", "serving_of"]
 
@@ -34,6 +35,7 @@ def serve_workload(
     goal: LoadGoal,
     options: LoadOptions,
     seed: int = 0,
+    replicas: Replicas = ONE_REPLICA,
     done: Callable[[int], None] = lambda _: None,
 ) -> SimulatedLoad:
     """Serve all requests.
@@ -53,14 +55,17 @@ def serve_workload(
     goal : LoadGoal
         Limits of every class of the workload.
     options : LoadOptions
-        Limits of the scheduler.
+        Limits of the scheduler of each replica.
+    replicas : Replicas
+        Number of equal machines that share the requests; one if not given.
     done : callable
         Called with the number of requests that have ended.
 
     Raises
     ------
     ValueError
-        If a prompt is not in the trace, or a request does not fit into the cache.
+        If a prompt is not in the trace, a request does not fit into the cache, or the policy cannot run on these
+        replicas.
     """
     serving = serving_of(candidate, latencies=latencies, trace=trace, options=options)
     limits = {each.name: each for each in goal.classes}
@@ -71,9 +76,10 @@ def serve_workload(
         num_clients=workload.arrivals.num_clients if workload.is_closed else None,
         seed=seed,
         num_recorded=_NUM_RECORDED if is_replay else 0,
+        replicas=replicas,
         done=done,
     )
-    return _result(run, workload, limits, target_groups=serving.policy.target_groups)
+    return _result(run, workload, limits, target_groups=serving.policy.target_groups * replicas.num_targets)
 
 
 def serving_of(candidate: Candidate, *, latencies: Latencies, trace: AcceptanceTrace, options: LoadOptions) -> Serving:

@@ -7,34 +7,30 @@ every request beyond the first.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from operator import attrgetter
 
 import simpy
 
 from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Span
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
-from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
+from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.group import Group
-from swiftspec.simulator.driver import connected, device_groups, group_degrees, group_ranks
+from swiftspec.scheduler.routing import ROUTERS
+from swiftspec.simulator.driver import device_groups, group_degrees, group_ranks
 from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool
-from swiftspec.simulator.process import Events, RequestPart
-from swiftspec.simulator.programs import (
-    LoggedPrograms,
-    ReplayedPrograms,
-    RequestPrograms,
-    TracedPrograms,
-    begin_scoring,
-)
-from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
+from swiftspec.simulator.process import DeviceGroup, Events
+from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, RequestPrograms, TracedPrograms
+from swiftspec.simulator.replica import ONE_REPLICA, DraftPool, Replica, Replicas
+from swiftspec.simulator.serving_group import ServingGroup
 from swiftspec.simulator.texts import StretchedText
 
-__all__ = ["Job", "OpenServing", "ServedRequest", "Serving", "ServingRun"]
+__all__ = ["Job", "OpenServing", "Replicas", "ServedRequest", "Serving", "ServingRun"]
 
 
 class Serving:
@@ -83,42 +79,47 @@ class Serving:
         num_clients: int | None = None,
         seed: int = 0,
         num_recorded: int = 0,
+        replicas: Replicas = ONE_REPLICA,
         done: Callable[[int], None] = lambda _: None,
     ) -> ServingRun:
         """Serve all jobs, from an empty machine to an empty machine.
 
         num_clients: a closed loop of so many clients, each of which sends its next request when its last one is done.
         num_recorded: if any, as many of the first requests are recorded, and all replay these rounds (see `replay`).
+        replicas: number of equal machines that share the requests.
         done: called with the number of requests that have ended.
 
         Raises
         ------
         ValueError
-            If a job's prompt does not exist, or it could never fit into the cache.
+            If a job's prompt does not exist, it could never fit into the cache, or the policy cannot run on these
+            replicas.
         """
+        replicas.check(self.policy)
         traced = self._traced(seed)
         if not num_recorded or self._steering is not None:  # recorded rounds are as long as they were
-            return _Run(self, jobs, programs=traced, meter=self._meter(seed), done=done).served(num_clients)
+            return _Run(self, jobs, replicas, programs=traced, seed=seed, done=done).served(num_clients)
         first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
         programs = LoggedPrograms(traced)
-        _Run(self, first, programs=programs, meter=self._meter(seed)).served(num_clients)
+        _Run(self, first, replicas, programs=programs, seed=seed).served(num_clients)
         recordings = programs.recordings()
         if not recordings:
-            return self.run(jobs, num_clients=num_clients, seed=seed, done=done)
+            return self.run(jobs, num_clients=num_clients, seed=seed, replicas=replicas, done=done)
         replayed = ReplayedPrograms(recordings, draft_slots=self.policy.draft_rows)
-        run = _Run(self, jobs, programs=replayed, meter=self._meter(seed), done=done).served(num_clients)
+        run = _Run(self, jobs, replicas, programs=replayed, seed=seed, done=done).served(num_clients)
         return replace(run, num_replayed=replayed.num_replayed)
 
     def open(self, env: simpy.Environment, *, seed: int = 0) -> "OpenServing":
         """Serve what others submit, in their simulation."""
-        return OpenServing(_Run(self, (), programs=self._traced(seed), meter=self._meter(seed), env=env))
+        return OpenServing(_Run(self, (), ONE_REPLICA, programs=self._traced(seed), seed=seed, env=env))
 
     def _traced(self, seed: int) -> TracedPrograms:
         return TracedPrograms(self.policy, self._trace, self._pool, seed=seed)
 
-    def _meter(self, seed: int) -> LatencySampler:
+    def new_meter(self, seed: int, number: int) -> LatencySampler:
+        """What draws latencies; `number` sets the random numbers of replicas apart."""
         meter = LatencySampler(self._prices, policy=self.policy.name, degrees=self._degrees, ranks=self._ranks)
-        meter.seed(seed, 0)
+        meter.seed(seed, number)
         return meter
 
     def new_group(self, role: Role) -> Group:
@@ -137,36 +138,66 @@ class Serving:
 
 
 class _Run:
-    """One simulation: admission of requests, and the device groups that run their programs.
-
-    A request that gave way begins again with another program: programs have numbers of their own.
-    """
+    """One simulation: requests come, and a router gives them to replicas."""
 
     def __init__(
         self,
         serving: Serving,
         jobs: Sequence[Job],
+        replicas: Replicas,
         *,
         programs: RequestPrograms,
-        meter: LatencySampler,
+        seed: int,
         done: Callable[[int], None] = lambda _: None,
         env: simpy.Environment | None = None,
     ) -> None:
         self.env = env or simpy.Environment()
-        self.steps: list[ComputedStep] = []
-        self._serving, self._jobs, self._programs = serving, jobs, programs
-        self._groups = [
-            ServingGroup(device, serving.new_group(device.role), self)
-            for device in device_groups(self.env, serving.policy, meter)
-        ]
-        # Where several groups verify for a draft, the draft commits.
-        self._leader = self._groups[-1 if serving.policy.target_groups > 1 else 0]
-        self._queue = AdmissionQueue(serving.admission)
+        self._serving, self._jobs = serving, jobs
         self._requests: list[ServedRequest] = []
-        self._numbers = count()
+        self._router = ROUTERS[replicas.router]()
         self._done, self._num_done = done, 0
-        self._program_of: dict[int, int] = {}  # of each request that runs
-        self._request_of: dict[int, int] = {}  # of each of its programs
+        numbers = count()
+        self._replicas = [
+            Replica(
+                self.env,
+                serving.policy,
+                serving.admission,
+                programs=programs,
+                numbers=numbers,
+                ended=self._note_end,
+            )
+            for _ in range(replicas.num_targets)
+        ]
+        self._pools: list[DraftPool] = []
+        if replicas.num_drafts is None:
+            self._groups = list(self._own_drafts(seed))
+        else:
+            self._groups = list(self._shared_drafts(seed, replicas.num_drafts))
+
+    def _own_drafts(self, seed: int) -> Iterator[ServingGroup]:
+        serving = self._serving
+        for number, replica in enumerate(self._replicas):
+            devices = device_groups(self.env, serving.policy, serving.new_meter(seed, number))
+            replica.groups = [ServingGroup(device, serving.new_group(device.role), replica) for device in devices]
+            yield from replica.groups
+
+    def _shared_drafts(self, seed: int, num_drafts: int) -> Iterator[ServingGroup]:
+        serving, num_targets = self._serving, len(self._replicas)
+        for number in range(num_drafts):
+            served = self._replicas[number::num_drafts]
+            device = DeviceGroup(self.env, Role.DRAFT, meter=serving.new_meter(seed, num_targets + number))
+            pool = DraftPool(served)
+            draft = ServingGroup(device, serving.new_group(device.role), pool)
+            self._pools.append(pool)
+            yield draft
+            for replica in served:
+                target = DeviceGroup(
+                    self.env, Role.TARGET, meter=serving.new_meter(seed, self._replicas.index(replica))
+                )
+                target.peers.append(device)
+                device.peers.append(target)
+                replica.groups = [ServingGroup(target, serving.new_group(target.role), replica), draft]
+                yield replica.groups[0]
 
     def start(self) -> None:
         """Let the device groups wait for requests."""
@@ -183,13 +214,17 @@ class _Run:
             for _ in range(num_clients):
                 self.env.process(self._client(jobs))
         self.env.run()
-        if self._queue.num_running or self._queue.num_waiting:
+        if any(replica.num_requests for replica in self._replicas):
             raise RuntimeError("deadlock: programs wait for messages that nobody sends")
         ends_s = [request.ended_s for request in self._requests if request.ended_s is not None]
+        steps = [step for replica in self._replicas for step in replica.steps]
+        steps += [step for pool in self._pools for step in pool.steps]
+        if len(self._replicas) > 1:
+            steps.sort(key=attrgetter("end_s"))
         return ServingRun(
             requests=tuple(self._requests),
-            steps=tuple(self.steps),
-            num_refused=self._queue.num_refused,
+            steps=tuple(steps),
+            num_refused=sum(replica.num_refused for replica in self._replicas),
             end_s=max(ends_s, default=0.0),
         )
 
@@ -215,72 +250,12 @@ class _Run:
             done=self.env.event(),
         )
         self._requests.append(request)
-        num_tokens = len(request.text.prompt)
-        longest = num_tokens + len(request.text.output)
-        if not self._queue.submit(request.number, num_tokens=num_tokens, max_tokens=longest, client=job.client):
-            return None
-        self.admit()
-        return request
+        chosen = self._router.choose([replica.num_requests for replica in self._replicas])
+        return request if self._replicas[chosen].submit(request) else None
 
-    def admit(self) -> None:
-        """Begin what may begin now."""
-        self._give_way(self._queue.make_way())
-        for number in self._queue.admit():
-            self._begin(number)
-
-    def _begin(self, number: int) -> None:
-        request, policy = self._requests[number], self._serving.policy
-        if request.begun_s is None:
-            request.begun_s = float(self.env.now)
-        program = next(self._numbers)
-        self._program_of[number], self._request_of[program] = program, number
-        groups = self._groups_of(request)
-        devices = [group.device for group in groups]
-        if request.job.is_scored:
-            begun = begin_scoring(request.text)
-        else:
-            begun = self._programs.begin(program, request.text, len(request.output), devices)
-        parts = [RequestPart(device, oracle=oracle) for device, (_, oracle) in zip(devices, begun, strict=True)]
-        connected(parts)
-        for group, part, (generator, _) in zip(groups, parts, begun, strict=True):
-            group.add(program, generator, part, is_elastic=policy.elastic, tpot_s=request.job.tpot_s)
-
-    def _groups_of(self, request: ServedRequest) -> list[ServingGroup]:
-        """Where a request runs: a prompt is scored by one target, without a draft."""
-        return self._groups[:1] if request.job.is_scored else self._groups
-
-    def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
-        """Count tokens as output; whoever has to give way for them is stopped."""
-        number = self._request_of[program]
-        request = self._requests[number]
-        request.output += tokens
-        self._give_way(self._queue.grow(number, len(request.text.prompt) + len(request.output)))
-
-    def _give_way(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            self._requests[number].num_preemptions += 1
-            self._requests[number].spans += self._stop(self._program_of.pop(number))
-
-    def note_step(self, step: ComputedStep) -> None:
-        """Keep a step, and admit whom the last one kept out."""
-        self.steps.append(step)
-        self.admit()
-
-    def _stop(self, program: int) -> list[Span]:
-        return [span for group in self._groups for span in group.remove(program)]
-
-    def note_end(self, program: int, group: ServingGroup, spans: list[Span]) -> None:
-        """Add a part's spans; the request is done when its leading program is."""
-        number = self._request_of[program]
-        request = self._requests[number]
-        request.spans += spans
-        if group is (self._groups[0] if request.job.is_scored else self._leader):
-            request.ended_s = float(self.env.now)
-            self._queue.release(number)
-            request.done.succeed()
-            self._num_done += 1
-            self._done(self._num_done)
-            self.admit()
+    def _note_end(self) -> None:
+        self._num_done += 1
+        self._done(self._num_done)
 
 
 class OpenServing:

@@ -10,6 +10,7 @@ from swiftspec.reports.html import (
     alternatives,
     answer,
     explored,
+    fleet,
     machine,
     parts,
     sources,
@@ -34,6 +35,7 @@ def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
     view = parts.View(plan=plan, profile=profile, timeline=timeline)
     made = (
         answer.answer(view),
+        fleet.fleet(view),
         under_load.under_load(view),
         explored.heat_map(view),
         explored.speed_against_devices(view),

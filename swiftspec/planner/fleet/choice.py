@@ -1,0 +1,302 @@
+"""Choice of a fleet: the kind of replica that serves a load within its limits on the fewest devices.
+
+1. Options that may lead at some load, by closed forms that start from the simulations of one request (`shortlist`).
+2. All of them simulated at a few loads per device, each until it is overloaded (`sizing`); the best one that can be
+   steered also under a control.
+3. The number of replicas by bisection, each number with the very share of the load that a replica then has; only kinds
+   that may need the fewest devices go on.
+4. The best one once more, with more requests. If it fails it gets another replica, or another kind has its turn.
+5. Pools: targets that share a draft, of the best kind with a draft on devices of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from swiftspec.artifacts.fleet import Fleet
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.under_load import UnderLoad
+from swiftspec.devices import ClusterSpec
+from swiftspec.planner.bounds import ClosedForms
+from swiftspec.planner.decision import OutOfReachError, explained
+from swiftspec.planner.evaluation import Budget
+from swiftspec.planner.fleet.estimates import LoadCurve, LoadEstimates, Means
+from swiftspec.planner.fleet.kinds import Kind
+from swiftspec.planner.fleet.pools import loads_near_capacity, pays, pools_of, sharing_candidate
+from swiftspec.planner.fleet.result import described_fleet, described_load
+from swiftspec.planner.fleet.shortlist import Promising, load_grid, shortlisted, with_fewer_rows
+from swiftspec.planner.fleet.simulated import Served, Simulated, Simulation
+from swiftspec.planner.fleet.sizing import Sized, Sizing
+from swiftspec.planner.known_errors import KnownErrors
+from swiftspec.planner.load import Load
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.option import Key, Option
+from swiftspec.planner.simulations import RankedOption, Simulations
+
+__all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch"]
+
+DEFAULT_PERCENTILE = 95.0  # of the requests, which keep their limits
+
+# Output tokens of the requests that a simulation counts: at every load, for the number of replicas, and for the choice.
+_SWEEP_TOKENS, _SIZING_TOKENS, _FINAL_TOKENS = 4_000, 10_000, 20_000
+_EXPLAINED = 4  # prompts whose simulation describes an option
+_MOST_FAILURES = 4  # of choices with more requests
+_MOST_ALTERNATIVES = 5
+_CONTROL = "goodput"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetDecision:
+    """The replica of a fleet, other policies on no more devices under its load, and the fleet."""
+
+    option: Option
+    chosen: Candidate
+    alternatives: tuple[Candidate, ...]
+    under_load: UnderLoad
+    fleet: Fleet
+
+
+class FleetSearch:
+    """Search of a fleet for a load.
+
+    Parameters
+    ----------
+    load : Load
+        Of an open process, with limits; without a percentile it is 95.
+    most_devices : int
+    options : sequence of Option
+        All feasible ones.
+    ranking : sequence of RankedOption
+        The best option of every policy on every split, for one request.
+    whole : Budget
+        Simulations of one request that describe the plan's candidates.
+    policy : str, optional
+        Choose this policy.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        *,
+        most_devices: int,
+        profile: Profile,
+        trace: AcceptanceTrace,
+        simulations: Simulations,
+        options: Sequence[Option],
+        ranking: Sequence[RankedOption],
+        whole: Budget,
+        errors: KnownErrors,
+        memory: MemoryModel | None,
+        policy: str | None,
+        num_jobs: int,
+    ) -> None:
+        self._load = load = replace(
+            load, options=load.options.on(profile.device), percentile=load.percentile or DEFAULT_PERCENTILE
+        )
+        assert load.workload.rate is not None, "SearchOptions.check"
+        self._rate = load.workload.rate
+        self._most_devices = most_devices
+        self._profile, self._trace = profile, trace
+        self._simulations = simulations
+        self._options, self._ranking = options, ranking
+        self._whole, self._errors = whole, errors
+        self._memory = memory
+        self._policy = policy
+        self._means = Means.of(load.workload)
+        self._curves: dict[Key, LoadCurve] = {}
+        served = Served(
+            workload=load.workload,
+            goal=load.goal,
+            options=load.options,
+            latencies=profile.latencies,
+            trace=trace,
+            seed=simulations.seed,
+        )
+        self._simulated = Simulated(
+            serve=served, num_jobs=num_jobs, report=simulations.report, num_done=simulations.num_done
+        )
+        self._sizing = Sizing(
+            self._simulated,
+            rate=self._rate,
+            output_tokens=self._means.output_tokens,
+            batch=self._batch,
+            room=self._room,
+        )
+
+    def decide(self) -> FleetDecision:
+        """The choice. OutOfReachError if no candidate may be chosen, or none fits on the devices."""
+        promising = self._promising()
+        loads = load_grid(promising, least=self._rate / self._most_devices, tpot_s=self._tpot_s)
+        listed = shortlisted(promising, loads, tpot_s=self._tpot_s)
+        sample = self._simulations.sample(_EXPLAINED, self._simulations.longest, explain=True)
+        kinds = self._described([one.option for one in listed], sample)
+        if not any(kind.may_win for kind in kinds):
+            raise OutOfReachError("no candidate that was simulated under the workload meets the goal's other limits")
+        sized = self._sizing.sweep(kinds, loads, tokens=_SWEEP_TOKENS, what="replicas under load")
+        if controlled := self._controlled(sized):
+            sized += self._sizing.sweep([controlled], loads, tokens=_SWEEP_TOKENS, what="controls")
+        best, count, found = self._enough(sized) or self._highest_goodput(sized)
+        pools = self._pools(sized)
+        return self._decision(best, count, found, sized, pools)
+
+    @property
+    def _tpot_s(self) -> float | None:
+        limits = [each.tpot_s for each in self._load.goal.classes if each.tpot_s is not None]
+        return min(limits, default=None)
+
+    def _promising(self) -> list[Promising]:
+        closed = ClosedForms(self._profile, self._trace)
+        estimates = LoadEstimates(self._profile, closed, self._means, max_running=self._load.options.max_running)
+        found = []
+        for ranked in with_fewer_rows(self._ranking, self._options, closed):
+            tokens = None
+            if self._memory is not None:
+                tokens = self._memory.cached_tokens(ranked.option, context=self._load.longest_context)
+            curve = estimates.curve(ranked, cached_tokens=tokens)
+            self._curves[ranked.option.key] = curve
+            found.append(Promising(ranked, curve))
+        return found
+
+    def _described(self, options: Sequence[Option], budget: Budget) -> list[Kind]:
+        """Options with their predictions for a single request."""
+        more = explained(self._simulations, options, budget, self._errors, "replicas", ahead=8 * len(options))
+        self._simulated.num_done = max(self._simulated.num_done, self._simulations.num_done)
+        return [
+            Kind(
+                option=outcome.option,
+                candidate=more.candidate(outcome),
+                may_win=self._policy in (None, outcome.option.policy.name) and self._simulations.keeps(outcome),
+            )
+            for outcome in more.outcomes
+        ]
+
+    def _batch(self, kind: Kind, rate: float) -> float:
+        """Requests at once on a replica, all targets of a pool together."""
+        return kind.num_targets * self._curves[kind.option.key].batch(rate / kind.num_targets)
+
+    def _room(self, kind: Kind) -> int | None:
+        return kind.room(self._memory, longest=self._load.longest_context)
+
+    def _most_replicas(self, kind: Kind) -> int:
+        """As many as there are devices for, every group within a node."""
+        most = self._most_devices // kind.num_devices
+        if self._memory is None:
+            return most
+        cluster = ClusterSpec(device=self._memory.device, num_devices=self._most_devices)
+        while most and cluster.place(sorted(kind.group_sizes * most, reverse=True)) is None:
+            most -= 1
+        return most
+
+    def _enough(self, sized: Sequence[Sized]) -> tuple[Sized, int, Simulation] | None:
+        """The kind that serves the load within its limits on the fewest devices, of equals the faster one; or None."""
+        for _ in range(_MOST_FAILURES):
+            self._settle(sized)
+            fitting = [
+                (one, one.high)
+                for one in sized
+                if one.high is not None and one.high in one.exact and one.high <= self._most_replicas(one.kind)
+            ]
+            able = [(one, count) for one, count in fitting if one.kind.may_win]
+            if not able:
+                return None
+            best, count = min(able, key=lambda pair: (pair[0].devices, -pair[0].exact[pair[1]].user_tokens_per_s))
+            found = self._confirmed(best, count)
+            if found.point.keeps:
+                return best, count, found
+        return None
+
+    def _settle(self, sized: Sequence[Sized]) -> None:
+        """Find the numbers of replicas of what may be chosen, and of the best one for every place to draft."""
+        layouts = {one.kind.option.policy.layout for one in sized}
+        groups = [[one for one in sized if one.kind.option.policy.layout is layout] for layout in layouts]
+        leaders = {min(group, key=lambda one: one.devices).kind.key for group in groups}
+        self._sizing.settle(sized, tokens=_SIZING_TOKENS, always=lambda one: one.kind.key in leaders)
+
+    def _highest_goodput(self, sized: Sequence[Sized]) -> tuple[Sized, int, Simulation]:
+        """The kind that serves most requests within their limits with as many replicas as there are devices for."""
+        able = [(one, count) for one in sized if one.kind.may_win and (count := self._most_replicas(one.kind))]
+        if not able:
+            raise OutOfReachError(f"fleet is {self._most_devices}; no replica has so few devices")
+        self._sizing.measure(able, tokens=_SIZING_TOKENS, what="all devices")
+        best, count = max(able, key=lambda pair: _goodput(*pair))
+        return best, count, self._confirmed(best, count)
+
+    def _confirmed(self, one: Sized, count: int) -> Simulation:
+        """A longer simulation, of a candidate that all prompts have described."""
+        (kind,) = self._described([one.kind.option], self._whole)
+        one.kind = kind
+        (found,) = self._sizing.measure([(one, count)], tokens=_FINAL_TOKENS, what="the choice")
+        return found
+
+    def _controlled(self, sized: Sequence[Sized]) -> Kind | None:
+        """The best kind that drafts and can be steered, under the control that follows goodput; None without any."""
+        able = [one for one in sized if one.kind.option.policy.elastic and one.kind.option.policy.serial_forwards]
+        best = min(able, key=lambda one: (one.devices, -one.kind.tokens_per_s), default=None)
+        return None if best is None else replace(best.kind, control=_CONTROL)
+
+    def _pools(self, sized: Sequence[Sized]) -> list[Sized]:
+        """Draft pools of ever more targets, until they no longer pay: at the highest loads that own drafts stand."""
+        own = sharing_candidate(sized)
+        if own is None:
+            return []
+        found: list[Sized] = []
+        near = loads_near_capacity(own)
+        for pool in pools_of(own.kind, most_devices=self._most_devices):
+            found += self._sizing.sweep([pool], near, tokens=_SWEEP_TOKENS, what="draft pools")
+            if not pays(found[-1], own):
+                break
+        return found
+
+    def _decision(
+        self, best: Sized, count: int, found: Simulation, sized: Sequence[Sized], pools: Sequence[Sized]
+    ) -> FleetDecision:
+        others = self._alternatives(best, sized)
+        task = self._sizing.task(best.kind, self._rate / count, _FINAL_TOKENS)
+        tasks = [task._replace(candidate=kind.candidate, num_blocks=self._room(kind), control="") for kind in others]
+        simulated = self._simulated.run(tasks, "other policies")
+        predictions = {best.kind.option.policy.name: found.prediction}
+        predictions |= {
+            kind.option.policy.name: other.prediction for kind, other in zip(others, simulated, strict=True)
+        }
+        share = self._simulated.serve.share(task.rate, task.num_requests)
+        self._simulations.num_done = self._simulated.num_done
+        return FleetDecision(
+            option=best.kind.option,
+            chosen=best.kind.candidate,
+            alternatives=tuple(kind.candidate for kind in others),
+            under_load=described_load(
+                share, self._load, predictions, seed=self._simulations.seed, num_candidates=1 + len(others)
+            ),
+            fleet=described_fleet(
+                self._load,
+                best,
+                count,
+                found.point,
+                [one for one in sized if one is not best],
+                pools,
+                most_devices=self._most_devices,
+                means=self._means,
+                profile=self._profile,
+                trace=self._trace,
+                price_per_hour=self._simulations.goal.price_per_hour,
+                room=self._room,
+                num_simulations=self._simulated.num_simulated,
+            ),
+        )
+
+    def _alternatives(self, best: Sized, sized: Sequence[Sized]) -> list[Kind]:
+        """The best of every other policy that fits on a replica's devices, described by all prompts."""
+        of_policy: dict[str, Sized] = {}
+        for one in sorted(sized, key=lambda one: (one.devices, -one.kind.tokens_per_s)):
+            name = one.kind.option.policy.name
+            if one.kind.num_devices <= best.kind.num_devices and name != best.kind.option.policy.name:
+                of_policy.setdefault(name, one)
+        options = [one.kind.option for one in list(of_policy.values())[:_MOST_ALTERNATIVES]]
+        return self._described(options, self._whole) if options else []
+
+
+def _goodput(one: Sized, count: int) -> tuple[float, float]:
+    """Output tokens per second of requests within their limits, of all replicas; then those of all requests."""
+    point = one.exact[count]
+    return count * point.tokens_per_s * point.attained, count * point.tokens_per_s

@@ -1,0 +1,157 @@
+"""A replica's speed under load in closed form: which kinds are worth simulating.
+
+The rates at which requests come and end are equal: B requests at once, of n tokens each, are B / (TTFT + n TPOT(B))
+requests per second. TPOT(B) is that of a single request, as simulated, times the ratio of closed-form round times; and
+prompts, which are read beside other requests' rows, take their share of the time from everyone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+
+import numpy as np
+import numpy.typing as npt
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.workload import Workload
+from swiftspec.planner.bounds import ClosedForms
+from swiftspec.planner.simulations import RankedOption
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+
+__all__ = ["LoadCurve", "LoadEstimates", "Means"]
+
+_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_CHUNK_ROWS, _BUSY_ROWS = 128, 64  # of a prompt, beside rows that are verified
+_NUM_ROUNDS = 60  # of bisection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Mean tokens of a request."""
+
+    prompt_tokens: float
+    output_tokens: float
+
+    @classmethod
+    def of(cls, workload: Workload) -> "Means":
+        """Of all requests."""
+        requests = workload.requests
+        return cls(
+            prompt_tokens=sum(request.prompt_tokens for request in requests) / len(requests),
+            output_tokens=sum(request.output_tokens for request in requests) / len(requests),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCurve:
+    """Estimated TPOT of a replica by its load, up to the most requests that it may run.
+
+    Parameters
+    ----------
+    rates : float array
+        Requests per second, ascending.
+    tpot_s : float array
+    batches : float array
+        Requests at once.
+    """
+
+    rates: npt.NDArray[np.float64]
+    tpot_s: npt.NDArray[np.float64]
+    batches: npt.NDArray[np.float64]
+
+    def user_tokens_per_s(self, rate: float) -> float:
+        """Speed that a user sees at a load; 0 beyond the highest one that can be served."""
+        return 0.0 if rate > self.rates[-1] else 1 / float(np.interp(rate, self.rates, self.tpot_s))
+
+    def batch(self, rate: float) -> float:
+        """Requests at once at a load."""
+        return float(np.interp(rate, self.rates, self.batches))
+
+    def capacity(self, tpot_s: float | None) -> float:
+        """Highest load at which the mean TPOT is at most this; the highest of all without a limit."""
+        if tpot_s is None:
+            return float(self.rates[-1])
+        within = self.rates[self.tpot_s <= tpot_s]
+        return float(within[-1]) if within.size else 0.0
+
+
+class LoadEstimates:
+    """Load curves of options.
+
+    Parameters
+    ----------
+    profile : Profile
+    closed : ClosedForms
+    means : Means
+    max_running : int
+    """
+
+    def __init__(self, profile: Profile, closed: ClosedForms, means: Means, *, max_running: int) -> None:
+        self._profile = profile
+        self._closed = closed
+        self._means = means
+        self._batches = [*takewhile(lambda batch: batch < max_running, _BATCHES), max_running]
+
+    def curve(self, found: RankedOption, *, cached_tokens: int | None) -> LoadCurve:
+        """Estimate of an option whose speed for a single request is known.
+
+        cached_tokens: of all requests at once, for which there is memory.
+        """
+        means = self._means
+        batches: list[float] = [*self._batches]
+        if cached_tokens is not None:
+            most = max(1.0, cached_tokens / (means.prompt_tokens + means.output_tokens))
+            batches = [*takewhile(lambda batch: batch < most, batches), *([most] if most < batches[-1] else [])]
+        alone = self._closed.estimate(found.option)
+        prompt_s = self._prompt_s(found)
+        points = []
+        for batch in batches:
+            slower = alone / self._closed.estimate(found.option, sequences=max(1, round(batch)))
+            tpot_s = found.tpot_s * slower
+            rate = _rate(batch, found.ttft_s, means.output_tokens * tpot_s, prompt_s)
+            points.append((rate, tpot_s / (1 - rate * prompt_s), batch))
+        return LoadCurve(*np.array(_ascending(points)).T)
+
+    def _prompt_s(self, found: RankedOption) -> float:
+        """Seconds of the target's, or a co-located draft's, steps that a prompt's rows add."""
+        option = found.option
+        roles = tuple(Role) if option.policy.layout is Layout.COLOCATED else (Role.TARGET,)
+        total_s = 0.0
+        for role in roles:
+            phase = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND
+            step = partial(
+                self._profile.step,
+                phase,
+                role=role,
+                degree=option.degree(role),
+                ranks=option.num_ranks(role),
+                peer_busy=False,
+                context=round(self._means.prompt_tokens),
+            )
+            more_s = step(rows=_BUSY_ROWS + _CHUNK_ROWS).mean_s - step(rows=_BUSY_ROWS).mean_s
+            total_s += max(0.0, more_s) * self._means.prompt_tokens / _CHUNK_ROWS
+        return total_s
+
+
+def _rate(batch: float, ttft_s: float, decoding_s: float, prompt_s: float) -> float:
+    """Rate at which as many requests are there at once, by bisection: it rises with their number."""
+    low, high = 0.0, 1 / prompt_s if prompt_s else batch / decoding_s
+    for _ in range(_NUM_ROUNDS):
+        rate = (low + high) / 2
+        if rate * (ttft_s + decoding_s / max(1e-12, 1 - rate * prompt_s)) > batch:
+            high = rate
+        else:
+            low = rate
+    return low
+
+
+def _ascending(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+    """Points whose rates rise: more requests at once that are served at a lower rate are no use."""
+    kept: list[tuple[float, float, float]] = []
+    for point in points:
+        if not kept or point[0] > kept[-1][0]:
+            kept.append(point)
+    return kept

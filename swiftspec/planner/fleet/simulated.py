@@ -1,0 +1,211 @@
+"""Simulations of kinds of replicas at loads, over cores; each depends on its kind, load and seed alone."""
+
+import math
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import joblib
+
+from swiftspec.artifacts.fleet import LoadPoint
+from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.under_load import LoadPrediction
+from swiftspec.artifacts.workload import Workload
+from swiftspec.planner.backends import run_parallel
+from swiftspec.planner.fleet.share import replica_share
+from swiftspec.progress import Progress
+from swiftspec.simulator.load import serve_workload
+from swiftspec.simulator.replica import Replicas
+
+__all__ = ["Served", "Simulated", "Simulation", "Task", "steady_point"]
+
+_LONGEST_WAIT = 0.5  # share of a request's time that it may wait for admission, where a replica keeps up
+_LEAST_SERVED = 0.7  # share of the arriving tokens that it commits meanwhile: a short run's batch grows and shrinks
+_LEAST_COUNTED = 0.5  # share of the requests that are counted at least
+
+
+class Task(NamedTuple):
+    """A candidate, and the load of one replica.
+
+    rate: requests per second. num_requests: how many are simulated. num_blocks: cache blocks of each target.
+    """
+
+    candidate: Candidate
+    replicas: Replicas
+    rate: float
+    num_requests: int
+    num_blocks: int | None
+    control: str = ""
+
+
+class Simulation(NamedTuple):
+    """A steady state, and the figures of all requests, the first and the last included."""
+
+    point: LoadPoint
+    prediction: LoadPrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Server of shares of one load: always the same requests at the same rate, with the same texts.
+
+    Parameters
+    ----------
+    workload : Workload
+        The whole load.
+    goal : LoadGoal
+    options : LoadOptions
+    """
+
+    workload: Workload
+    goal: LoadGoal
+    options: LoadOptions
+    latencies: Latencies
+    trace: AcceptanceTrace
+    seed: int
+
+    def share(self, rate: float, num_requests: int) -> Workload:
+        """The requests of one replica, at this rate."""
+        assert self.workload.rate is not None, "a fleet's load has a rate"
+        num_replicas = min(max(1, round(self.workload.rate / rate)), len(self.workload.requests))
+        return replica_share(
+            self.workload, num_replicas, rate=rate, most_requests=num_requests, classes=self.goal.classes
+        )
+
+    def load(self, task: Task) -> SimulatedLoad:
+        """Everything that happens in a simulation."""
+        options = self.options.with_room(task.num_blocks)
+        if task.control:
+            options = options.model_copy(update={"control": task.control})
+        return serve_workload(
+            task.candidate,
+            self.share(task.rate, task.num_requests),
+            latencies=self.latencies,
+            trace=self.trace,
+            goal=self.goal,
+            options=options,
+            seed=self.seed,
+            replicas=task.replicas,
+        )
+
+    def __call__(self, task: Task) -> Simulation:
+        """Simulate a task."""
+        requests = self.workload.requests
+        output_tokens = sum(request.output_tokens for request in requests) / len(requests)
+        served = self.load(task)
+        return Simulation(
+            steady_point(served, rate=task.rate, output_tokens=output_tokens, goal=self.goal),
+            LoadPrediction.of(
+                served,
+                candidate=task.candidate.describe(),
+                tokens_per_s=task.candidate.prediction.metrics.figures.tokens_per_s,
+                num_blocks=task.num_blocks,
+            ),
+        )
+
+
+def steady_point(served: SimulatedLoad, *, rate: float, output_tokens: float, goal: LoadGoal) -> LoadPoint:
+    """Figures without the requests that came in the first mean end-to-end time, or in the last one of all arrivals.
+
+    rate: requests per second. output_tokens: mean of the whole load.
+    """
+    records = _steady(served.records)
+    metrics = load_metrics(records)
+    attained = sum(record.meets_limits for record in records) / len(records)
+    is_admitted = metrics.queued_s.p95 <= _LONGEST_WAIT * metrics.e2el_s.mean
+    keeps_up = is_admitted and _share_served(served.records) >= _LEAST_SERVED
+    per_token_s = metrics.tpot_s.mean or metrics.e2el_s.mean / output_tokens
+    return LoadPoint(
+        rate=rate,
+        num_requests=len(records),
+        attained=attained,
+        attainment=metrics.attainment,
+        user_tokens_per_s=1 / per_token_s,
+        tokens_per_s=rate * output_tokens if keeps_up else served.metrics.output_throughput,
+        ttft_s=metrics.ttft_s.mean,
+        ttft_p95_s=metrics.ttft_s.p95,
+        tpot_s=metrics.tpot_s.mean,
+        tpot_p95_s=metrics.tpot_s.p95,
+        e2e_s=metrics.e2el_s.mean,
+        mean_batch=served.mean_batch,
+        busy_fraction=min(1.0, served.busy_fraction),
+        keeps=keeps_up and goal.accepts(attained),
+        keeps_up=keeps_up,
+    )
+
+
+def _share_served(records: Sequence[ServedRecord]) -> float:
+    """Tokens committed, over tokens of the requests that came: between the first mean end-to-end time and the end."""
+    mean_s = sum(record.e2e_s for record in records) / len(records)
+    from_s, until_s = records[0].arrival_s + mean_s, records[-1].arrival_s
+    came = sum(record.num_tokens for record in records if from_s <= record.arrival_s <= until_s)
+    committed = sum(
+        record.num_tokens / len(record.commits_s) * sum(from_s <= at_s <= until_s for at_s in record.commits_s)
+        for record in records
+    )
+    return committed / came if came else 0.0
+
+
+def _steady(records: Sequence[ServedRecord]) -> list[ServedRecord]:
+    """Those that neither found an idle replica nor were left alone; in short runs half of all, those in the middle."""
+    mean_s = sum(record.e2e_s for record in records) / len(records)
+    first_s, last_s = records[0].arrival_s, records[-1].arrival_s
+    kept = [record for record in records if first_s + mean_s <= record.arrival_s <= last_s - mean_s]
+    if len(kept) >= _LEAST_COUNTED * len(records):
+        return kept
+    cut = math.floor(len(records) * (1 - _LEAST_COUNTED) / 2)
+    return list(records[cut : len(records) - cut])
+
+
+@dataclass(slots=True, kw_only=True)
+class Simulated:
+    """Simulations of tasks on several cores.
+
+    Parameters
+    ----------
+    serve : Served
+    num_jobs : int
+    report : Progress
+        Called with the number of finished simulations, their number so far and those announced, and what they are for.
+    """
+
+    serve: Served
+    num_jobs: int
+    report: Progress
+    num_done: int = 0
+    num_simulated: int = 0
+    _pickled: bytes = field(default=b"")
+
+    def run(self, tasks: Sequence[Task], what: str, *, ahead: int = 0) -> list[Simulation]:
+        """Simulations in the order of the tasks; `ahead` are still to come after these."""
+        found = []
+        total = self.num_done + len(tasks) + ahead
+        for simulation in self._simulations(tasks):
+            found.append(simulation)
+            self.report(self.num_done + len(found), total, what)
+        self.num_done += len(tasks)
+        self.num_simulated += len(tasks)
+        return found
+
+    def _simulations(self, tasks: Sequence[Task]) -> Iterator[Simulation]:
+        if self.num_jobs == 1 or len(tasks) < 2:
+            yield from map(self.serve, tasks)
+            return
+        self._pickled = self._pickled or pickle.dumps(self.serve)
+        yield from run_parallel((joblib.delayed(_serve_there)(self._pickled, task) for task in tasks), self.num_jobs)
+
+
+def _serve_there(pickled: bytes, task: Task) -> Simulation:
+    return _unpickled(pickled)(task)
+
+
+@lru_cache(maxsize=2)
+def _unpickled(pickled: bytes) -> Callable[[Task], Simulation]:
+    served: Callable[[Task], Simulation] = pickle.loads(pickled)
+    return served

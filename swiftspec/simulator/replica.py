@@ -1,0 +1,210 @@
+"""A simulated replica: admission of its requests, and the device groups that run their programs.
+
+A request that gave way begins again with another program: programs have numbers of their own. Several replicas may run
+the drafts of their requests on the same devices, a draft pool.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import simpy
+
+from swiftspec.artifacts.timeline import Span
+from swiftspec.policies import Layout, Policy
+from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
+from swiftspec.scheduler.routing import ROUTERS
+from swiftspec.simulator.driver import connected
+from swiftspec.simulator.jobs import ServedRequest
+from swiftspec.simulator.process import RequestPart
+from swiftspec.simulator.programs import RequestPrograms, begin_scoring
+from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
+
+__all__ = ["ONE_REPLICA", "DraftPool", "Replica", "Replicas"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """Number of replicas, who serves which request, and how many groups of devices draft for them.
+
+    Parameters
+    ----------
+    num_targets : int
+    num_drafts : int, optional
+        Draft groups that the targets share; each target has its own if not given. Target i uses group i modulo their
+        number.
+    router : str
+        One of `ROUTERS`.
+    """
+
+    num_targets: int = 1
+    num_drafts: int | None = None
+    router: str = "round-robin"
+
+    def check(self, policy: Policy) -> None:
+        """ValueError, naming the field, if a policy cannot run so."""
+        if self.num_targets < 1:
+            raise ValueError(f"num_targets is {self.num_targets}; expected at least 1")
+        if self.router not in ROUTERS:
+            raise ValueError(f"router is {self.router!r}; expected {' or '.join(ROUTERS)}")
+        if self.num_drafts is None:
+            return
+        if not 1 <= self.num_drafts <= self.num_targets:
+            raise ValueError(f"num_drafts is {self.num_drafts}; expected 1 to the {self.num_targets} targets")
+        if policy.layout is not Layout.DISAGGREGATED or policy.target_groups > 1:
+            raise ValueError(f"num_drafts is {self.num_drafts}; {policy.name} has no draft that targets could share")
+
+
+ONE_REPLICA = Replicas()
+
+
+class Replica:
+    """One target with its draft, and the requests that it serves.
+
+    Parameters
+    ----------
+    policy : Policy
+    admission : AdmissionLimits
+    programs : RequestPrograms
+    numbers : iterator of int
+        Numbers of programs, no two of which are equal on any device group.
+    ended : callable
+        Called when a request has ended.
+
+    Attributes
+    ----------
+    groups : list of ServingGroup
+        Those that its requests run on, the target's first; to be set before the first request.
+    steps : list of ComputedStep
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        policy: Policy,
+        admission: AdmissionLimits,
+        *,
+        programs: RequestPrograms,
+        numbers: Iterator[int],
+        ended: Callable[[], None],
+    ) -> None:
+        self.groups: list[ServingGroup] = []
+        self.steps: list[ComputedStep] = []
+        self._env, self._policy, self._programs, self._numbers = env, policy, programs, numbers
+        self._ended = ended
+        self._queue = AdmissionQueue(admission)
+        self._requests: dict[int, ServedRequest] = {}
+        self._program_of: dict[int, int] = {}  # of each request that runs
+        self._request_of: dict[int, int] = {}  # of each of its programs
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that run or wait."""
+        return self._queue.num_running + self._queue.num_waiting
+
+    @property
+    def num_refused(self) -> int:
+        """Requests for which there was no room in the queue."""
+        return self._queue.num_refused
+
+    def owns(self, program: int) -> bool:
+        """Whether a program is, or was, one of its requests'."""
+        return program in self._request_of
+
+    def submit(self, request: ServedRequest) -> bool:
+        """Queue a request; whether there was room."""
+        self._requests[request.number] = request
+        num_tokens = len(request.text.prompt)
+        longest = num_tokens + len(request.text.output)
+        if not self._queue.submit(request.number, num_tokens=num_tokens, max_tokens=longest, client=request.job.client):
+            return False
+        self.admit()
+        return True
+
+    def admit(self) -> None:
+        """Begin what may begin now."""
+        self._give_way(self._queue.make_way())
+        for number in self._queue.admit():
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        request = self._requests[number]
+        if request.begun_s is None:
+            request.begun_s = float(self._env.now)
+        program = next(self._numbers)
+        self._program_of[number], self._request_of[program] = program, number
+        groups = self._groups_of(request)
+        devices = [group.device for group in groups]
+        if request.job.is_scored:
+            begun = begin_scoring(request.text)
+        else:
+            begun = self._programs.begin(program, request.text, len(request.output), devices)
+        parts = [RequestPart(device, oracle=oracle) for device, (_, oracle) in zip(devices, begun, strict=True)]
+        connected(parts)
+        for group, part, (generator, _) in zip(groups, parts, begun, strict=True):
+            group.add(program, generator, part, is_elastic=self._policy.elastic, tpot_s=request.job.tpot_s)
+
+    def _groups_of(self, request: ServedRequest) -> list[ServingGroup]:
+        """Where a request runs: a prompt is scored by one target, without a draft."""
+        return self.groups[:1] if request.job.is_scored else self.groups
+
+    def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
+        """Count tokens as output; whoever has to give way for them is stopped."""
+        number = self._request_of[program]
+        request = self._requests[number]
+        request.output += tokens
+        self._give_way(self._queue.grow(number, len(request.text.prompt) + len(request.output)))
+
+    def _give_way(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._requests[number].num_preemptions += 1
+            self._requests[number].spans += self._stop(self._program_of.pop(number))
+
+    def _stop(self, program: int) -> list[Span]:
+        return [span for group in self.groups for span in group.remove(program)]
+
+    def note_step(self, step: ComputedStep) -> None:
+        """Keep a step, and admit whom the last one kept out."""
+        self.steps.append(step)
+        self.admit()
+
+    def note_end(self, program: int, group: ServingGroup, spans: list[Span]) -> None:
+        """Add a part's spans; the request is done when its leading program is."""
+        number = self._request_of[program]
+        request = self._requests[number]
+        request.spans += spans
+        # Where several groups verify for a draft, the draft commits.
+        leads = -1 if self._policy.target_groups > 1 and not request.job.is_scored else 0
+        if group is self.groups[leads]:
+            request.ended_s = float(self._env.now)
+            self._queue.release(number)
+            request.done.succeed()
+            self._ended()
+            self.admit()
+
+
+class DraftPool:
+    """A draft's device group that serves several replicas.
+
+    Parameters
+    ----------
+    replicas : sequence of Replica
+    """
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self.steps: list[ComputedStep] = []
+
+    def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
+        """Tell the replica whose request it is."""
+        self._owner(program).note_commit(program, tokens)
+
+    def note_end(self, program: int, group: ServingGroup, spans: list[Span]) -> None:
+        """Tell the replica whose request it is."""
+        self._owner(program).note_end(program, group, spans)
+
+    def note_step(self, step: ComputedStep) -> None:
+        """Keep a step."""
+        self.steps.append(step)
+
+    def _owner(self, program: int) -> Replica:
+        return next(replica for replica in self._replicas if replica.owns(program))
