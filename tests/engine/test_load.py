@@ -241,9 +241,6 @@ def undisturbed_all(slow_pair: tuple[ModelRef, ModelRef]) -> tuple[tuple[int, ..
 def test_a_draft_that_fails_under_load_costs_no_request_its_output(
     slow: Launcher, undisturbed_all: tuple[tuple[int, ...], ...], fault: str
 ) -> None:
-    wait_until_ready(slow)
-    draft = pid_of(slow, Role.DRAFT)
-
     def break_it() -> None:
         time.sleep(0.1)
         if fault == "killed":
@@ -253,12 +250,18 @@ def test_a_draft_that_fails_under_load_costs_no_request_its_output(
         time.sleep(1.0)
         os.kill(draft, signal.SIGCONT)
 
-    breaking = threading.Thread(target=break_it)
-    breaking.start()
-    generations = together(slow, SwiftSpec())
-    breaking.join()
-    assert tuple(generation.tokens for generation in generations) == undisturbed_all
-    assert sum(generation.losses for generation in generations) > 0
+    for _ in range(3):  # on a busy machine all requests may have their drafts before it breaks
+        wait_until_ready(slow)
+        draft = pid_of(slow, Role.DRAFT)
+        breaking = threading.Thread(target=break_it)
+        breaking.start()
+        generations = together(slow, SwiftSpec())
+        breaking.join()
+        assert tuple(generation.tokens for generation in generations) == undisturbed_all
+        if sum(generation.losses for generation in generations):
+            break
+    else:
+        raise AssertionError("no request has lost its draft")
     wait_until_ready(slow)
     until(lambda: slow._draft is not None and slow._draft.is_responsive)
     for _ in range(5):  # on a busy machine a draft may be late again

@@ -225,7 +225,7 @@ class FleetSearch:
     def _confirmed(self, one: Sized, count: int) -> Simulation:
         """A longer simulation, of a candidate that all prompts have described."""
         (kind,) = self._described([one.kind.option], self._whole)
-        one.kind = kind
+        one.kind = replace(one.kind, candidate=kind.candidate)
         (found,) = self._sizing.measure([(one, count)], tokens=_FINAL_TOKENS, what="the choice")
         return found
 

@@ -1,0 +1,119 @@
+"""Parts of fleet planning against closed forms: shares of a load, break-even loads, draft lengths, bisection."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
+from swiftspec.artifacts.fleet import LoadPoint, ReplicaKind
+from swiftspec.planner.fleet.break_even import break_evens, speed_at
+from swiftspec.planner.fleet.draft_lengths import best_draft_lengths
+from swiftspec.planner.fleet.share import replica_share
+from swiftspec.workload import make_workload
+
+FIXED = Lengths(distribution=Distribution.FIXED, tokens=32)
+
+
+def point(rate: float, user_tokens_per_s: float, *, keeps: bool = True, attained: float = 1.0) -> LoadPoint:
+    return LoadPoint(
+        rate=rate,
+        num_requests=100,
+        attained=attained,
+        attainment={"default": attained},
+        user_tokens_per_s=user_tokens_per_s,
+        tokens_per_s=100 * rate,
+        ttft_s=0.1,
+        ttft_p95_s=0.2,
+        tpot_s=1 / user_tokens_per_s,
+        tpot_p95_s=1 / user_tokens_per_s,
+        e2e_s=1.0,
+        mean_batch=2.0,
+        busy_fraction=0.5,
+        keeps=keeps,
+        keeps_up=keeps,
+    )
+
+
+def kind(policy: str, points: Sequence[LoadPoint], *, num_devices: int = 1) -> ReplicaKind:
+    split = str(num_devices)
+    return ReplicaKind(
+        policy=policy,
+        split=split,
+        candidate=f"{policy} {split}",
+        num_devices=num_devices,
+        tokens_per_s=100.0,
+        points=tuple(points),
+    )
+
+
+def test_a_share_is_every_nth_request_at_an_nth_of_the_rate() -> None:
+    load = make_workload(
+        Arrivals(process=Process.POISSON, rate=12.0),
+        num_requests=600,
+        prompt_tokens=FIXED,
+        output_tokens=FIXED,
+        seed=1,
+    )
+    share = replica_share(load, 4, most_requests=150)
+    assert share.rate == pytest.approx(3.0, rel=0.01)
+    firsts = [request.arrival_s for request in load.requests[::4]]
+    assert [request.arrival_s for request in share.requests] == pytest.approx(firsts)
+    # Every fourth of Poisson's gaps: their coefficient of variation is half as large.
+    gaps_s = np.diff(firsts)
+    assert gaps_s.std() / gaps_s.mean() == pytest.approx(0.5, rel=0.15)
+
+
+def test_nobody_can_divide_a_closed_loop_or_share_fewer_requests_than_replicas() -> None:
+    closed = make_workload(
+        Arrivals(process=Process.CLOSED, num_clients=3), num_requests=8, prompt_tokens=FIXED, output_tokens=FIXED
+    )
+    with pytest.raises(ValueError, match="a fleet cannot divide a closed loop"):
+        replica_share(closed, 2)
+    open_load = make_workload(
+        Arrivals(process=Process.POISSON, rate=2.0), num_requests=8, prompt_tokens=FIXED, output_tokens=FIXED
+    )
+    with pytest.raises(ValueError, match="num_replicas is 9; the workload has 8 requests"):
+        replica_share(open_load, 9)
+
+
+def test_break_even_is_where_two_straight_lines_cross() -> None:
+    """Speeds that fall with the logarithm of the load, from 200 and from 100 tokens/s, cross at its square root."""
+    fast = kind("serial_chain", [point(1.0, 200), point(100.0, 50)])
+    plain = kind("autoregressive", [point(1.0, 150), point(100.0, 100)])
+    even, of_plain = break_evens([fast, plain], may_win=lambda _: True)
+    assert even.plain_up_to == pytest.approx(10.0, rel=0.03)
+    assert not even.is_open
+    assert even.best_from == pytest.approx(1.0)
+    assert even.best_to == pytest.approx(10.0, rel=0.03)
+    assert of_plain.plain_up_to is None
+    assert of_plain.best_from == pytest.approx(10.0, rel=0.03)
+    assert of_plain.best_to == pytest.approx(100.0)
+
+
+def test_a_kind_serves_nothing_beyond_the_first_load_at_which_it_misses_the_limits() -> None:
+    lucky = kind("serial_chain", [point(1, 200), point(2, 150, keeps=False, attained=0.9), point(3, 120)])
+    assert lucky.capacity == 1
+    assert speed_at(lucky, [0.5, 1.0, 1.5]).tolist() == [200, 200, 0]
+    assert speed_at(kind("serial_chain", [point(1, 200, keeps=False)]), [1.0]).tolist() == [0]
+
+
+def test_draft_lengths_shrink_with_the_batch_and_equal_an_exhaustive_search() -> None:
+    tokens = [1.0 + sum(0.7**place for place in range(1, length + 1)) for length in range(9)]
+
+    def round_s(batch: int, length: int) -> float:
+        return 0.010 + 0.001 * length + 0.0004 * batch * (length + 1)
+
+    found = best_draft_lengths((1, 4, 16, 64), tokens_per_round=tokens, round_s=round_s)
+    for best in found:
+        speeds = [best.batch * tokens[length] / round_s(best.batch, length) for length in range(9)]
+        assert best.tokens_per_s == pytest.approx(max(speeds))
+        assert best.num_draft_tokens == int(np.argmax(speeds))
+    lengths = [best.num_draft_tokens for best in found]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[-1]
+
+
+def test_drafts_that_do_not_fit_into_a_step_are_not_offered() -> None:
+    (best,) = best_draft_lengths((16,), tokens_per_round=[1, 2, 3], round_s=lambda *_: 1.0, most_rows=32)
+    assert best.num_draft_tokens == 1
