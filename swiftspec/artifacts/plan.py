@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 from pydantic import Field, field_validator, model_validator
 
 from swiftspec.artifacts.document import Basis, Document, Facts, ModelRef
+from swiftspec.artifacts.explored import Explored, Sensitivity
 from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.latency import Provenance
@@ -178,39 +179,6 @@ class GroupMemory(Facts):
     @property
     def used_bytes(self) -> int:
         return sum(self.weights_bytes.values()) + sum(self.kv_bytes.values()) + self.reserve_bytes
-
-
-class Explored(Facts):
-    """The best simulated option of a policy on one split: a cell of the heat map.
-
-    tokens_per_s: from request to last token. tpot_s: mean over requests. For options that did not reach the last stage,
-    both are early-stage results, scaled by how the policy's finalist changed between that stage and the last:
-    `estimated`. num_options: simulated on this split.
-    """
-
-    policy: str
-    split: str
-    num_devices: int = Field(ge=1)
-    tokens_per_s: float = Field(gt=0)
-    tpot_s: float = Field(ge=0)
-    num_options: _Count
-    estimated: bool = False
-
-
-class Sensitivity(Facts):
-    """Effect of another assumption on the choice.
-
-    change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate; its prediction is scaled by the ratio of two
-    simulations on the same few prompts, as changed and as planned. best, best_tokens_per_s: the fastest of the chosen
-    and its rivals after the change, computed likewise; rivals are options that might have been chosen. changes_choice:
-    whether that is another option, by more than simplicity may cost.
-    """
-
-    change: str
-    tokens_per_s: _Speed
-    best: str
-    best_tokens_per_s: _Speed
-    changes_choice: bool
 
 
 class Rejection(NamedTuple):

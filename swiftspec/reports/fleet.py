@@ -60,7 +60,7 @@ def others(fleet: Fleet) -> str:
     """Sentence: the fewest devices of every other place to draft."""
     parts = []
     for drafting in Drafting:
-        kinds = [kind for kind in fleet.kinds if kind.drafting is drafting and kind.total_devices is not None]
+        kinds = [kind for kind in fleet.kinds if kind.drafting is drafting and kind.is_fewest]
         if kinds and drafting is not fleet.chosen.drafting:
             best = min(kinds, key=lambda kind: kind.total_devices or 0)
             parts.append(f"{drafting}: {best.total_devices} ({best.name}{_controlled(best)})")

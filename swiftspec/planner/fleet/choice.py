@@ -39,10 +39,10 @@ __all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch"]
 DEFAULT_PERCENTILE = 95.0  # of the requests, which keep their limits
 
 # Output tokens of the requests that a simulation counts: at every load, for the number of replicas, and for the choice.
-_SWEEP_TOKENS, _SIZING_TOKENS, _FINAL_TOKENS = 4_000, 10_000, 20_000
+_SWEEP_TOKENS, _SIZING_TOKENS, _FINAL_TOKENS = 4_000, 7_000, 10_000
 _EXPLAINED = 4  # prompts whose simulation describes an option
 _MOST_FAILURES = 4  # of choices with more requests
-_MOST_ALTERNATIVES = 5
+_MOST_ALTERNATIVES = 2
 _CONTROL = "goodput"
 
 
@@ -236,16 +236,14 @@ class FleetSearch:
         return None if best is None else replace(best.kind, control=_CONTROL)
 
     def _pools(self, sized: Sequence[Sized]) -> list[Sized]:
-        """Draft pools of ever more targets, until they no longer pay: at the highest loads that own drafts stand."""
+        """Draft pools, at the highest loads that own drafts stand; how many of one that pays there serve the load."""
         own = sharing_candidate(sized)
         if own is None:
             return []
-        found: list[Sized] = []
-        near = loads_near_capacity(own)
-        for pool in pools_of(own.kind, most_devices=self._most_devices):
-            found += self._sizing.sweep([pool], near, tokens=_SWEEP_TOKENS, what="draft pools")
-            if not pays(found[-1], own):
-                break
+        pools = list(pools_of(own.kind, most_devices=self._most_devices))
+        found = self._sizing.sweep(pools, loads_near_capacity(own), tokens=_SWEEP_TOKENS, what="draft pools")
+        paying = [pool for pool in found if pays(pool, own)]
+        self._sizing.settle(paying, tokens=_SIZING_TOKENS, always=lambda _: True)
         return found
 
     def _decision(

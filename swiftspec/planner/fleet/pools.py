@@ -9,7 +9,7 @@ from swiftspec.policies import Layout
 
 __all__ = ["loads_near_capacity", "pays", "pools_of", "sharing_candidate"]
 
-_TARGETS = (2, 4, 8, 16)  # per draft group
+_TARGETS = (2, 4)  # per draft group
 
 
 def sharing_candidate(sized: Sequence[Sized]) -> Sized | None:
@@ -25,7 +25,7 @@ def sharing_candidate(sized: Sequence[Sized]) -> Sized | None:
 
 
 def pools_of(kind: Kind, *, most_devices: int) -> Iterator[Kind]:
-    """Pools of 2, 4 and 8 targets for one draft group, as far as there are devices."""
+    """Pools of 2 and 4 targets for one draft group, as far as there are devices."""
     for num_targets in _TARGETS:
         pool = replace(kind, num_targets=num_targets, num_drafts=1)
         if pool.num_devices <= most_devices:

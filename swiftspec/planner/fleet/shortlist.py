@@ -18,9 +18,9 @@ from swiftspec.policies import Layout
 __all__ = ["Promising", "load_grid", "shortlisted", "with_fewer_rows"]
 
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
-_NUM_LEADERS = 2  # at each load, of all policies
-_NUM_PLAIN = 2  # splits of plain decoding
-_NUM_LOADS = 6
+_NUM_LEADERS = 1  # at each load, of all policies
+_NUM_PLAIN = 1  # splits of plain decoding, beside the fastest one
+_NUM_LOADS = 5
 _WIDEST_RANGE, _LEAST_RANGE = 16.0, 4.0  # highest load over lowest
 # An estimate of the highest load may be too low: what serves this much less than asked for is still considered.
 _HOPEFUL = 1.25

@@ -1,4 +1,4 @@
-"""How many replicas of each kind a load needs: sweeps over loads, then bisection of the number of replicas."""
+"""Number of replicas of each kind that a load needs: sweeps over loads, then bisection."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -145,13 +145,19 @@ class Sizing:
     def settle(self, sized: Sequence[Sized], *, tokens: float, always: Callable[[Sized], bool]) -> None:
         """Find the fewest replicas of every kind that may need the fewest devices, and of those in `always`."""
         for _ in range(_MOST_ROUNDS):
-            settled = [one.devices for one in sized if one.is_fewest]
-            best = min(settled or [one.devices for one in sized], default=math.inf)
+            settled = [one for one in sized if one.is_fewest]
+            best = min((one.devices for one in settled or sized), default=math.inf)
+            # On as many devices only who is faster may still win.
+            fastest = max((one.kind.tokens_per_s for one in settled if one.devices == best), default=0.0)
             open_ = [
                 (one, count)
                 for one in sized
                 if (count := one.next_count) is not None
-                and (one.least_devices <= best or (always(one) and one.least_devices <= _NEARLY_BEST * best))
+                and (
+                    one.least_devices < best
+                    or (one.least_devices == best and one.kind.tokens_per_s > fastest)
+                    or (always(one) and one.least_devices <= _NEARLY_BEST * best)
+                )
             ]
             if not open_:
                 return
