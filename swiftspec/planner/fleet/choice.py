@@ -243,7 +243,7 @@ class FleetSearch:
         pools = list(pools_of(own.kind, most_devices=self._most_devices))
         found = self._sizing.sweep(pools, loads_near_capacity(own), tokens=_SWEEP_TOKENS, what="draft pools")
         paying = [pool for pool in found if pays(pool, own)]
-        self._sizing.settle(paying, tokens=_SIZING_TOKENS, always=lambda _: True)
+        self._sizing.settle(paying, tokens=_SIZING_TOKENS, always=lambda _: False)
         return found
 
     def _decision(

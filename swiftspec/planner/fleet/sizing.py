@@ -124,7 +124,8 @@ class Sizing:
 
     def task(self, kind: Kind, rate: float, tokens: float) -> Task:
         """A simulation in which requests of so many output tokens are counted, beside the first and the last."""
-        counted = max(_LEAST_COUNTED, tokens / self._output_tokens)
+        # Each target of a pool has to be watched for as long as one that is alone.
+        counted = kind.num_targets * max(_LEAST_COUNTED, tokens / self._output_tokens)
         num_requests = math.ceil(counted + 2 * self._batch(kind, rate))
         return Task(kind.candidate, kind.replicas, rate, num_requests, self._room(kind), kind.control)
 
