@@ -135,7 +135,7 @@ def side_files(
     out: Path, *, with_profile: bool = True, with_trace: bool = True, with_workload: bool = False
 ) -> dict[str, Path]:
     """Files written next to a plan, by their description; none for a pipe or a device."""
-    if locate(out).is_stream:
+    if not (with_profile or with_trace or with_workload) or locate(out).is_stream:
         return {}
     suffixes = {"profile": PROFILE_SUFFIX, "trace": TRACE_SUFFIX, "workload": WORKLOAD_SUFFIX}
     written = {"profile": with_profile, "trace": with_trace, "workload": with_workload}

@@ -231,3 +231,39 @@ def test_the_devices_have_room_for_so_many_caches() -> None:
     said = choice(planned.plan, planned.plan.under_load)
     assert f"room for {predicted.num_blocks:,} cache blocks of 16 tokens" in said
     assert simulate_load(planned, workload).metrics == predicted.metrics
+
+
+def test_a_fleet_is_planned_saved_and_printed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, page = tmp_path / "fleet.json", tmp_path / "fleet.html"
+    limits = ["--ttft-ms", "900", "--tpot-ms", "9", "--price-per-hour", "2"]
+    load = ["--workload", str(folder / "W.json"), "--fleet", "6", *limits]
+    assert main(["plan", *ASKED, *load, "--out", str(out), "--report", str(page)]) == 0
+    made = Plan.load(out)
+    assert made.fleet is not None
+    assert made.fleet.chosen.policy == made.chosen.policy == "swiftspec"
+    share = Workload.load(tmp_path / "fleet.workload.json")
+    assert share.rate == pytest.approx(40 / made.fleet.num_replicas, rel=0.1)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Fleet for 40 requests/s" in said or "No fleet of 6" in said
+    assert "Pareto front within the limits" in said
+    text = page.read_text()
+    assert "Users&#x27; speed against tokens per device" in text or "Users' speed against tokens per device" in text
+    assert "Attainment by class" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--fleet", "4"], "--fleet is 4; it needs --workload"),
+        (["--fleet", "0", "--workload", "{folder}/W.json"], "--fleet is '0'; expected at least 1"),
+        (["--fleet", "4", "--workload", "{folder}/closed.json"], "a fleet cannot divide a closed loop"),
+    ],
+)
+def test_a_fleet_that_cannot_be_planned_is_one_sentence(
+    flags: list[str], message: str, folder: Path, fails: Fails
+) -> None:
+    lengths = ["--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24", "--class", "chat:ttft=900,tpot=90"]
+    closed = ["--arrivals", "closed:3", "--requests", "30", "--out", f"{folder}/closed.json"]
+    assert main(["workload", *closed, *lengths]) == 0
+    given = [flag.format(folder=folder) for flag in flags]
+    assert message in fails("plan", *ASKED, *given, "--out", f"{folder}/none.json")
