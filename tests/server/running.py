@@ -13,6 +13,7 @@ from typing import Any
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import references, write_pair
+from tests.engine.processes import until
 from tools.served import served
 
 __all__ = ["Running", "events", "running", "write_plan"]
@@ -66,6 +67,11 @@ class Running:
         found = [line.rpartition(" ")[2] for line in lines if line.partition("{")[0].partition(" ")[0] == name]
         assert found, name
         return sum(map(float, found))
+
+    def wait_until_idle(self, *, within_s: float) -> None:
+        """Wait until nothing runs or waits, and nothing is kept of a request that has ended."""
+        names = ("swiftspec:num_requests_running", "swiftspec:num_requests_waiting", "swiftspec:kv_cache_usage_perc")
+        until(lambda: not any(self.metric(name) for name in names), within_s=within_s)
 
     def end(self, number: signal.Signals = signal.SIGTERM, *, within_s: float = 60.0) -> int:
         """Signal it, and wait for its end; the exit code."""

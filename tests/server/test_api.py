@@ -243,11 +243,13 @@ def test_health_version_models_and_the_page(server: Running) -> None:
 
 
 def test_timelines_of_the_last_requests_are_kept_by_their_ids(server: Running) -> None:
+    client = ServerClient(server.url)
+    server.wait_until_idle(within_s=10.0)  # one that another test left would end among ours
     for number in range(4):
         with server.ask("/v1/completions", GREEDY, **{"x-request-id": f"kept-{number}"}) as answer:
             assert answer.read()
-    until(lambda: len(kept := ServerClient(server.url).timelines()) == 3 and kept[-1].request == "kept-3")
-    for timeline in ServerClient(server.url).timelines():
+    until(lambda: {kept.request for kept in client.timelines()} == {"kept-1", "kept-2", "kept-3"})
+    for timeline in client.timelines():
         assert sum(commit.tokens for commit in timeline.commits) == 24
         assert timeline.phase(Phase.PREFILL)
     with server.ask("/timelines") as answer:

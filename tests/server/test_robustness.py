@@ -26,15 +26,6 @@ LONG: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 200, "temperature": 0, "
 KEY = "a-key-of-some-length"
 
 
-def idle_within(server: Running, seconds: float) -> None:
-    """Wait until nothing runs or waits."""
-    until_s = time.monotonic() + seconds
-    names = ("swiftspec:num_requests_running", "swiftspec:num_requests_waiting", "swiftspec:kv_cache_usage_perc")
-    while any(server.metric(name) for name in names):
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_place(server: Running, stream: bool) -> None:
     before = server.metric("swiftspec:request_cancelled_total")
@@ -43,7 +34,7 @@ def test_a_client_that_leaves_frees_its_place(server: Running, stream: bool) -> 
         connection.request("POST", "/v1/completions", body=json.dumps({**LONG, "stream": stream}))
         time.sleep(0.02)
         connection.close()
-    idle_within(server, 5.0)
+    server.wait_until_idle(within_s=5.0)
     assert server.metric("swiftspec:request_cancelled_total") >= before + 1  # a short one may have ended before
     assert server.json("/v1/completions", {**LONG, "max_tokens": 4})[0] == 200
 
@@ -104,7 +95,7 @@ def test_bad_requests_of_every_kind_are_answered_with_an_error(server: Running) 
             assert b"Traceback" not in content
             if answer.status != 200:
                 assert json.loads(content)["error"]["message"]
-    idle_within(server, 10.0)
+    server.wait_until_idle(within_s=10.0)
 
 
 def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so(server: Running) -> None:
