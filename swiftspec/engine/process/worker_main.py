@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.model.memory import trim_memory
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
@@ -108,6 +109,7 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
     tp_group = TPGroup.join(setup.tp_group, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
     with loading:
         models = _loaded(setup, tp_group, device)
+    trim_memory()
     gc.disable()  # a garbage collection would make a round much longer
     gc.freeze()
     cores = tuple(sorted(os.sched_getaffinity(0)))
