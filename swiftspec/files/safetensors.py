@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +142,7 @@ def _tensor(path: Path, name: str, entry: Any, *, start: int, end: int) -> Store
     )
 
 
-def _are_counts(values: Any) -> bool:
+def _are_counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 

@@ -165,9 +165,7 @@ def _check_same(directory: Path, tensors: _Tensors, base: _Tensors) -> None:
 
 def _check_tensor(directory: Path, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
     if tensor.shape != shape:
-        raise ValueError(
-            f"{directory}: tensor {shown(tensor.name)[1:-1]} has shape {shown(tensor.shape)}; expected {shape}"
-        )
+        raise ValueError(f"{directory}: tensor {tensor.name} has shape {shown(tensor.shape)}; expected {shape}")
 
 
 def _adapter_tensors(directory: Path, base: _Tensors) -> tuple[dict[str, list[StoredTensor]], _Tensors]:

@@ -18,7 +18,12 @@ _Events = Generator[simpy.Event, Any, str]  # ends with the group that computed 
 
 
 def simulate_blocks(
-    deployment: Deployment, requests: Sequence[TenantRequest], *, returning_first: bool = True, seed: int = 0
+    deployment: Deployment,
+    requests: Sequence[TenantRequest],
+    *,
+    returning_first: bool = True,
+    stays: bool = False,
+    seed: int = 0,
 ) -> BlockRun:
     """Serve all requests, and wait for the last one.
 
@@ -29,6 +34,8 @@ def simulate_blocks(
         In any order.
     returning_first : bool
         A request whose next token comes back to its first block goes before new ones, at every block.
+    stays : bool
+        A request always goes where its KV is, instead of where its next step ends first.
     seed : int
         Of the surrogates' hits and misses.
 
@@ -38,7 +45,7 @@ def simulate_blocks(
         If a request is of an unknown tenant, or its KV is on a group that does not hold its blocks.
     """
     env = simpy.Environment()
-    simulation = _Simulation(env, deployment, returning_first=returning_first, seed=seed)
+    simulation = _Simulation(env, deployment, returning_first=returning_first, stays=stays, seed=seed)
     served = [ServedTenant(request=request) for request in sorted(requests, key=lambda each: each.arrival_s)]
     for number, each in enumerate(served):
         _check(each.request, deployment)
@@ -143,8 +150,10 @@ class _Group:
 class _Simulation:
     """All groups, and the choices between them."""
 
-    def __init__(self, env: simpy.Environment, deployment: Deployment, *, returning_first: bool, seed: int) -> None:
-        self._env, self._deployment, self._seed = env, deployment, seed
+    def __init__(
+        self, env: simpy.Environment, deployment: Deployment, *, returning_first: bool, stays: bool, seed: int
+    ) -> None:
+        self._env, self._deployment, self._seed, self._stays = env, deployment, seed, stays
         self._blocks = {block.name: block for block in deployment.blocks}
         self._homes = {name: deployment.homes(name) for name in self._blocks}
         self._surrogates = {surrogate.block: surrogate for surrogate in deployment.surrogates}
@@ -236,6 +245,8 @@ class _Simulation:
 
     def _place(self, state: _State, block: str, rows: int, at: str) -> Place:
         homes = self._homes[block]
+        if self._stays and block in state.homes:
+            homes = (state.homes[block],)
         if len(homes) == 1:  # nothing to weigh
             return Place(group=homes[0], cache=Cache.KEEP, ready_s=self._hop_s(at, homes[0], rows), wait_s=0, step_s=0)
         return best_place(self._places(state, block, rows, at))

@@ -205,7 +205,13 @@ class Zoo:
 
     def shared_if_near(self, nearnesses: tuple[Nearness, ...], *, cosine: float) -> int:
         """Memory if parts at least so near to the base's were taken for equal, which changes outputs."""
-        return self.shared_bytes - sum(each.num_bytes for each in nearnesses if each.cosine >= cosine)
+        near = {(each.tenant, each.part) for each in nearnesses if each.cosine >= cosine}
+        held = {
+            (name, self.base.weights[name] if (tenant.name, part_of(name)) in near else weight)
+            for tenant in self.tenants
+            for name, weight in tenant.weights.items()
+        }
+        return sum(weight.num_bytes for _, weight in held) + sum(tenant.adapter_bytes for tenant in self.tenants)
 
     @cached_property
     def _holders(self) -> Mapping[tuple[str, Weight], list[str]]:
