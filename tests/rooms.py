@@ -75,6 +75,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "demo": frozenset({"profiler", "simulator", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
     "loadtest": frozenset({"artifacts", "files", "numpy"}),
     "atts": frozenset({"engine", "loadtest", "simulator", "workload", "artifacts", "policies"} | {"numpy", "simpy"}),
+    "tenants": frozenset({"simulator", "artifacts", "files", "models", "numpy", "simpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
         {"engine", "engine.requests", "artifacts", "errors", "files", "version"}

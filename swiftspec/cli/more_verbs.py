@@ -1,7 +1,7 @@
 """Less common verbs of the command line. Each imports its module when it is called."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
         app.command()(verb)
     app.command()(workload)
     app.command()(sweep)
+    app.command()(tenants)
     app.command()(inflate)
     app.command()(demo)
     app.command("import")(import_tables)
@@ -209,6 +210,50 @@ def compare(
         measuring=measuring(prompts, repeats=repeats, limit=limit) if run else None,
         out=out,
         plot=plot,
+        json_path=json,
+    )
+
+
+def tenants(
+    *,
+    directories: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR DIR ..", help="Hugging Face directories, the base first, and LoRA adapters of the base."
+        ),
+    ],
+    memory_gib: Annotated[
+        float | None, typer.Option(min=0.001, metavar="G", help="Say how many such tenants fit in G GiB.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens of a request. Default: the model's, at most 4096.")
+    ] = None,
+    max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests of each tenant at once.")] = 8,
+    kv_dtype: Annotated[
+        Literal["bf16", "fp16", "fp32"], typer.Option(help="Of keys and values; the engine's on CPUs is fp32.")
+    ] = "bf16",
+    near: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=1.0, metavar="COSINE", help="What if layers as near to the base's were taken for equal: lossy."
+        ),
+    ] = None,
+    json: flags.Json = None,
+) -> None:
+    """Layers that fine-tunes of a model share, and their memory.
+
+    Weights are equal if all their bytes are; equal ones are needed once.
+
+    \b
+    Example:
+      swiftspec tenants base fine-tune-a fine-tune-b adapter --memory-gib 80 --context 2048
+    """
+    from swiftspec.cli.tenants import Asked
+    from swiftspec.cli.tenants import tenants as compare_weights
+
+    compare_weights(
+        directories=directories,
+        asked=Asked(context, max_running, kv_dtype, memory_gib, near),
         json_path=json,
     )
 

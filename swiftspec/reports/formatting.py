@@ -17,6 +17,7 @@ __all__ = [
     "percent",
     "provenance_shares",
     "signed_percent",
+    "size",
     "speed",
 ]
 
@@ -52,6 +53,13 @@ def speed(tokens_per_s: float) -> str:
 def gigabytes(num_bytes: float) -> str:
     """Decimal gigabytes, as in datasheets."""
     return f"{num_bytes / 1e9:.1f}"
+
+
+def size(num_bytes: float) -> str:
+    """Decimal gigabytes, or megabytes below one, with their unit."""
+    if num_bytes >= 1e9:
+        return f"{num_bytes / 1e9:.1f} GB"
+    return f"{num_bytes / 1e6:.2f} MB" if num_bytes else "0"
 
 
 def count(number: int, singular: str) -> str:

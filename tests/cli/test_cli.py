@@ -11,8 +11,8 @@ from swiftspec.version import __version__
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
-    *("report", "models", "devices", "policies", "compare", "workload", "sweep", "inflate"),
-    *("demo", "import", "backtest", "secret"),
+    *("report", "models", "devices", "policies", "compare", "workload", "sweep", "tenants"),
+    *("inflate", "demo", "import", "backtest", "secret"),
 )
 
 
