@@ -41,6 +41,7 @@ __all__ = ["main"]
 _MOST_GROWTH, _TIMES_FASTER = 1.05, 1.5
 _MAX_CONTEXT = 512
 _SETTLING_S = 1.0
+_NUM_TOKENS = 400  # of a request in the closed loops
 _PROMPTS = tuple(tuple((7 * number + 3 * place) % 4000 + 1 for place in range(24)) for number in range(16))
 _TWO_CORES = (0, 1)
 
@@ -64,9 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", default="1,2,4", help="of each tenant (default: 1,2,4)")
     parser.add_argument("--seconds", type=float, default=6.0, help="of a turn (default: 6)")
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
+    parser.add_argument("--only", choices=("memory", "outputs", "speed"))
     chosen = parser.parse_args(arguments)
     tenants = tuple(str(Path(each).absolute()) for each in chosen.tenants)
-    held = [_check_memory(chosen, tenants), _check_outputs(chosen, tenants), _check_speed(chosen, tenants)]
+    checks = {"memory": _check_memory, "outputs": _check_outputs, "speed": _check_speed}
+    held = [check(chosen, tenants) for name, check in checks.items() if chosen.only in (None, name)]
     return 0 if all(held) else 1
 
 
@@ -214,7 +217,7 @@ def _speed(launcher: Launcher, argument: tuple[int, float, tuple[int, ...]]) -> 
     def client(number: int) -> None:
         while not is_over.is_set():
             prompt, tenant = _PROMPTS[number % len(_PROMPTS)], tenants[number % len(tenants)]
-            _decode(launcher, prompt, tenant, num_tokens=128, note=note, is_over=is_over)
+            _decode(launcher, prompt, tenant, num_tokens=_NUM_TOKENS, note=note, is_over=is_over)
 
     num_clients = clients * len(tenants)
     with ThreadPoolExecutor(num_clients) as threads:
