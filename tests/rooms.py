@@ -41,9 +41,20 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "policies", "version"}
         | {"torch", "ray"}
     ),
+    "engine.requests": frozenset({"models", "policies"}),
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(
-        {"engine.model", "engine.process", "artifacts", "devices", "errors", "kernels", "models", "policies"}
+        {
+            "engine.model",
+            "engine.process",
+            "engine.requests",
+            "artifacts",
+            "devices",
+            "errors",
+            "kernels",
+            "models",
+            "policies",
+        }
         | {"scheduler"}
     ),
     "profiler": frozenset(
@@ -51,8 +62,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"devices", "files", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
     ),
     "validation": frozenset(
-        {"engine", "engine.model", "engine.process", "profiler", "planner", "simulator", "scheduler", "artifacts"}
-        | {"devices", "models", "policies", "progress", "numpy"}
+        {"engine", "engine.model", "engine.process", "engine.requests", "profiler", "planner", "simulator", "scheduler"}
+        | {"artifacts", "devices", "models", "policies", "progress", "numpy"}
     ),
     "reports": frozenset(
         {"artifacts", "devices", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
@@ -67,7 +78,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "tenants": frozenset({"simulator", "artifacts", "files", "models", "numpy", "simpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
-        {"engine", "artifacts", "errors", "files", "version"}
+        {"engine", "engine.requests", "artifacts", "errors", "files", "version"}
         | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "stages": frozenset(

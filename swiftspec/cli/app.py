@@ -334,6 +334,9 @@ def run(
     top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens up to this probability.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")] = 0,
     seed: flags.Seed = 0,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Decode with this fine-tune or LoRA adapter of the target.")
+    ] = None,
     acceptance_method: flags.AcceptanceMethod = "follow",
     ray: flags.Ray = None,
     secret: flags.Secret = None,
@@ -361,6 +364,7 @@ def run(
         top_p=top_p,
         top_k=top_k,
         seed=seed,
+        tenant=tenant,
         acceptance_method=acceptance_method,
         timeline=timeline,
         plot=plot,

@@ -19,7 +19,8 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.api import Engine
 from swiftspec.engine.checks import check_acceptance, check_devices
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.tasks import Task, make_tasks
+from swiftspec.engine.requests.task import Task
+from swiftspec.engine.tasks import make_tasks
 from swiftspec.errors import EngineError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def run(
     top_p: float,
     top_k: int,
     seed: int,
+    tenant: str | None = None,
     acceptance_method: "AcceptanceMethod" = "follow",
     timeline: Path | None = None,
     plot: Path | None = None,
@@ -87,14 +89,20 @@ def run(
         with ExitStack() as stack:
             executor = stack.enter_context(nodes.executor(made, candidate))
             engine = stack.enter_context(
-                Engine(made, policy=candidate.policy, max_context=tasks.max_context, executor=executor)
+                Engine(
+                    made,
+                    policy=candidate.policy,
+                    max_context=tasks.max_context,
+                    tenants=None if tenant is None else {tenant: tenant},
+                    executor=executor,
+                )
             )
             first = tasks[0].request
             engine.warm_up(first.prompt, max_new_tokens=first.max_new_tokens)
             processes = engine.processes
             # Until the last file is written, a signal is only noted, so that everything committed is saved.
             interrupted = held.enter_context(interrupts_noted())
-            outputs, ended_by = _generate(engine, tasks, sampler, interrupted)
+            outputs, ended_by = _generate(engine, tasks, sampler, interrupted, tenant)
         if outputs:
             _show(candidate, _metrics(outputs), processes)
             with ExitStack() as each:  # if one file does not fit on the disk, the next one still may
@@ -116,7 +124,7 @@ def _prompts(prompt: str | None, prompts: Path | None) -> Sequence[Prompt]:
 
 
 def _generate(
-    engine: Engine, tasks: Sequence[Task], sampler: "Sampler", interrupted: Event
+    engine: Engine, tasks: Sequence[Task], sampler: "Sampler", interrupted: Event, tenant: str | None
 ) -> tuple[list[_Output], BaseException | None]:
     """Outputs so far, and what ended them early: a signal, during or between requests, or a process that died."""
     outputs: list[_Output] = []
@@ -125,7 +133,7 @@ def _generate(
             return outputs, KeyboardInterrupt()
         if len(tasks) > 1:
             console.heading(task.prompt_id)
-        output, error = _generate_one(engine, task, sampler, interrupted)
+        output, error = _generate_one(engine, task, sampler, interrupted, tenant)
         if output.losses:
             console.note(f"{task.prompt_id}: the target continued without its draft {count(output.losses, 'time')}")
         if output.tokens:
@@ -136,7 +144,7 @@ def _generate(
 
 
 def _generate_one(
-    engine: Engine, task: Task, sampler: "Sampler", interrupted: Event
+    engine: Engine, task: Task, sampler: "Sampler", interrupted: Event, tenant: str | None
 ) -> tuple[_Output, BaseException | None]:
     """One prompt's output, streamed to stdout, and the error that ended it early, if any."""
     chunks = engine.generate(
@@ -148,6 +156,7 @@ def _generate_one(
         seed=sampler.seed,
         acceptance_method=sampler.acceptance,
         request_id=task.prompt_id,
+        tenant=tenant,
         cancelled=interrupted,
     )
     text: list[str] = []

@@ -2,7 +2,7 @@
 
 import asyncio
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,6 +15,7 @@ from swiftspec.cli.columns import count
 from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.checks import check_devices
+from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.files.reading import read_input
 
 __all__ = ["serve"]
@@ -31,6 +32,7 @@ def serve(
     host: str,
     port: int,
     model_name: str | None,
+    tenants: Sequence[str],
     api_key_file: Path | None,
     chat_template: Path | None,
     engine_options: Mapping[str, Any],
@@ -63,9 +65,12 @@ def serve(
     if not keys and not ip_address(address).is_loopback:
         console.note(f"anyone who can reach {address} can use this server; --api-key-file limits it to your clients")
     name = model_name or made.target.model
+    directories = _tenants(tenants, model=name)
     console.say(f"Loading {made.target} for {candidate.describe()}")
 
-    def ready() -> None:
+    def ready(served: Sequence[Tenant]) -> None:
+        for tenant in served[1:]:
+            console.say(f"Tenant {tenant.name}: its own weights take {tenant.weight_bytes / 1e6:,.1f} MB")
         console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
 
     with on_ray(ray, made, candidate) as executor:
@@ -84,11 +89,25 @@ def serve(
                 ready=ready,
                 policy=policy,
                 executor=executor,
+                tenants=directories,
                 **engine_options,
             )
         )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
     write_json(json_path, {"model": name, "policy": candidate.policy, "url": url, **asdict(stats)})
+
+
+def _tenants(named: Sequence[str], *, model: str) -> dict[str, str]:
+    """Directories by name. ValueError if one is not NAME=DIR, or a name is taken."""
+    directories: dict[str, str] = {}
+    for value in named:
+        name, sign, directory = value.partition("=")
+        if not (name and sign and directory):
+            raise ValueError(f"--tenant is {value!r}; expected NAME=DIR")
+        if name == model or name in directories:
+            raise ValueError(f"--tenant {name}: the name is taken; expected a name for each")
+        directories[name] = directory
+    return directories
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:

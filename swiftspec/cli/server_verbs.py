@@ -21,6 +21,13 @@ def serve(
     model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The model's name for clients. Default: as the plan names it.")
     ] = None,
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DIR",
+            help="Serve a fine-tune or LoRA adapter of the target, too; requests name it as `model`. May be repeated.",
+        ),
+    ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keys, one a line; a request needs one of them.")
     ] = None,
@@ -66,6 +73,7 @@ def serve(
     Examples:
       swiftspec serve --plan plan.json
       curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "def main():", "max_tokens": 64}'
+      swiftspec serve --plan plan.json --tenant tests=tests-finetune --tenant sql=sql-lora
     """
     from swiftspec.cli.serve import serve as run
 
@@ -75,6 +83,7 @@ def serve(
         host=host,
         port=port,
         model_name=model_name,
+        tenants=tenant or (),
         api_key_file=api_key_file,
         chat_template=chat_template,
         engine_options={

@@ -75,7 +75,7 @@ def _adapter(tenant: Tenant) -> str:
     adapter = tenant.adapter
     if adapter is None:
         return "-"
-    return f"{size(adapter.num_bytes)}, rank {'/'.join(map(str, adapter.ranks))}"
+    return f"{size(adapter.num_bytes)}, rank {adapter.rank}"
 
 
 def _sharing(zoo: Zoo, tenant: Tenant) -> str:
@@ -127,6 +127,6 @@ def _tenant(zoo: Zoo, tenant: Tenant) -> dict[str, Any]:
         "private_bytes": zoo.private_bytes(tenant),
         "adapter": None
         if adapter is None
-        else {"bytes": adapter.num_bytes, "matrices": adapter.num_matrices, "ranks": list(adapter.ranks)},
+        else {"bytes": adapter.num_bytes, "matrices": adapter.num_matrices, "rank": adapter.rank},
         "blocks": [{"parts": list(run.parts), "tenants": list(run.tenants)} for run in zoo.runs(tenant)],
     }

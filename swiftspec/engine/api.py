@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import count
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
@@ -15,12 +14,14 @@ from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
+from swiftspec.engine.requests.making import RequestMaker
+from swiftspec.engine.requests.task import RequestOptions, Task
+from swiftspec.engine.requests.tenants import Tenants
 from swiftspec.engine.scoring import ScoredToken, Scorer
 from swiftspec.engine.stats import EngineState, Past, Stats
-from swiftspec.engine.tasks import Task, warm_up
+from swiftspec.engine.tasks import warm_up
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.policies import Request
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
@@ -58,6 +59,9 @@ class Engine:
     control : str, optional
         How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth` or `slo`. All
         that the policy asks for, if not given.
+    tenants : mapping of str to path
+        Fine-tunes and adapters of the target that the same processes serve, by their names for requests. Equal weights
+        are held once. On CPUs only.
     max_restarts : int
         How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
         `swiftspec` warns of it.
@@ -72,8 +76,8 @@ class Engine:
         As above.
     model : str
         The target, as the plan names it.
-    model_directory : Path
-        Its files.
+    tenants : tuple of Tenant
+        The target, and those above in their order.
 
     Raises
     ------
@@ -101,30 +105,32 @@ class Engine:
         max_waiting: int | None = None,
         kv_blocks: int | None = None,
         control: str | None = None,
+        tenants: Mapping[str, str | Path] | None = None,
         max_restarts: int = 3,
         executor: Executor | None = None,
         cancelled: Event | None = None,
     ) -> None:
         made = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
         candidate = candidate_of(made, policy)
-        source = "plan" if isinstance(plan, Plan) else str(plan)
-        check_devices(made, [candidate] if executor is None else [], source=source)
+        check_devices(
+            made, [candidate] if executor is None else [], source="plan" if isinstance(plan, Plan) else str(plan)
+        )
         directory = model_directory(made.target.model)
         spec = ModelSpec.from_directory(directory)
-        self._candidate = candidate
-        self._policy = candidate.build()
-        self._max_new_tokens = made.max_new_tokens
-        self._eos_token_ids = frozenset(spec.eos_token_ids)
-        self._vocab_size = spec.vocab_size
-        self._tokenizer = Tokenizer(directory)
-        self.model, self.model_directory = made.target.model, directory
+        self._candidate, self._policy = candidate, candidate.build()
+        self.model = made.target.model
         most = ContextLimit.of_model(spec, [self._policy], model=made.target.model).most
         if max_context is not None and not 0 < max_context <= most:
             raise ValueError(f"max_context is {max_context}; expected 1 to {most}, which {made.target.model} allows")
         self.max_context = max_context or min(most, _MAX_CONTEXT)
-        self._past = Past()
-        self._noting = Lock()
-        self._numbers = count()
+        self._requests = RequestMaker(
+            Tokenizer(directory),
+            Tenants.of(tenants or {}, spec, directory),
+            vocab_size=spec.vocab_size,
+            max_context=self.max_context,
+            max_new_tokens=made.max_new_tokens,
+        )
+        self._past, self._noting = Past(), Lock()
         from swiftspec.scheduler.admission import AdmissionLimits
         from swiftspec.scheduler.controls.named import named_control
 
@@ -143,10 +149,12 @@ class Engine:
             max_restarts=max_restarts,
             admission=admission,
             control=None if control is None else named_control(control),
+            tenants=self._requests.tenants.directories,
             executor=executor,
             cancelled=cancelled,
         )
-        self._scorer = Scorer(self._launcher, self._tokenizer)
+        self._scorer = Scorer(self._launcher, self._requests.tokenizer)
+        self.tenants = self._requests.tenants.weighed(each.tenant_bytes for each in self.processes).every
 
     def __enter__(self) -> Self:
         return self
@@ -174,6 +182,7 @@ class Engine:
         request_id: str | None = None,
         client: str = "",
         tpot_s: float | None = None,
+        tenant: str | None = None,
         cancelled: Event | None = None,
     ) -> Generator[Chunk, None, Generation]:
         """Continue a prompt: a chunk for every commit. Closing the generator ends the request.
@@ -203,6 +212,8 @@ class Engine:
             Whose request it is. While requests wait, the client that has had the fewest tokens is next.
         tpot_s : float, optional
             Limit on the time per token, which the control `slo` keeps if it can.
+        tenant : str, optional
+            One of the engine's tenants; the target itself if not given.
         cancelled : threading.Event, optional
             Another thread may set it to end the request, even while the request waits for a token.
 
@@ -226,7 +237,7 @@ class Engine:
         from swiftspec.engine.model.sampler import Sampler
 
         sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
-        task = self._task(prompt, max_new_tokens, request_id, ignore_eos=ignore_eos)
+        task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)
         return self._chunks(task, sampler, client, tpot_s, cancelled or Event())
 
     def submit(
@@ -240,13 +251,14 @@ class Engine:
         request_id: str | None = None,
         client: str = "",
         tpot_s: float | None = None,
+        tenant: str | None = None,
         **sampling: Unpack[Sampling],
     ) -> Callable[[], None]:
         """Continue a prompt without waiting, for callers with an event loop.
 
         Parameters
         ----------
-        prompt, max_new_tokens, acceptance_method, ignore_eos, request_id, client, tpot_s
+        prompt, max_new_tokens, acceptance_method, ignore_eos, request_id, client, tpot_s, tenant
             As of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
@@ -266,8 +278,8 @@ class Engine:
         from swiftspec.engine.model.sampler import Sampler
 
         sampler = Sampler(acceptance=acceptance_method, **sampling)
-        task = self._task(prompt, max_new_tokens, request_id, ignore_eos=ignore_eos)
-        chunks = Chunks(task.request, self._tokenizer)
+        task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)
+        chunks = Chunks(task.request, self._requests.tokenizer)
 
         def take(event: EngineEvent) -> None:
             if isinstance(event, tuple):
@@ -282,19 +294,28 @@ class Engine:
             task.request,
             request_id=task.prompt_id,
             sampler=sampler,
-            client=client,
-            tpot_s=tpot_s,
+            options=RequestOptions(client=client, tpot_s=tpot_s, tenant=task.tenant),
             deliver=take,
         )
         return partial(self._launcher.cancel, running)
 
-    def score(self, prompt: str | Sequence[int], *, num_candidates: int = 0) -> tuple[ScoredToken, ...]:
+    def score(
+        self, prompt: str | Sequence[int], *, num_candidates: int = 0, tenant: str | None = None
+    ) -> tuple[ScoredToken, ...]:
         """How likely the target finds each token of a text, and how likely so many others. Raises as `generate`."""
-        return self._scorer.score(self._task(prompt, 1, None, ignore_eos=True), num_candidates)
+        return self._scorer.score(self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True), num_candidates)
 
-    def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
+    def submit_scoring(
+        self,
+        prompt: Sequence[int],
+        deliver: Deliver,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        **options: Any,
+    ) -> Callable[[], None]:
         """As `submit`, to score a prompt; options as of `Scorer.submit`. Only the end is delivered, for `scored`."""
-        task = self._task(prompt, 1, options.pop("request_id", None), ignore_eos=True)
+        task = self._requests.task(prompt, 1, request_id, tenant=tenant, ignore_eos=True)
         return self._scorer.submit(task, deliver, **options)
 
     def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
@@ -307,48 +328,27 @@ class Engine:
         Parameters
         ----------
         prompt : str, or sequence of int
-            A text, or token ids. A few tokens are added to it, which `stats` does not count.
+            A text, or token ids.
         max_new_tokens : int, optional
-            Limit of the tokens added.
+            Limit of the few tokens added, which `stats` does not count.
 
         Raises
         ------
-        ValueError, swiftspec.errors.EngineError
-            As `generate`.
-        KeyboardInterrupt
-            If a signal interrupted it.
+        ValueError, swiftspec.errors.EngineError, KeyboardInterrupt
+            As `generate`; or if a signal interrupted it.
         """
-        task = Task(prompt_id="warm-up", request=self._request(prompt, max_new_tokens))
-        warm_up(self._launcher, self._candidate, task)
+        warm_up(self._launcher, self._candidate, self._requests.task(prompt, max_new_tokens, "warm-up"))
 
     def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """Token ids of a text, with the special tokens around it that the model expects, unless told not to.
+        """Token ids of a text, unless told not to with the special tokens around it that the model expects.
 
         Of a text that is much too long for a request only the beginning.
         """
-        return self._tokenizer.encode(text, most=self.max_context, special_tokens=special_tokens)
+        return self._requests.tokenize(text, special_tokens=special_tokens)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens. ValueError if one is unknown."""
-        return self._tokenizer.decode(self._known(tokens))
-
-    def _task(
-        self, prompt: str | Sequence[int], max_new_tokens: int | None, request_id: str | None, *, ignore_eos: bool
-    ) -> Task:
-        request = self._request(prompt, max_new_tokens, ignore_eos=ignore_eos)
-        return Task(prompt_id=request_id or str(next(self._numbers)), request=request)
-
-    def _known(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        if wrong := [token for token in tokens if not 0 <= token < self._vocab_size]:
-            raise ValueError(f"prompt has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
-        return tuple(tokens)
-
-    def _request(self, prompt: str | Sequence[int], max_new_tokens: int | None, *, ignore_eos: bool = False) -> Request:
-        return Request(
-            prompt=self.tokenize(prompt) if isinstance(prompt, str) else self._known(prompt),
-            max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,
-            eos_token_ids=frozenset() if ignore_eos else self._eos_token_ids,
-        )
+        return self._requests.tokenizer.decode(self._requests.known(tokens))
 
     def _chunks(
         self, task: Task, sampler: Sampler, client: str, tpot_s: float | None, cancelled: Event
@@ -358,12 +358,11 @@ class Engine:
             task.request,
             request_id=task.prompt_id,
             sampler=sampler,
-            client=client,
-            tpot_s=tpot_s,
+            options=RequestOptions(client=client, tpot_s=tpot_s, tenant=task.tenant),
             interrupted=cancelled,
         )
         with closing(commits):
-            generation = yield from Chunks(task.request, self._tokenizer).follow(commits)
+            generation = yield from Chunks(task.request, self._requests.tokenizer).follow(commits)
         self._note(task, generation)
         return generation
 
@@ -383,7 +382,7 @@ class Engine:
         return self._launcher.state()
 
     def stats(self) -> Stats:
-        """Figures of the finished requests, in constant time."""
+        """Figures of the finished requests."""
         past = self._past
         return Stats(
             requests=past.totals.requests,

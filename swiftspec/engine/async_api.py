@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.api import Chunk, Engine, EngineState, ScoredToken, Stats
+from swiftspec.engine.requests.tenants import Tenant
 
 if TYPE_CHECKING:
     from swiftspec.engine.running import Generation
@@ -124,10 +125,12 @@ class AsyncEngine:
         stream.cancel = await self._call(partial(submit, deliver=stream.deliver, **options))
         return stream
 
-    async def score(self, prompt: str | Sequence[int], *, num_candidates: int = 0) -> tuple[ScoredToken, ...]:
+    async def score(
+        self, prompt: str | Sequence[int], *, num_candidates: int = 0, tenant: str | None = None
+    ) -> tuple[ScoredToken, ...]:
         """As `Engine.score`. A task that is cancelled ends its request."""
         tokens = await self.tokenize(prompt) if isinstance(prompt, str) else tuple(prompt)
-        stream = await self.submit_scoring(tokens, num_candidates=num_candidates)
+        stream = await self.submit_scoring(tokens, num_candidates=num_candidates, tenant=tenant)
         try:
             await stream.wait()
             assert stream.generation is not None, "a stream without chunks has ended"
@@ -163,9 +166,9 @@ class AsyncEngine:
         return self._running.max_context
 
     @property
-    def model_directory(self) -> Path:
+    def tenants(self) -> tuple[Tenant, ...]:
         """As of `Engine`."""
-        return self._running.model_directory
+        return self._running.tenants
 
     def state(self) -> EngineState:
         """As `Engine.state`."""

@@ -20,6 +20,7 @@ from swiftspec.engine.process.protocol import Finished, Generate, OfRequest, Sco
 from swiftspec.engine.process.timeouts import Silence, is_stopped
 from swiftspec.engine.process.wakeup import Wakeup
 from swiftspec.engine.process.worker_group import WorkerGroup
+from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Deliver, Ending, RunningRequest
 from swiftspec.engine.stats import DraftState, EngineState
 from swiftspec.errors import EngineBusyError, EngineError
@@ -90,10 +91,9 @@ class Dispatcher:
         name: str,
         sampler: Sampler,
         deliver: Deliver,
-        client: str = "",
-        tpot_s: float | None = None,
+        options: RequestOptions,
     ) -> RunningRequest:
-        """Queue a request of a client; thread-safe. Its last event is a `Generation`, or an exception."""
+        """Queue a request; thread-safe. Its last event is a `Generation`, or an exception."""
         running = RunningRequest(
             key=next(self._keys),
             name=name,
@@ -102,8 +102,7 @@ class Dispatcher:
             sampler=sampler,
             deliver=deliver,
             start_s=time.perf_counter(),
-            client=client,
-            tpot_s=tpot_s,
+            options=options,
         )
         self._order(lambda: self._enqueue(running))
         return running
@@ -204,7 +203,7 @@ class Dispatcher:
             return
         try:
             has_room = self._queue.submit(
-                running.key, num_tokens=running.num_tokens, max_tokens=longest, client=running.client
+                running.key, num_tokens=running.num_tokens, max_tokens=longest, client=running.options.client
             )
         except ValueError as error:
             running.deliver(error)
@@ -255,7 +254,8 @@ class Dispatcher:
             patience_s=self._patience_s,
             alone=drafts and not has_draft,
             fallback=self._fallback,
-            tpot_s=running.tpot_s,
+            tpot_s=running.options.tpot_s,
+            tenant=running.options.tenant,
         )
         if not self._running:
             self._silence.broken()

@@ -23,6 +23,7 @@ from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.timeouts import Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
+from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Deliver, Event, Generation, RunningRequest, next_event
 from swiftspec.engine.stats import EngineState
 from swiftspec.kernels.cpu_library import prepare_library
@@ -41,6 +42,7 @@ MAX_RESTARTS = 3
 _LOOK_EVERY_S = 0.01
 _REPORT_EVERY_S = 0.02  # where no core is left for the launcher, whose every waking interrupts a forward
 _ONE_AT_A_TIME = AdmissionLimits(max_running=1)
+_PLAIN = RequestOptions()
 _SAY_AFTER_S = 10.0  # of waiting for models, before a warning names the processes
 _log = logging.getLogger("swiftspec")
 
@@ -80,6 +82,8 @@ class Launcher:
         Limits of a step.
     steering : Steering
         What decides how much is drafted and verified; all that policies ask for, if not given.
+    tenants : sequence of str
+        Directories of the target's fine-tunes and adapters, numbered from 1.
     executor : Executor
         Where processes run; this machine if not given.
     cancelled : Event
@@ -112,19 +116,18 @@ class Launcher:
         admission: AdmissionLimits = _ONE_AT_A_TIME,
         batch: BatchLimits | None = None,
         steering: Steering | None = None,
+        tenants: Sequence[str] = (),
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> None:
         if patience_s <= 0:
             raise ValueError(f"patience_s is {patience_s}; expected a positive time")
-        self.layout = layout
-        self.device = device
+        self.layout, self.device = layout, device
         self.target_groups = target_groups
         self.max_context = max_context
         self.patience_s = patience_s
-        self._max_running = admission.max_running
-        self._batch = batch or BatchLimits()
-        self._steering = steering
+        self._max_running, self._batch = admission.max_running, batch or BatchLimits()
+        self._steering, self._tenants = steering, tuple(tenants)
         self._tree_slots = TREE_SLOTS[device]
         with ExitStack() as stack:
             if executor is None:
@@ -172,6 +175,7 @@ class Launcher:
         admission: AdmissionLimits = _ONE_AT_A_TIME,
         batch: BatchLimits | None = None,
         control: Control | None = None,
+        tenants: Sequence[str] = (),
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> "Launcher":
@@ -199,6 +203,7 @@ class Launcher:
             batch=batch
             or BatchLimits(gather_s=usual_gather_s(candidate), prefill_rows=usual_prefill_rows(plan.device)),
             steering=None if control is None else Steering.of(policy, control, candidate.costs),
+            tenants=tenants,
             executor=executor,
             cancelled=cancelled,
         )
@@ -250,6 +255,7 @@ class Launcher:
             channels=channels,
             max_context=self.max_context,
             tree_slots=self._tree_slots,
+            tenants=self._tenants if worker_spec.role is Role.TARGET else (),
             max_running=self._max_running,
             batch=self._batch,
             steering=self._steering if worker_spec.role is Role.TARGET else None,
@@ -322,8 +328,7 @@ class Launcher:
         *,
         request_id: str,
         sampler: Sampler,
-        client: str = "",
-        tpot_s: float | None = None,
+        options: RequestOptions = _PLAIN,
         interrupted: threading.Event | None = None,
     ) -> Generator[tuple[int, ...], None, Generation]:
         """Tokens of one request as they are committed; closing the generator, or setting `interrupted`, ends it early.
@@ -338,7 +343,7 @@ class Launcher:
         """
         events = SimpleQueue[Event]()
         running = self.submit(
-            policy, request, request_id=request_id, sampler=sampler, client=client, tpot_s=tpot_s, deliver=events.put
+            policy, request, request_id=request_id, sampler=sampler, options=options, deliver=events.put
         )
         is_over = is_cancelled = False
         try:
@@ -369,8 +374,7 @@ class Launcher:
         request_id: str,
         sampler: Sampler,
         deliver: Deliver,
-        client: str = "",
-        tpot_s: float | None = None,
+        options: RequestOptions = _PLAIN,
     ) -> RunningRequest:
         """Begin a request, or queue it; thread-safe. `deliver` takes its events, in a thread of the launcher's.
 
@@ -378,7 +382,7 @@ class Launcher:
         """
         self._check(policy, request, sampler)
         return self._dispatcher.submit(
-            policy, request, name=request_id, sampler=sampler, client=client, tpot_s=tpot_s, deliver=deliver
+            policy, request, name=request_id, sampler=sampler, options=options, deliver=deliver
         )
 
     def cancel(self, running: RunningRequest) -> None:

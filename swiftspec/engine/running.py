@@ -14,6 +14,7 @@ from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.protocol import Generate, Scored
 from swiftspec.engine.process.worker_group import WorkerGroup
+from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates
 
@@ -86,10 +87,7 @@ class RunningRequest:
         Takes its events, in the dispatcher's thread.
     start_s : float
         When it was submitted.
-    client : str
-        Whose it is.
-    tpot_s : float or None
-        Its limit on the time per token, for controls that keep limits.
+    options : RequestOptions
 
     Attributes
     ----------
@@ -118,8 +116,7 @@ class RunningRequest:
     sampler: Sampler
     deliver: Deliver
     start_s: float
-    client: str = ""
-    tpot_s: float | None = None
+    options: RequestOptions
     command: Generate | None = None
     targets_left: set[WorkerGroup] = field(default_factory=set)
     ending: Ending | None = None

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.engine.chunks import Chunk
-from swiftspec.engine.tasks import Task
+from swiftspec.engine.requests.task import RequestOptions, Task
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies.effects import Candidates
 from swiftspec.policies.scoring import PromptScoring
@@ -93,7 +93,7 @@ class Scorer:
             task.request,
             request_id=task.prompt_id,
             sampler=Sampler(),
-            client=client,
+            options=RequestOptions(client=client, tenant=task.tenant),
             deliver=take,
         )
         return partial(self._launcher.cancel, running)

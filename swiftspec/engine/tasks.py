@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self, overload
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt
 from swiftspec.engine.checks import ContextLimit
+from swiftspec.engine.requests.task import Task
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer, surely_over
 from swiftspec.policies import Layout, Request
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EncodedPrompt",
     "EncodedPrompts",
-    "Task",
     "Tasks",
     "generate_greedily",
     "make_tasks",
@@ -28,14 +28,6 @@ __all__ = [
 
 _WARM_UP_TOKENS = 16
 EncodedPrompt = tuple[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A request with the id of its prompt."""
-
-    prompt_id: str
-    request: Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,21 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Layer", "Library", "Matrix", "Model", "SequenceRows", "Step", "load_library", "prepare_library"]
+__all__ = [
+    "Adapter",
+    "Layer",
+    "Library",
+    "Matrix",
+    "Model",
+    "SequenceRows",
+    "Step",
+    "load_library",
+    "prepare_library",
+]
 
 _SOURCES = Path(__file__).parent / "cpu"
 _COMPILERS = ("c++", "g++", "clang++")
-_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread")
+_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-pthread")
 _SWITCH = "SWIFTSPEC_CPU_KERNELS"
 # torch's variable that limits the instructions it uses limits ours, too.
 _ARCHITECTURES = {"default": "x86-64", "avx2": "x86-64-v3"}
@@ -42,7 +52,14 @@ class Matrix(Structure):
         ("num_outputs", c_int32),
         ("num_inputs", c_int32),
         ("format", c_int32),
+        ("adapter", c_void_p),
     )
+
+
+class Adapter(Structure):
+    """Two thin matrices whose product is added to that of a matrix."""
+
+    _fields_ = (("down", Matrix), ("up", Matrix))
 
 
 class Layer(Structure):
@@ -82,9 +99,10 @@ class Model(Structure):
 
 
 class SequenceRows(Structure):
-    """The rows of one sequence in a forward, and its cache."""
+    """The rows of one sequence in a forward, its model, and its cache."""
 
     _fields_ = (
+        ("model", c_void_p),
         ("cache", c_void_p),
         ("visible", c_char_p),
         ("num_slots", c_int32),
@@ -110,6 +128,8 @@ class Step(Structure):
         ("qkv", c_void_p),
         ("attended", c_void_p),
         ("gated", c_void_p),
+        ("shrunk", c_void_p),
+        ("widest_adapter", c_int32),
     )
 
 
@@ -128,17 +148,17 @@ class Library:
         functions = ctypes.CDLL(str(path))
         self.lanes: int = functions.swiftspec_lanes()
         self.has_float16 = bool(functions.swiftspec_has_float16())
-        model, step, number, pointer = POINTER(Model), POINTER(Step), c_int32, c_void_p
+        step, number, pointer = POINTER(Step), c_int32, c_void_p
         self.embed = functions.swiftspec_embed
-        self.embed.argtypes = (model, step)
+        self.embed.argtypes = (step,)
         self.embed.restype = number
         self.layers = functions.swiftspec_layers
-        self.layers.argtypes = (model, step, number, number, number)
+        self.layers.argtypes = (step, number, number, number)
         self.attention = functions.swiftspec_attention
         self.feed_forward = functions.swiftspec_feed_forward
-        self.attention.argtypes = self.feed_forward.argtypes = (model, step, number, pointer, number)
+        self.attention.argtypes = self.feed_forward.argtypes = (step, number, pointer, number)
         self.logits = functions.swiftspec_logits
-        self.logits.argtypes = (model, step, pointer, number)
+        self.logits.argtypes = (step, pointer, number)
         self.top_candidates = functions.swiftspec_top_candidates
         self.top_candidates.argtypes = (pointer, number, number, number, pointer, pointer)
         self.top_candidates.restype = None

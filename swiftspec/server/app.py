@@ -81,14 +81,18 @@ class _Views:
         self._page = files("swiftspec.server").joinpath("static/index.html").read_text(encoding="utf-8")
 
     async def models(self, _: Request) -> Response:
-        served = {
-            "id": self._serving.model,
-            "object": "model",
-            "created": self._started_s,
-            "owned_by": "swiftspec",
-            "max_model_len": self._serving.max_context,
-        }
-        return JSONResponse({"object": "list", "data": [served]})
+        served = [
+            {
+                "id": name,
+                "object": "model",
+                "created": self._started_s,
+                "owned_by": "swiftspec",
+                "max_model_len": self._serving.max_context,
+                "parent": None if name == self._serving.model else self._serving.model,
+            }
+            for name in self._serving.models
+        ]
+        return JSONResponse({"object": "list", "data": served})
 
     async def tokenize(self, request: Request) -> Response:
         body = parse(TokenizeBody, await request.body())

@@ -96,7 +96,8 @@ class Generations:
         answer = await self._serving.begin(
             body, request_id=state["request_id"], client=state.get("client") or body.user, arrival_s=arrival_s
         )
-        reply = Reply(request_id=state["request_id"], model=self._serving.model, is_chat=isinstance(body, ChatBody))
+        model = body.model or self._serving.model
+        reply = Reply(request_id=state["request_id"], model=model, is_chat=isinstance(body, ChatBody))
         try:
             try:
                 await answer.start()

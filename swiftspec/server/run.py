@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ import uvicorn
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.api import Stats
 from swiftspec.engine.async_api import AsyncEngine
+from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.errors import EngineError
 from swiftspec.server.app import HttpOptions, make_app
 from swiftspec.server.serving import Phase, Serving, ServingOptions
@@ -49,7 +50,7 @@ async def serve(
     serving: ServingOptions,
     http: HttpOptions,
     drain_s: float,
-    ready: Callable[[], None],
+    ready: Callable[[Sequence[Tenant]], None],
     **engine_options: Any,
 ) -> Stats:
     """Serve a plan until SIGINT or SIGTERM; figures of the requests that ended well.
@@ -62,7 +63,7 @@ async def serve(
     listening : socket
         As of `listen`; it is closed.
     ready : callable
-        Called when requests are accepted.
+        Called with the target and its tenants when requests are accepted.
     **engine_options
         As of `Engine`.
 
@@ -120,13 +121,13 @@ class _Signals:
 
 
 async def _run(
-    starting: AsyncEngine, state: Serving, signals: _Signals, ready: Callable[[], None], drain_s: float
+    starting: AsyncEngine, state: Serving, signals: _Signals, ready: Callable[[Sequence[Tenant]], None], drain_s: float
 ) -> Stats:
     """Start the engine, and let it serve until a signal, or the target's end: an EngineError."""
     async with starting as engine:
         await engine.warm_up("A", max_new_tokens=_WARM_UP_TOKENS)
         state.open(engine)
-        ready()
+        ready(engine.tenants)
         if failure := await _until_over(engine, signals):
             state.phase = Phase.FAILED
         await _drain(state, signals, _FLUSHED_WITHIN_S if failure else drain_s)

@@ -49,7 +49,7 @@ class ServingOptions:
     Parameters
     ----------
     model : str
-        Name of the served model.
+        Name of the served model; its tenants have the names that the engine knows.
     request_timeout_s : float or None
         Longest time of a request, from its arrival to its last token.
     chat_template : Path or None
@@ -88,20 +88,31 @@ class Serving:
         self.timelines: deque[Timeline] = deque(maxlen=options.keep_timelines)
         self._options = options
         self._engine: AsyncEngine | None = None
-        self._template: ChatTemplate | None = None
+        self._tenants: dict[str, str | None] = {options.model: None}  # what the engine calls each served model
+        self._templates: dict[str, ChatTemplate | None] = {}
         self._num_begun = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def open(self, engine: AsyncEngine) -> None:
-        """Accept requests. ValueError if the chat template is none."""
-        self._template = ChatTemplate.of(engine.model_directory, self._options.chat_template)
+        """Accept requests. ValueError if a chat template is none."""
+        base, *tenants = engine.tenants
+        self._tenants |= {tenant.name: tenant.name for tenant in tenants}
+        own = ChatTemplate.of(base.directory, self._options.chat_template)
+        self._templates = {self.model: own}
+        for tenant in tenants:
+            self._templates[tenant.name] = ChatTemplate.of(tenant.directory, self._options.chat_template) or own
         self._engine, self.phase = engine, Phase.READY
 
     @property
     def model(self) -> str:
         """Name of the served model."""
         return self._options.model
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the served model and its tenants."""
+        return tuple(self._tenants)
 
     @property
     def max_context(self) -> int | None:
@@ -121,9 +132,9 @@ class Serving:
 
     def check_model(self, name: str | None) -> None:
         """RequestError unless a request is for the served model, or does not say for which."""
-        if name is not None and name != self.model:
+        if name is not None and name not in self._tenants:
             raise RequestError(
-                f"model is {name!r}; this server has {self.model!r}",
+                f"model is {name!r}; this server has {', '.join(map(repr, self.models))}",
                 status=404,
                 param="model",
                 code="model_not_found",
@@ -132,30 +143,34 @@ class Serving:
     async def tokens_of(self, body: CompletionBody | ChatBody) -> tuple[int, ...]:
         """Token ids of a request's prompt. RequestError if it has none, or the model knows no conversations."""
         if isinstance(body, ChatBody):
-            return await self.tokens_of_chat(body.messages, body.chat_template_kwargs)
+            return await self.tokens_of_chat(body.messages, body.chat_template_kwargs, model=body.model)
         prompt = body.one_prompt
         return await self.check_open().tokenize(prompt) if isinstance(prompt, str) else prompt
 
-    async def tokens_of_chat(self, messages: Sequence[Message], arguments: dict[str, object]) -> tuple[int, ...]:
+    async def tokens_of_chat(
+        self, messages: Sequence[Message], arguments: dict[str, object], *, model: str | None = None
+    ) -> tuple[int, ...]:
         """Token ids of a conversation. RequestError without a chat template, or if that refuses it."""
-        if self._template is None:
+        engine, name = self.check_open(), model or self.model
+        if (template := self._templates.get(name)) is None:
             raise RequestError(
-                f"{self.model} has no chat template; expected /v1/completions, or a server with --chat-template"
+                f"{name} has no chat template; expected /v1/completions, or a server with --chat-template"
             )
         said = [{"role": each.role, "content": each.text} for each in messages]
-        text = self._template.render(said, arguments)
-        return await self.check_open().tokenize(text, special_tokens=False)
+        text = template.render(said, arguments)
+        return await engine.tokenize(text, special_tokens=False)
 
     async def begin(self, body: CompletionBody | ChatBody, *, request_id: str, client: str, arrival_s: float) -> Answer:
         """Give a request, which came at `arrival_s`, to the engine. RequestError if it is not possible."""
         engine = self.check_open()
         self.check_model(body.model)
         tokens = await self.tokens_of(body)
+        tenant = self._tenants[body.model or self.model]
         most = self._most_tokens(body, len(tokens), engine.max_context)
         try:
             if isinstance(body, ScoringBody):
                 stream = await engine.submit_scoring(
-                    tokens, num_candidates=body.logprobs, request_id=request_id, client=client
+                    tokens, num_candidates=body.logprobs, request_id=request_id, client=client, tenant=tenant
                 )
             else:
                 stream = await engine.submit(
@@ -168,6 +183,7 @@ class Serving:
                     request_id=request_id,
                     client=client,
                     tpot_s=body.slo.tpot_ms / 1e3 if body.slo and body.slo.tpot_ms else None,
+                    tenant=tenant,
                     **({} if body.drawn_seed is None else {"seed": body.drawn_seed}),
                 )
         except ValueError as error:

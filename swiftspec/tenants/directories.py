@@ -3,25 +3,24 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import shown
 from swiftspec.files.safetensors import StoredTensor, read_header, weight_files
+from swiftspec.models.adapters import ADAPTER_WEIGHTS, is_adapter
+from swiftspec.models.adapters import Adapter as LowRank
 from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.tenants import check_same_shape
 from swiftspec.tenants.zoo import Adapter, Nearness, Tenant, Weight, Zoo, part_of
 
 __all__ = ["StoredZoo", "read_zoo"]
 
-_ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_FACTOR = re.compile(r"(.+)\.lora_([AB])\.weight")
+_FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
 _LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.(.+)")
 _HEAD_NAME = "lm_head.weight"
-# Fields that change no layer: a fine-tune may end its texts in another way, or be used for longer ones.
-_FREE_FIELDS = ("eos_token_ids", "max_position")
 _Progress = Callable[[int, int, str], None]
 _Tensors = Mapping[str, StoredTensor]
 
@@ -91,13 +90,11 @@ def read_zoo(directories: Sequence[str | Path], *, progress: _Progress | None = 
             tensors[name] = _model_tensors(path, spec)
             _check_complete(path, tensors[name], spec)
             tenants.append(Tenant(name=name, weights=_hashed(tensors[name])))
-        elif (path / _ADAPTER_CONFIG).is_file():
-            factors, replaced = _adapter_tensors(path, tensors[names[0]])
-            tensors[name] = {**tensors[names[0]], **replaced}
-            weights = {**tenants[0].weights, **_hashed(replaced)}
-            tenants.append(Tenant(name=name, weights=weights, adapter=_adapter(path, factors)))
+        elif is_adapter(path):
+            tensors[name] = tensors[names[0]]
+            tenants.append(Tenant(name=name, weights=tenants[0].weights, adapter=_adapter(path, tensors[name])))
         else:
-            _check_shape(path, spec, paths[0])
+            check_same_shape(ModelSpec.from_directory(path), spec, path)
             tensors[name] = _model_tensors(path, spec)
             _check_same(path, tensors[name], tensors[names[0]])
             tenants.append(Tenant(name=name, weights=_hashed(tensors[name])))
@@ -145,14 +142,6 @@ def _check_complete(directory: Path, tensors: _Tensors, spec: ModelSpec) -> None
         )
 
 
-def _check_shape(directory: Path, spec: ModelSpec, base: Path) -> None:
-    own = ModelSpec.from_directory(directory)
-    for field in fields(spec):
-        value, expected = getattr(own, field.name), getattr(spec, field.name)
-        if field.name not in _FREE_FIELDS and value != expected:
-            raise ValueError(f"{directory}: {field.name} is {shown(value)}; expected {shown(expected)}, as in {base}")
-
-
 def _check_same(directory: Path, tensors: _Tensors, base: _Tensors) -> None:
     for name, tensor in base.items():
         if name not in tensors:
@@ -168,56 +157,28 @@ def _check_tensor(directory: Path, tensor: StoredTensor, shape: tuple[int, ...])
         raise ValueError(f"{directory}: tensor {tensor.name} has shape {shown(tensor.shape)}; expected {shape}")
 
 
-def _adapter_tensors(directory: Path, base: _Tensors) -> tuple[dict[str, list[StoredTensor]], _Tensors]:
-    """Factors A and B of each matrix, and whole tensors that replace the base's. ValueError for anything else."""
-    config = read_json(directory / _ADAPTER_CONFIG)
-    kind = config.get("peft_type") if isinstance(config, Mapping) else None
-    if kind != "LORA":
-        raise ValueError(f"{directory}: {_ADAPTER_CONFIG} peft_type is {shown(kind)}; expected 'LORA'")
-    factors: dict[str, dict[str, StoredTensor]] = {}
-    replaced: dict[str, StoredTensor] = {}
-    for name, tensor in read_header(directory / _ADAPTER_WEIGHTS).items():
-        whole = name.removeprefix("base_model.model.")
-        if (found := _FACTOR.fullmatch(whole)) and f"{found[1]}.weight" in base:
-            factors.setdefault(f"{found[1]}.weight", {})[found[2]] = tensor
-        elif whole in base:
-            _check_tensor(directory, tensor, base[whole].shape)
-            replaced[whole] = tensor
-        else:
+def _adapter(directory: Path, base: _Tensors) -> Adapter:
+    """An adapter: factors A [rank, in] and B [out, rank] of some matrices. ValueError for anything else."""
+    rank, path = LowRank.read(directory).rank, directory / ADAPTER_WEIGHTS
+    factors: dict[str, set[str]] = {}
+    num_bytes = 0
+    for name, tensor in read_header(path).items():
+        found = _FACTOR.fullmatch(name)
+        matrix = base.get(f"{found[1]}.weight") if found else None
+        if found is None or matrix is None:
             raise ValueError(
-                f"{directory}: tensor {shown(name)[1:-1]} is neither a factor lora_A or lora_B of a matrix of the base "
-                "nor one of its tensors"
+                f"{path}: tensor {shown(name)[1:-1]} is no factor lora_A or lora_B of a matrix of the base"
             )
-    return {name: _pair(directory, name, found, base[name], config) for name, found in factors.items()}, replaced
-
-
-def _pair(
-    directory: Path, name: str, found: Mapping[str, StoredTensor], matrix: StoredTensor, config: Mapping[str, Any]
-) -> list[StoredTensor]:
-    """Factors A, of shape [r, in], and B, [out, r], of a matrix of shape [out, in]."""
-    stem = name.removesuffix(".weight")
-    for letter in "AB":
-        if letter not in found:
-            raise ValueError(f"{directory}: tensor {stem}.lora_{letter}.weight is missing from the adapter")
-    pattern = config.get("rank_pattern")
-    ranks = {config.get("r"), *(pattern.values() if isinstance(pattern, Mapping) else ())}
-    rank = found["A"].shape[0] if found["A"].shape else 0
-    if rank not in ranks:
-        raise ValueError(f"{directory}: {stem}.lora_A has rank {rank}; {_ADAPTER_CONFIG} r is {shown(config.get('r'))}")
-    outputs, inputs = matrix.shape if len(matrix.shape) == 2 else (0, 0)
-    _check_tensor(directory, found["A"], (rank, inputs))
-    _check_tensor(directory, found["B"], (outputs, rank))
-    return [found["A"], found["B"]]
-
-
-def _adapter(directory: Path, factors: Mapping[str, Sequence[StoredTensor]]) -> Adapter:
+        outputs, inputs = matrix.shape if len(matrix.shape) == 2 else (0, 0)
+        _check_tensor(directory, tensor, (rank, inputs) if found[2] == "A" else (outputs, rank))
+        factors.setdefault(found[1], set()).add(found[2])
+        num_bytes += tensor.num_bytes
     if not factors:
-        raise ValueError(f"{directory}: {_ADAPTER_WEIGHTS} has no factors lora_A and lora_B")
-    return Adapter(
-        num_matrices=len(factors),
-        ranks=tuple(sorted({pair[0].shape[0] for pair in factors.values()})),
-        num_bytes=sum(factor.num_bytes for pair in factors.values() for factor in pair),
-    )
+        raise ValueError(f"{path}: there are no factors lora_A and lora_B")
+    for stem, letters in factors.items():
+        if missing := {"A", "B"} - letters:
+            raise ValueError(f"{path}: tensor {stem}.lora_{missing.pop()}.weight is missing")
+    return Adapter(num_matrices=len(factors), rank=rank, num_bytes=num_bytes)
 
 
 def _hashed(tensors: _Tensors) -> dict[str, Weight]:

@@ -36,14 +36,13 @@ class Adapter:
     ----------
     num_matrices : int
         Matrices that have one.
-    ranks : tuple of int
-        Different ranks, in order.
+    rank : int
     num_bytes : int
         Of all factors: r (in + out) numbers for each matrix.
     """
 
     num_matrices: int
-    ranks: tuple[int, ...]
+    rank: int
     num_bytes: int
 
 
@@ -55,7 +54,7 @@ class Tenant:
     ----------
     name : str
     weights : mapping of str to Weight
-        By tensor name. For an adapter those of the base, but for whole matrices that it replaces.
+        By tensor name. For an adapter those of the base.
     adapter : Adapter or None
     """
 

@@ -18,6 +18,7 @@ from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.interrupts import interrupts_noted
+from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Event as EngineEvent
 from swiftspec.engine.tasks import EncodedPrompts
 from swiftspec.policies import Request
@@ -216,13 +217,13 @@ class _Run:
             if not isinstance(event, tuple):
                 self._ends.put((number, event))
 
+        asked = self._asked[number]
         self._engine.submit(
             self._policy,
             request,
             request_id=str(number),
             sampler=Sampler(),
-            client=self._asked[number].client,
-            tpot_s=self._limits[self._asked[number].class_name].tpot_s,
+            options=RequestOptions(client=asked.client, tpot_s=self._limits[asked.class_name].tpot_s),
             deliver=deliver,
         )
 

@@ -13,7 +13,8 @@ from swiftspec.artifacts.prompts import Prompt
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engine.checks import check_devices
-from swiftspec.engine.tasks import Task, Tasks, generate_greedily, make_tasks, open_engines, warm_up
+from swiftspec.engine.requests.task import Task
+from swiftspec.engine.tasks import Tasks, generate_greedily, make_tasks, open_engines, warm_up
 from swiftspec.progress import Stages, silent
 from swiftspec.validation.reprediction import drift_probe, list_drift, measured_text, retimed_figures
 from swiftspec.validation.validator import Measurement, make_report, plain_outputs

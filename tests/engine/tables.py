@@ -24,7 +24,7 @@ class TableModel:
         self.table = table
         self.reset(0)
 
-    def reset(self, sequence: int) -> None:
+    def reset(self, sequence: int, tenant: int = 0) -> None:
         self.prefix: tuple[int, ...] = ()
         self.tree: list[tuple[int, ...]] = []
 

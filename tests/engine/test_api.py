@@ -149,7 +149,7 @@ def test_text_that_was_held_back_comes_before_the_error(plan: Plan) -> None:
         with pytest.raises(EngineError) as failure:
             collected(stream, chunks, after_each=lambda: os.kill(target.pid, signal.SIGKILL))
         assert tuple(token for chunk in chunks for token in chunk.token_ids) == failure.value.tokens != ()
-        assert "".join(chunk.text for chunk in chunks) == engine._tokenizer.decode(failure.value.tokens)
+        assert "".join(chunk.text for chunk in chunks) == engine._requests.tokenizer.decode(failure.value.tokens)
 
 
 def test_parameters_that_make_no_sense_are_named_at_the_call(engine: swiftspec.Engine) -> None:
@@ -314,7 +314,7 @@ def test_tokenising_a_long_prompt_keeps_no_other_task_waiting(plan: Plan) -> Non
 
     async def seconds() -> tuple[float, float]:
         async with swiftspec.AsyncEngine(plan) as engine:
-            tokenizer = engine._running._tokenizer
+            tokenizer = engine._running._requests.tokenizer
             began_s = time.perf_counter()
             tokenizer.encode(long)
             alone_s = time.perf_counter() - began_s

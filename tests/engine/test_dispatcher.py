@@ -26,6 +26,7 @@ from swiftspec.engine.process.protocol import (
 )
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
+from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Event, Generation, RunningRequest
 from swiftspec.errors import EngineBusyError, EngineError
 from swiftspec.policies import Policy, Request, make_policy
@@ -131,8 +132,9 @@ class Engine:
     ) -> tuple[RunningRequest, SimpleQueue[Event]]:
         events = SimpleQueue[Event]()
         request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
+        options = RequestOptions(client=client)
         running = self.dispatcher.submit(
-            policy, request, name="x", sampler=Sampler(), client=client, deliver=events.put
+            policy, request, name="x", sampler=Sampler(), options=options, deliver=events.put
         )
         return running, events
 

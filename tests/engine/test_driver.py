@@ -45,7 +45,7 @@ class RecordingModel:
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         self.calls.append(("keep", sequence, slots, num_verified))
 
-    def reset(self, sequence: int) -> None:
+    def reset(self, sequence: int, tenant: int = 0) -> None:
         self.calls.append(("reset", sequence))
 
     def _logits(self, token: int) -> Tensor:

@@ -17,6 +17,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Event
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
@@ -150,7 +151,7 @@ def test_requests_that_give_way_to_another_client_say_what_they_say_alone(
                 request_of(prompt),
                 request_id=str(number),
                 sampler=sampler,
-                client="ab"[number == len(WORK) - 1],
+                options=RequestOptions(client="ab"[number == len(WORK) - 1]),
                 deliver=ends[number].append,
             )
         until(lambda: all(heard and isinstance(heard[-1], Generation) for heard in ends))

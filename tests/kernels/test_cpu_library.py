@@ -80,7 +80,14 @@ def test_structs_are_those_of_the_sources() -> None:
     """Names and order of the fields, as linear.hpp and model.hpp declare them."""
     folder = Path(cpu_library.__file__).parent / "cpu"
     text = "".join((folder / name).read_text() for name in ("linear.hpp", "model.hpp"))
-    structs = (cpu_library.Matrix, cpu_library.Layer, cpu_library.Model, cpu_library.SequenceRows, cpu_library.Step)
+    structs = (
+        cpu_library.Matrix,
+        cpu_library.Adapter,
+        cpu_library.Layer,
+        cpu_library.Model,
+        cpu_library.SequenceRows,
+        cpu_library.Step,
+    )
     for struct in structs:
         body = text.partition(f"struct {struct.__name__} {{")[2].partition("};")[0]
         fields = [line.partition("//")[0].strip() for line in body.splitlines()]

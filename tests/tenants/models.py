@@ -69,6 +69,6 @@ def factors(rank: int = 2, *, matrix: str = "self_attn.q_proj", shape: tuple[int
 
 def write_adapter(directory: Path, tensors: Tensors, config: Mapping[str, object] | None = None) -> Path:
     directory.mkdir()
-    (directory / "adapter_config.json").write_text(json.dumps(config or {"peft_type": "LORA", "r": 2}))
+    (directory / "adapter_config.json").write_text(json.dumps(config or {"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
     save_file(tensors, directory / "adapter_model.safetensors")
     return directory

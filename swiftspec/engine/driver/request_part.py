@@ -66,6 +66,8 @@ class RequestPart:
         Role of this process's programs, and its target group, if there are several; spans carry both.
     sequence : int
         Its caches, in every model of this process.
+    tenant : int
+        Its tenant of the target; all tenants have one draft.
     models : mapping
         The models of this process, by role.
     peers : sequence of RequestChannel
@@ -89,6 +91,7 @@ class RequestPart:
         role: Role,
         group: int = 0,
         sequence: int = 0,
+        tenant: int = 0,
         models: Mapping[Role, Model],
         peers: Sequence[RequestChannel],
         commit: Callable[[tuple[int, ...]], None],
@@ -113,8 +116,8 @@ class RequestPart:
             Clock: lambda _: time.perf_counter(),
             Commit: self._commit_tokens,
         }
-        for model in models.values():
-            model.reset(sequence)
+        for held, model in models.items():
+            model.reset(sequence, tenant if held is Role.TARGET else 0)
 
     def perform(self, effect: Effect) -> Any:
         """Do an effect that is neither a forward nor a wait; its answer."""

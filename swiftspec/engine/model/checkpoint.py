@@ -19,7 +19,7 @@ from swiftspec.files.reading import brief, read_json, read_prefix, shown
 from swiftspec.models.sharding import Shard, shard_of
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["load_weights", "weight_shapes"]
+__all__ = ["load_weights", "opened", "weight_shapes"]
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
@@ -87,7 +87,7 @@ def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> No
     """ValueError if config.json has more layers than the checkpoint, before names for a billion of them are made."""
     numbers = {-1}
     for path in files:
-        with _opened(path) as file:
+        with opened(path) as file:
             numbers |= {int(found[1]) for name in file.keys() if (found := _LAYER_NAME.match(name))}  # noqa: SIM118 - no mapping
     num_layers = max(numbers) + 1
     if spec.num_layers > num_layers:
@@ -98,7 +98,7 @@ def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> No
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path) -> Iterator[Any]:
     """A safetensors file whose header has a plausible length."""
     length = int.from_bytes(read_prefix(path, _LENGTH_BYTES), "little")
     if length > _MOST_HEADER_BYTES:
@@ -112,7 +112,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is_tied: bool) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
-    with _opened(path) as file:
+    with opened(path) as file:
         names = file.keys()
         for name in names:
             if _is_redundant(name, is_tied=is_tied):

@@ -7,7 +7,7 @@ many threads run it. R rows, H query heads, G key/value heads, D head dimension,
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.attention import packed_visibility
+from swiftspec.engine.model.cpu_packer import Packer
 from swiftspec.engine.model.cpu_packing import PackedModel
+from swiftspec.engine.model.loader import LoadedModel
+from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.model.sequence_input import SequenceInput
+from swiftspec.engine.model.shared_weights import SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.kernels.cpu_library import Library, SequenceRows, Step
+from swiftspec.kernels.cpu_library import Library, Model, SequenceRows, Step
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 
@@ -32,8 +36,9 @@ _MOST_CANDIDATES = 64  # the kernel inserts one by one
 class _Workspace:
     """Buffers for up to some number of rows, and the step that points to them."""
 
-    def __init__(self, spec: ModelSpec, num_rows: int) -> None:
+    def __init__(self, spec: ModelSpec, num_rows: int, *, models: Sequence[Model], widest_adapter: int) -> None:
         self.num_rows = num_rows
+        self._models = [ctypes.addressof(model) for model in models]  # of each tenant
         self.tokens, self.positions = np.empty((2, num_rows), dtype=np.int32)
         self.sequences = (SequenceRows * num_rows)()  # a sequence has at least one row
         self.residual = torch.empty(num_rows, spec.hidden_size)
@@ -42,12 +47,14 @@ class _Workspace:
             "qkv": torch.empty(num_rows, spec.query_size + 2 * spec.kv_size),
             "attended": torch.empty(num_rows, spec.query_size),
             "gated": torch.empty(num_rows, spec.intermediate_size),
+            "shrunk": torch.empty(num_rows, widest_adapter),
         }
         self.step = Step(
             sequences=ctypes.addressof(self.sequences),
             tokens=self.tokens.ctypes.data,
             positions=self.positions.ctypes.data,
             residual=self.residual.data_ptr(),
+            widest_adapter=widest_adapter,
             **{name: buffer.data_ptr() for name, buffer in self._scratch.items()},
         )
         self.step_pointer = ctypes.byref(self.step)
@@ -59,6 +66,7 @@ class _Workspace:
             first, end = end, end + len(sequence.tokens)
             self.tokens[first:end], self.positions[first:end] = sequence.tokens, sequence.positions
             cache = sequence.cache
+            held.model = self._models[cache.tenant]
             held.first_row, held.num_rows, held.num_logits = first, end - first, sequence.num_logits
             held.prefix_length, held.tree_length = cache.prefix_length, cache.tree_length
             held.cache, held.num_slots = cache.data.data_ptr(), cache.data.shape[3]
@@ -77,9 +85,10 @@ class _Forward:
 
 
 class KernelLayers:
-    """A model's layers, run by `Library`. In a TP group, this rank's shard of them.
+    """Layers of a model and its tenants, run by `Library`. In a TP group, this rank's shard of them.
 
-    A forward is computed by as many threads as torch has when the model is loaded.
+    A forward is computed by as many threads as torch has when the models are loaded. Rows of several tenants share the
+    products with weights that the tenants share, if their sequences are neighbours.
     """
 
     compiles_sizes = False
@@ -88,30 +97,48 @@ class KernelLayers:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: Mapping[str, Tensor],
+        models: Iterable[LoadedModel],
         *,
+        shared: SharedWeights,
         library: Library,
         tp_group: TPGroup,
         quantised: bool,
     ) -> None:
         self._spec = spec
         self._library, self._tp_group = library, tp_group
-        self._packed = PackedModel.pack(weights, spec, library, quantised=quantised)
-        self._model = ctypes.byref(self._packed.model)
+        self._packer = Packer(library=library, quantised=quantised, shared=shared)
+        self._tenants = [PackedModel(loaded, spec, self._packer) for loaded in models]
+        self.weight_bytes = tuple(tenant.num_bytes for tenant in self._tenants)
+        self._turns = torch.empty(0)
         self._num_threads = torch.get_num_threads()
-        self._workspace = _Workspace(spec, _FEW_ROWS)
+        self._workspace = self._room_for(_FEW_ROWS)
+
+    def _room_for(self, num_rows: int) -> _Workspace:
+        return _Workspace(
+            self._spec,
+            num_rows,
+            models=[tenant.model for tenant in self._tenants],
+            widest_adapter=max(tenant.widest_adapter for tenant in self._tenants),
+        )
+
+    def _hold_turns(self, num_positions: int) -> None:
+        """Rotations for positions below `num_positions`, at least."""
+        if self._turns.shape[0] < num_positions:
+            self._turns = torch.view_as_real(rotations(self._spec, num_positions).squeeze(1)).contiguous()
+            for tenant in self._tenants:
+                tenant.model.turns, tenant.model.num_positions = self._turns.data_ptr(), num_positions
 
     def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
         """A forward of R rows before its first layer."""
         num_rows = 0
         for sequence in inputs:
             num_rows += len(sequence.tokens)
-            self._packed.hold_turns(sequence.cache.capacity)
+            self._hold_turns(sequence.cache.capacity)
         if self._workspace.num_rows < num_rows:
-            self._workspace = _Workspace(self._spec, num_rows)
+            self._workspace = self._room_for(num_rows)
         work = self._workspace
         work.fill(inputs)
-        wrong = self._library.embed(self._model, work.step_pointer)
+        wrong = self._library.embed(work.step_pointer)
         if wrong >= 0:
             token, position = work.tokens[wrong], work.positions[wrong]
             raise IndexError(f"row {wrong} has token {token} and position {position}, which do not exist")
@@ -120,7 +147,7 @@ class KernelLayers:
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
         if self._tp_group.size == 1 and layers:
-            self._library.layers(self._model, forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
+            self._library.layers(forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
             return
         for layer in layers:
             forward.residual += self._attention(forward, layer)
@@ -138,7 +165,7 @@ class KernelLayers:
         """Logits [rows, V] of the rows that are to have them; on other ranks than a TP group's first, a part of V."""
         num_rows = sum(sequence.num_logits for sequence in forward.inputs)
         logits = torch.empty(num_rows, self._spec.vocab_size)
-        self._library.logits(self._model, forward.work.step_pointer, logits.data_ptr(), self._num_threads)
+        self._library.logits(forward.work.step_pointer, logits.data_ptr(), self._num_threads)
         return logits
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
@@ -154,10 +181,10 @@ class KernelLayers:
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)
-        self._library.attention(self._model, forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
+        self._library.attention(forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)
 
     def _feed_forward(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)
-        self._library.feed_forward(self._model, forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
+        self._library.feed_forward(forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)

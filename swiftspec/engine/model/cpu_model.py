@@ -17,11 +17,12 @@ from torch import Tensor
 from swiftspec.artifacts.steps import PREFILL_CHUNK, PREFILL_SIZES
 from swiftspec.engine.model.batch_caches import PendingHalf, checked_caches
 from swiftspec.engine.model.cpu_kernels import KernelLayers
-from swiftspec.engine.model.cpu_torch import TorchLayers
+from swiftspec.engine.model.cpu_torch_tenants import TorchTenants
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.kv_cache import KVCache
-from swiftspec.engine.model.loader import load_model, local_spec
+from swiftspec.engine.model.loader import LoadedModel, load_tenants, local_spec
 from swiftspec.engine.model.sequence_input import SequenceInput, sequence_input, split_chunk
+from swiftspec.engine.model.shared_weights import SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.layers import halves
@@ -32,7 +33,7 @@ __all__ = ["CpuDecoder", "pads_prompts"]
 
 
 class _Layers(Protocol):
-    """The layers of a model, or of this rank's shard.
+    """The layers of a model and its tenants, or of this rank's shard.
 
     A forward in progress is whatever `begin` returns; it holds its `inputs`.
 
@@ -42,13 +43,19 @@ class _Layers(Protocol):
         Whether the first forward of each number of rows takes longer.
     has_own_threads : bool
         Whether forwards do without torch's threads.
+    weight_bytes : tuple of int
+        Memory of the model's weights, and what each tenant adds to it.
     """
 
     compiles_sizes: bool
     has_own_threads: bool
+    weight_bytes: tuple[int, ...]
 
     def begin(self, inputs: Sequence[SequenceInput]) -> Any:
-        """A forward of the rows of all inputs, one after the other, before its first layer."""
+        """A forward of the rows of all inputs, one after the other, before its first layer.
+
+        Inputs of one tenant are neighbours.
+        """
 
     def run(self, forward: Any, layers: Sequence[int]) -> None:
         """The next layers of this forward."""
@@ -64,21 +71,24 @@ class _Layers(Protocol):
 
 
 class CpuDecoder:
-    """A loaded model. One instance serves any number of caches, one forward at a time.
+    """A loaded model, and its tenants. One instance serves any number of caches, one forward at a time.
+
+    Tenants are fine-tunes or adapters of the model; a cache's `tenant` says whose it is, and 0 is the model itself.
 
     dtype: float32, in which everything is computed, of weights held in the fewest bytes that are exact; bfloat16 for
     weights, products and the cache; int8 for the matrices alone, rounded. The residual stream, norms and rotations are
     fp32 in all of them.
 
-    The ranks of a TP group each hold a shard of `spec`, whose `weights` these are, and make the same calls. Only rank 0
-    reads the logits.
+    The ranks of a TP group each hold a shard of `spec`, as `models` has it, and make the same calls. Only rank 0 reads
+    the logits.
     """
 
     def __init__(
         self,
         spec: ModelSpec,
-        weights: Mapping[str, Tensor],
+        models: Iterable[LoadedModel],
         *,
+        num_tenants: int,
         dtype: torch.dtype = torch.float32,
         tp_group: TPGroup | None = None,
     ) -> None:
@@ -86,7 +96,8 @@ class CpuDecoder:
         self.dtype = dtype
         self._tp_group = tp_group = tp_group or TPGroup()
         self._held = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
-        self._layers = _layers_of(self._held, weights, dtype=dtype, tp_group=tp_group)
+        self._layers = _layers_of(self._held, models, is_shared=num_tenants > 0, dtype=dtype, tp_group=tp_group)
+        self._has_tenants = num_tenants > 0
         every = range(spec.num_layers)
         first_half, second_half = halves(every)
         self._ranges: Mapping[ForwardKind, Sequence[int]] = {
@@ -101,11 +112,17 @@ class CpuDecoder:
         """Whether forwards do without torch's threads."""
         return self._layers.has_own_threads
 
+    @property
+    def tenant_bytes(self) -> tuple[int, ...]:
+        """Memory that the weights of each tenant take in addition to the model's."""
+        return self._layers.weight_bytes[1:]
+
     @classmethod
     def load(
         cls,
         directory: str | Path,
         *,
+        tenants: Sequence[str | Path] = (),
         dtype: torch.dtype = torch.float32,
         inflation: Inflation | None = None,
         seed: int = 0,
@@ -113,11 +130,12 @@ class CpuDecoder:
     ) -> CpuDecoder:
         """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
 
-        ValueError in one sentence if the directory cannot be used.
+        `tenants` are directories of its fine-tunes and adapters. ValueError in one sentence if one cannot be used.
         """
         tp_group = tp_group or TPGroup()
-        spec, weights = load_model(directory, rank=tp_group.rank, size=tp_group.size, inflation=inflation, seed=seed)
-        return cls(spec, weights, dtype=dtype, tp_group=tp_group)
+        rank, size = tp_group.rank, tp_group.size
+        spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation, seed=seed)
+        return cls(spec, models, num_tenants=len(tenants), dtype=dtype, tp_group=tp_group)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache for this model; as long as its longest context unless `capacity` is given."""
@@ -155,11 +173,12 @@ class CpuDecoder:
             If an entry does not suit its cache; nothing is changed then.
         """
         held = checked_caches(batch, caches)
+        order = self._order(held)
         if batch.kind is ForwardKind.SECOND_HALF:
             forward = self._halfway.take(batch, held)
         else:
             self._halfway.drop()
-            forward = self._layers.begin([self._input(*each) for each in zip(batch.entries, held, strict=True)])
+            forward = self._layers.begin([self._input(batch.entries[index], held[index]) for index in order])
         if batch.kind is ForwardKind.LAYER_PARALLEL:
             self._layers.run_grouped(forward)
         else:
@@ -169,7 +188,15 @@ class CpuDecoder:
         else:
             for sequence in forward.inputs:
                 _extend(sequence)
-        return self._result(forward, batch.top_k)
+        result = self._result(forward, batch.top_k)
+        return result if isinstance(order, range) else _in_order(result, order)
+
+    def _order(self, caches: Sequence[KVCache]) -> Sequence[int]:
+        """Order of the entries in a forward: those of a tenant are neighbours."""
+        every = range(len(caches))
+        if not self._has_tenants or all(first.tenant <= second.tenant for first, second in pairwise(caches)):
+            return every
+        return sorted(every, key=lambda index: caches[index].tenant)
 
     def _input(self, entry: Entry, cache: KVCache) -> SequenceInput:
         """An entry's rows. Of a long chunk all pieces but the last are computed here."""
@@ -193,6 +220,13 @@ class CpuDecoder:
         return BatchResult(tuple(logits.split(counts)), divided if top_k else ())
 
 
+def _in_order(result: BatchResult, order: Sequence[int]) -> BatchResult:
+    """The result of entries that were computed in another order."""
+    places = sorted(range(len(order)), key=order.__getitem__)
+    logits = tuple(result.logits[place] for place in places)
+    return BatchResult(logits, tuple(result.candidates[place] for place in places) if result.candidates else ())
+
+
 def _extend(rows: SequenceInput) -> None:
     """Count rows that are in the cache now: a prompt's as prefix, others as nodes."""
     if rows.ancestors is None:
@@ -211,10 +245,13 @@ def _library_for(dtype: torch.dtype) -> Library | None:
     return None if dtype == torch.bfloat16 else load_library()
 
 
-def _layers_of(spec: ModelSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype, tp_group: TPGroup) -> _Layers:
-    library = _library_for(dtype)
+def _layers_of(
+    spec: ModelSpec, models: Iterable[LoadedModel], *, is_shared: bool, dtype: torch.dtype, tp_group: TPGroup
+) -> _Layers:
+    library, shared = _library_for(dtype), SharedWeights(is_shared=is_shared)
     if library is not None:
-        return KernelLayers(spec, weights, library=library, tp_group=tp_group, quantised=dtype == torch.int8)
+        quantised = dtype == torch.int8
+        return KernelLayers(spec, models, shared=shared, library=library, tp_group=tp_group, quantised=quantised)
     if dtype == torch.int8:
         raise ValueError("dtype is 'int8', for which there are compiled kernels only; install a C++ compiler (g++)")
-    return TorchLayers(spec, weights, dtype=dtype, tp_group=tp_group)
+    return TorchTenants(spec, models, shared=shared, dtype=dtype, tp_group=tp_group)

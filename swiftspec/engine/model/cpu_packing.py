@@ -1,162 +1,116 @@
-"""Packs weights for the CPU kernels: in their own bytes where that is exact, in the order that the kernels read."""
+"""Packs models for the CPU kernels: their weights, and the structs that point to them."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.model.huge_pages import HugePages
-from swiftspec.engine.model.rope import interleaved, rotations
+from swiftspec.engine.model.cpu_packer import Format, Packer, in_panels
+from swiftspec.engine.model.loader import LoadedModel
+from swiftspec.engine.model.rope import interleaved
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD
-from swiftspec.kernels.cpu_library import Layer, Library, Matrix, Model
+from swiftspec.kernels.cpu_library import Layer, Matrix, Model
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["PackedModel"]
 
-_PANEL = 32  # as in linear.hpp
+_Arrange = Callable[[Sequence[Tensor]], Tensor]
 
 
-class _Format(IntEnum):
-    """The numbers of linear.hpp."""
-
-    FLOAT32 = 0
-    BFLOAT16 = 1
-    FLOAT16 = 2
-    INT8 = 3
-
-
-_FORMATS = {
-    torch.float32: _Format.FLOAT32,
-    torch.bfloat16: _Format.BFLOAT16,
-    torch.float16: _Format.FLOAT16,
-    torch.int8: _Format.INT8,
-}
-_LARGEST_INT8 = 127
-
-
-@dataclass(slots=True, kw_only=True)
 class PackedModel:
-    """A model for the kernels, and the tensors that it points to.
+    """A model for the kernels; its packer owns what it points to.
 
-    quantised: matrices in int8 with a scale for each output, which changes the logits; else they are exact.
+    Attributes
+    ----------
+    model : Model
+        What the kernels read; without rotations.
+    num_bytes : int
+        Memory that its weights take in addition to those that were packed before.
+    widest_adapter : int
+        The largest rank of an adapter; 0 if it has none.
     """
 
-    library: Library
-    spec: ModelSpec
-    quantised: bool
-    model: Model = field(default_factory=Model)
-    _memory: HugePages = field(default_factory=HugePages)
-    _kept: list[object] = field(default_factory=list)
-    _turns: Tensor = field(default_factory=lambda: torch.empty(0))
+    def __init__(self, loaded: LoadedModel, spec: ModelSpec, packer: Packer) -> None:
+        self.model = Model()
+        self.widest_adapter = 0
+        self._weights, self._adapters = loaded
+        self._spec = spec
+        self._packer = packer
+        before = packer.num_bytes
+        self._layers = (Layer * spec.num_layers)()  # which the model points to
+        self._fill()
+        self.num_bytes = packer.num_bytes - before
+        del self._weights, self._adapters
 
-    @classmethod
-    def pack(
-        cls, weights: Mapping[str, Tensor], spec: ModelSpec, library: Library, *, quantised: bool = False
-    ) -> PackedModel:
-        """All weights of a checkpoint, or of a shard of it; `spec` is the shard's."""
-        packed = cls(library=library, spec=spec, quantised=quantised)
-        packed._fill(weights)
-        return packed
-
-    def hold_turns(self, num_positions: int) -> None:
-        """Rotations for positions below `num_positions`, at least."""
-        if self._turns.shape[0] < num_positions:
-            self._turns = torch.view_as_real(rotations(self.spec, num_positions).squeeze(1)).contiguous()
-            self.model.turns, self.model.num_positions = self._turns.data_ptr(), num_positions
-
-    def _fill(self, weights: Mapping[str, Tensor]) -> None:
-        spec, model = self.spec, self.model
+    def _fill(self) -> None:
+        spec, model, weights, packer = self._spec, self.model, self._weights, self._packer
         model.hidden_size, model.intermediate_size = spec.hidden_size, spec.intermediate_size
         model.num_heads, model.num_kv_heads, model.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         model.norm_eps, model.vocab_size = spec.rms_norm_eps, len(weights[EMBEDDING])
-        model.final_norm = self._vector(weights["model.norm.weight"])
-        layers = (Layer * spec.num_layers)()
-        for index, layer in enumerate(layers):
-            self._fill_layer(layer, weights, index)
-        self._kept.append(layers)
-        model.layers = ctypes.cast(layers, type(model.layers))
+        model.final_norm = packer.vector(weights["model.norm.weight"])
+        for index, layer in enumerate(self._layers):
+            self._fill_layer(layer, index)
+        model.layers = ctypes.cast(self._layers, type(model.layers))
         tied = spec.tie_word_embeddings
-        model.head = self._matrix(weights[EMBEDDING if tied else HEAD], None)
+        model.head = packer.matrix(weights[EMBEDDING if tied else HEAD])
         model.embedding_format = model.head.format
-        if not tied or self.quantised:  # else the head's panels serve both
-            embedding = self._narrowest(weights[EMBEDDING]).contiguous()
-            self._kept.append(embedding)
-            model.embedding, model.embedding_format = embedding.data_ptr(), _FORMATS[embedding.dtype]
+        if not tied or packer.quantised:  # else the head's panels serve both
+            embedding = packer.plain(weights[EMBEDDING])
+            model.embedding, model.embedding_format = embedding.data_ptr(), Format.of(embedding.dtype)
 
-    def _fill_layer(self, layer: Layer, weights: Mapping[str, Tensor], index: int) -> None:
-        spec = self.spec
+    def _fill_layer(self, layer: Layer, index: int) -> None:
+        spec, packer = self._spec, self._packer
 
         def get(name: str) -> Tensor:
-            return weights[f"model.layers.{index}.{name}"]
+            return self._weights[f"model.layers.{index}.{name}"]
 
-        def head_rows(name: str, part: str) -> Tensor:
-            rows = get(f"self_attn.{name}_proj.{part}")
-            return rows if name == "v" else interleaved(rows, spec.head_dim)
+        def product(names: Sequence[str], arrange: _Arrange, bias: Tensor | None = None) -> Matrix:
+            return self._product([f"model.layers.{index}.{name}_proj.weight" for name in names], arrange, bias)
 
-        layer.attention_norm = self._vector(get("input_layernorm.weight"))
-        layer.feed_forward_norm = self._vector(get("post_attention_layernorm.weight"))
+        def qkv(parts: Sequence[Tensor]) -> Tensor:
+            query, key, value = parts
+            return torch.cat([interleaved(query, spec.head_dim), interleaved(key, spec.head_dim), value])
+
+        layer.attention_norm = packer.vector(get("input_layernorm.weight"))
+        layer.feed_forward_norm = packer.vector(get("post_attention_layernorm.weight"))
         if spec.qk_norm:
-            layer.query_norm = self._vector(interleaved(get("self_attn.q_norm.weight"), spec.head_dim))
-            layer.key_norm = self._vector(interleaved(get("self_attn.k_norm.weight"), spec.head_dim))
-        qkv_bias = torch.cat([head_rows(name, "bias") for name in "qkv"]) if spec.qkv_bias else None
-        layer.qkv = self._matrix(torch.cat([head_rows(name, "weight") for name in "qkv"]), qkv_bias)
+            layer.query_norm = packer.vector(interleaved(get("self_attn.q_norm.weight"), spec.head_dim))
+            layer.key_norm = packer.vector(interleaved(get("self_attn.k_norm.weight"), spec.head_dim))
+        bias = qkv([get(f"self_attn.{name}_proj.bias") for name in "qkv"]) if spec.qkv_bias else None
+        layer.qkv = product([f"self_attn.{name}" for name in "qkv"], qkv, bias)
         output_bias = get("self_attn.o_proj.bias") if spec.output_bias else None
-        layer.output = self._matrix(get("self_attn.o_proj.weight"), output_bias)
-        gate, up = (_padded(get(f"mlp.{name}_proj.weight")).unflatten(0, (-1, _PANEL)) for name in ("gate", "up"))
-        layer.gate_up = self._matrix(torch.stack([gate, up], 1).flatten(0, 2), None)
-        layer.down = self._matrix(get("mlp.down_proj.weight"), None)
+        layer.output = product(["self_attn.o"], _only, output_bias)
+        layer.gate_up = product(["mlp.gate", "mlp.up"], _in_turns)
+        layer.down = product(["mlp.down"], _only)
 
-    def _vector(self, values: Tensor) -> int:
-        kept = values.float().contiguous()
-        self._kept.append(kept)
-        return kept.data_ptr()
-
-    def _matrix(self, weight: Tensor, bias: Tensor | None) -> Matrix:
-        """W [out, in]."""
-        stored, scales = _quantised(weight) if self.quantised else (self._narrowest(weight), None)
-        ordered = _padded(stored).unflatten(0, (-1, _PANEL)).transpose(1, 2)[..., self._order(stored.dtype)]
-        panels = self._memory.tensor(ordered.shape, ordered.dtype).copy_(ordered)
-        self._kept.append(panels)
-        matrix = Matrix(panels=panels.data_ptr(), num_outputs=weight.shape[0], num_inputs=weight.shape[1])
-        matrix.format = _FORMATS[stored.dtype]
-        if scales is not None:
-            matrix.scales = self._vector(scales)
-        if bias is not None:
-            matrix.bias = self._vector(bias)
+    def _product(self, names: Sequence[str], arrange: _Arrange, bias: Tensor | None) -> Matrix:
+        """Weights with common inputs as one matrix, and the adapters of some of them as one."""
+        weights = [self._weights[name] for name in names]
+        matrix = self._packer.matrix(arrange(weights), bias)
+        adapters = [self._adapters.get(name) for name in names]
+        downs = [each.down for each in adapters if each is not None]
+        if not downs:
+            return matrix
+        rank, start, ups = sum(map(len, downs)), 0, []
+        for weight, each in zip(weights, adapters, strict=True):
+            up = torch.zeros(len(weight), rank)
+            if each is not None:  # it reads its own part of what the common first product gives
+                up[:, start : start + len(each.down)] = each.up
+                start += len(each.down)
+            ups.append(up)
+        matrix.adapter = self._packer.adapter(torch.cat(downs), arrange(ups))
+        self.widest_adapter = max(self.widest_adapter, rank)
         return matrix
 
-    def _narrowest(self, weight: Tensor) -> Tensor:
-        """The same numbers in the fewest bytes that the kernels read."""
-        candidates = [torch.bfloat16, *([torch.float16] if self.library.has_float16 else [])]
-        if weight.dtype in candidates:
-            return weight
-        weight = weight.float()
-        for dtype in candidates:
-            narrow = weight.to(dtype)
-            if torch.equal(narrow.float(), weight):
-                return narrow
-        return weight
 
-    def _order(self, dtype: torch.dtype) -> Tensor:
-        """Output of each place of a panel. Two vectors of bfloat16 share their words, low and high halves."""
-        order = torch.arange(_PANEL)
-        if dtype != torch.bfloat16:
-            return order
-        return order.view(-1, 2, self.library.lanes).transpose(1, 2).flatten()
+def _only(parts: Sequence[Tensor]) -> Tensor:
+    (part,) = parts
+    return part
 
 
-def _quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounded to int8, and the scales [out] that undo it."""
-    weight = weight.float()
-    scales = weight.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST_INT8
-    return (weight / scales[:, None]).round().to(torch.int8), scales
-
-
-def _padded(weight: Tensor) -> Tensor:
-    return F.pad(weight, (0, 0, 0, -weight.shape[0] % _PANEL))
+def _in_turns(parts: Sequence[Tensor]) -> Tensor:
+    """Panels of gates and of their ups take turns."""
+    return torch.stack([in_panels(part) for part in parts], 1).flatten(0, 2)

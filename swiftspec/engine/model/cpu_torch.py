@@ -6,8 +6,10 @@ R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabul
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +22,15 @@ from swiftspec.engine.model.cpu_layers import Layer, build_head, build_layer
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.model.sequence_input import SequenceInput
+from swiftspec.engine.model.shared_weights import SharedWeights
+from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["TorchLayers"]
+
+_Made = TypeVar("_Made")
 
 
 class _Workspace:
@@ -75,19 +81,41 @@ class _Forward:
 
 
 class TorchLayers:
-    """A model's layers. In a TP group, this rank's shard of them."""
+    """A model's layers. In a TP group, this rank's shard of them.
 
-    compiles_sizes = True
-    has_own_threads = False
+    Attributes
+    ----------
+    num_bytes : int
+        Memory that its weights take in addition to those that other models share with it.
+    """
 
     def __init__(
-        self, spec: ModelSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype, tp_group: TPGroup
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Tensor],
+        *,
+        shared: SharedWeights,
+        dtype: torch.dtype,
+        tp_group: TPGroup,
     ) -> None:
         self._spec, self._dtype = spec, dtype
         self._tp_group = tp_group
-        self._embedding = weights["model.embed_tokens.weight"].to(dtype)
-        self._layers = [build_layer(weights, index, spec, dtype=dtype) for index in range(spec.num_layers)]
-        self._head = build_head(weights, spec, dtype=dtype)
+        self.num_bytes = 0
+
+        def once(kind: str, names: Sequence[str], make: Callable[[], _Made]) -> _Made:
+            def counted() -> _Made:
+                self.num_bytes += dtype.itemsize * sum(weights[name].numel() for name in names)
+                return make()
+
+            return shared.once(kind, [weights[name] for name in names], counted)
+
+        self._embedding = once("embedding", [EMBEDDING], lambda: weights[EMBEDDING].to(dtype))
+        self._layers = []
+        for index in range(spec.num_layers):
+            names = [name for name in weights if name.startswith(f"model.layers.{index}.")]
+            self._layers.append(once("layer", names, partial(build_layer, weights, index, spec, dtype=dtype)))
+        head = [EMBEDDING if spec.tie_word_embeddings else HEAD, "model.norm.weight"]
+        self._head = once("head", head, partial(build_head, weights, spec, dtype=dtype))
         # x / sqrt(mean(x^2) + eps) = sqrt(size) * x / hypot(|x|, sqrt(size * eps))
         self._norm_floor = torch.tensor(math.sqrt(spec.hidden_size * spec.rms_norm_eps))
         self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))

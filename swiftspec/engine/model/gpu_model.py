@@ -65,6 +65,7 @@ class GpuDecoder:
     """
 
     has_own_threads = False
+    tenant_bytes: tuple[int, ...] = ()  # it has no tenants
 
     def __init__(
         self,

@@ -20,12 +20,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from swiftspec.engine.model.checkpoint import load_weights, weight_shapes
+from swiftspec.engine.model.low_rank import Adapters, LowRank
 from swiftspec.engine.model.memory import require_memory
 from swiftspec.engine.model.weight_sharding import EMBEDDING
 from swiftspec.files.reading import read_json
 from swiftspec.models.spec import Inflation, ModelSpec
 
-__all__ = ["inflate_weights", "write_inflated"]
+__all__ = ["inflate_adapters", "inflate_weights", "write_inflated"]
 
 _LAYER = "model.layers."
 _MOST_LAYERS = 100_000  # whose names alone fill some 100 MB
@@ -63,6 +64,22 @@ def inflate_weights(
     be there, nor on the host, in 32.
     """
     return _Inflated(weights, spec, inflation.inflated(spec), seed=seed, device=torch.device(device))
+
+
+def inflate_adapters(adapters: Adapters, spec: ModelSpec, inflation: Inflation) -> dict[str, LowRank]:
+    """Adapters for the inflated model, which change its output as they change that of the small one.
+
+    The small model's weights are in the leading corners of the inflated ones, so the rest is zero.
+    """
+    inflated = inflation.inflated(spec)
+    source_of, found = _sources(spec, inflated), {}
+    for name, shape in weight_shapes(inflated).items():
+        if (small := adapters.get(source_of(name))) is not None:
+            (num_outputs, num_inputs), (rank, _) = shape, small.down.shape
+            found[name] = LowRank(small.down.new_zeros(rank, num_inputs), small.up.new_zeros(num_outputs, rank))
+            found[name].down[:, : small.down.shape[1]] = small.down
+            found[name].up[: small.up.shape[0]] = small.up
+    return found
 
 
 class _Inflated(Mapping[str, Tensor]):

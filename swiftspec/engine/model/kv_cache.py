@@ -28,6 +28,8 @@ class KVCache:
         Slots that may be used; `spare` more can be written to.
     prefix_length, tree_length : int
         Slots in use: the prefix first, then the tree.
+    tenant : int
+        Whose sequence it is: number of a tenant, or 0 for the model itself.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class KVCache:
         self.capacity = capacity
         self.prefix_length = 0
         self.tree_length = 0
+        self.tenant = 0
 
     @property
     def length(self) -> int:

@@ -1,10 +1,11 @@
 """Memory of this machine: the limit beyond which a model is refused."""
 
+import ctypes
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["free_memory_bytes", "require_memory"]
+__all__ = ["free_memory_bytes", "require_memory", "trim_memory"]
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -29,3 +30,9 @@ def free_memory_bytes() -> int:
         limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         free = min(free, max(0, limit - used))
     return free
+
+
+def trim_memory() -> None:
+    """Give what was freed back to the system: while a model is loaded, hundreds of megabytes are held for a moment."""
+    with suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)

@@ -27,6 +27,7 @@ class Cache(Protocol):
 
     prefix_length: int
     tree_length: int
+    tenant: int
 
     def reset(self) -> None:
         """Forget everything."""
@@ -39,6 +40,10 @@ class Decoder(Protocol):
     """Common interface of `CpuDecoder` and `GpuDecoder`; each accepts only caches that it made."""
 
     spec: ModelSpec
+
+    @property
+    def tenant_bytes(self) -> tuple[int, ...]:
+        """Memory that the weights of each tenant take in addition to the model's."""
 
     @property
     def has_own_threads(self) -> bool:
@@ -69,13 +74,15 @@ class ModelRunner:
         max_context: int,
         tree_slots: int,
         num_sequences: int = 1,
+        tenants: Sequence[str] = (),
         device: str = "cpu",
         tp_group: TPGroup | None = None,
     ) -> ModelRunner:
         """A model with room for `max_context` tokens and `tree_slots` tree nodes per sequence, on `cpu` or `cuda:N`.
 
-        In a TP group, this rank's shard of it: all ranks load, warm up and run it together. A GPU must be the current
-        one. ValueError, in one sentence, if the model, its inflation or the device cannot be used.
+        `tenants` are fine-tunes and adapters of it, on CPUs only. In a TP group, this rank's shard of it: all ranks
+        load, warm up and run it together. A GPU must be the current one. ValueError, in one sentence, if the model, its
+        inflation, a tenant or the device cannot be used.
         """
         place = usable_device(device)
         if num_sequences < 1:
@@ -87,8 +94,16 @@ class ModelRunner:
         inflation = Inflation.parse(reference.inflate) if reference.inflate else None
         capacity = max_context + tree_slots
         if place.type == "cpu":
-            decoder = CpuDecoder.load(directory, dtype=DTYPES[reference.dtype], inflation=inflation, tp_group=tp_group)
+            decoder = CpuDecoder.load(
+                directory,
+                tenants=[model_directory(tenant) for tenant in tenants],
+                dtype=DTYPES[reference.dtype],
+                inflation=inflation,
+                tp_group=tp_group,
+            )
             return cls(decoder, [decoder.new_cache(capacity) for _ in range(num_sequences)])
+        if tenants:
+            raise ValueError(f"tenant {tenants[0]}: tenants are served on CPUs only; the device is {place}")
         try:
             weight_format = FORMATS[reference.dtype]
             static = GpuDecoder.load(
@@ -103,6 +118,11 @@ class ModelRunner:
     def vocab_size(self) -> int:
         """Size of the vocabulary."""
         return self._decoder.spec.vocab_size
+
+    @property
+    def tenant_bytes(self) -> tuple[int, ...]:
+        """Memory that the weights of each tenant take in addition to the model's."""
+        return self._decoder.tenant_bytes
 
     @property
     def has_own_threads(self) -> bool:
@@ -121,6 +141,10 @@ class ModelRunner:
         """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
         cache_of(sequence, self._caches).keep(slots, num_verified)
 
-    def reset(self, sequence: int) -> None:
-        """Forget every cached token of a sequence."""
-        cache_of(sequence, self._caches).reset()
+    def reset(self, sequence: int, tenant: int = 0) -> None:
+        """Forget every cached token of a sequence, which is this tenant's from now on; 0 is the model itself."""
+        if not 0 <= tenant <= len(self.tenant_bytes):
+            raise ValueError(f"tenant is {tenant}; expected 0 to {len(self.tenant_bytes)}")
+        cache = cache_of(sequence, self._caches)
+        cache.reset()
+        cache.tenant = tenant

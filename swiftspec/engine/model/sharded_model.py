@@ -39,6 +39,7 @@ class _Keep(NamedTuple):
 
 class _Reset(NamedTuple):
     sequence: int
+    tenant: int
 
 
 _Command = ForwardBatch | _Keep | _Reset
@@ -70,10 +71,10 @@ class ShardedModel:
         self._send(_Keep(sequence, slots, num_verified))
         self._model.keep(sequence, slots, num_verified)
 
-    def reset(self, sequence: int) -> None:
-        """Forget every cached token of a sequence."""
-        self._send(_Reset(sequence))
-        self._model.reset(sequence)
+    def reset(self, sequence: int, tenant: int = 0) -> None:
+        """Forget every cached token of a sequence, which is this tenant's from now on."""
+        self._send(_Reset(sequence, tenant))
+        self._model.reset(sequence, tenant)
 
     def _send(self, command: _Command) -> None:
         self._tp_group.broadcast(_encoded(self._role, command))
@@ -111,8 +112,8 @@ def _encoded(role: Role, command: _Command) -> bytes:
             masks = b"".join(row.ancestors.to_bytes(width, "little") for row in rows)
         case _Keep(sequence, slots, num_verified):
             call, numbers = _Call.KEEP, [sequence, num_verified, *slots]
-        case _Reset(sequence):
-            call, numbers = _Call.RESET, [sequence]
+        case _Reset():
+            call, numbers = _Call.RESET, [*command]
     return _HEAD.pack(call, _ROLES.index(role), len(numbers), width) + array("i", numbers).tobytes() + masks
 
 

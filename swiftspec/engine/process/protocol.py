@@ -45,6 +45,8 @@ class Setup:
         Meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
     models : mapping
         By role; both if the policy is co-located.
+    tenants : tuple of str
+        Directories of the target's fine-tunes and adapters, numbered from 1.
     devices : tuple of int
         Cores, numbered among those that the process may use, or the one GPU.
     device : "cpu" or "cuda"
@@ -80,6 +82,7 @@ class Setup:
     tree_slots: int
     max_running: int = 1
     batch: BatchLimits = field(default_factory=BatchLimits)
+    tenants: tuple[str, ...] = ()
     steering: Steering | None = None
     report_every_s: float = 0.0
     curve: Curve | None = None
@@ -122,6 +125,8 @@ class Generate:
         Policy of the target while it is alone.
     tpot_s : float or None
         The request's limit on the time per token.
+    tenant : int
+        Number of the tenant of the target; 0 is the target itself.
     """
 
     number: int
@@ -132,6 +137,7 @@ class Generate:
     alone: bool
     fallback: Policy
     tpot_s: float | None = None
+    tenant: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +149,12 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Models are loaded."""
+    """Models are loaded. tenant_bytes: what the weights of each tenant take in addition to the target's."""
 
     pid: int
     cores: tuple[int, ...]
     device: str
+    tenant_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ class ProcessInfo:
     """A process of the engine, the cores it may use, and its device.
 
     group: its target group, if there are several. rank: in the group's TP group. node: where its id and cores count;
-    empty for the launcher's own machine.
+    empty for the launcher's own machine. tenant_bytes: memory that the weights of each tenant take in addition to the
+    target's.
     """
 
     role: Role
@@ -35,6 +36,7 @@ class ProcessInfo:
     pid: int
     cores: tuple[int, ...]
     device: str
+    tenant_bytes: tuple[int, ...] = ()
 
 
 class WorkerGroup:
@@ -208,6 +210,7 @@ class WorkerGroup:
                 pid=report.pid,
                 cores=report.cores,
                 device=report.device,
+                tenant_bytes=report.tenant_bytes,
             )
             if len(self._ready) == len(self._setups):
                 self.processes = tuple(self._ready[rank] for rank in range(len(self._setups)))

@@ -86,6 +86,7 @@ class WorkerLoop:
             role=self._setup.role,
             group=self._setup.group,
             sequence=sequence,
+            tenant=command.tenant,
             models=self._models,
             peers=[channel.open(number) for channel in self._channels],
             commit=partial(self._report_commit, number),

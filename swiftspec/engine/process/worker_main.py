@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.model.memory import trim_memory
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
@@ -108,9 +109,12 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
     tp_group = TPGroup.join(setup.tp_group, rank=setup.rank, size=setup.size, device=device, curve=setup.curve)
     with loading:
         models = _loaded(setup, tp_group, device)
+    trim_memory()
     gc.disable()  # a garbage collection would make a round much longer
     gc.freeze()
-    ready = Ready(os.getpid(), tuple(sorted(os.sched_getaffinity(0))), device)
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    tenant_bytes = models[Role.TARGET].tenant_bytes if Role.TARGET in models else ()
+    ready = Ready(os.getpid(), cores, device, tenant_bytes)
     if tp_group.is_leader:
         leading: Mapping[Role, Model] = models
         if tp_group.size > 1:
@@ -133,7 +137,11 @@ def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Mapping[Role, Model
     }
     models = {
         role: ModelRunner.load(
-            reference, device=device, tp_group=NoOpTPGroup(tp_group) if setup.silent else tp_group, **room
+            reference,
+            tenants=setup.tenants if role is Role.TARGET else (),
+            device=device,
+            tp_group=NoOpTPGroup(tp_group) if setup.silent else tp_group,
+            **room,
         )
         for role, reference in setup.models.items()
     }

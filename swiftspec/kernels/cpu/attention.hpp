@@ -11,7 +11,7 @@
 inline float dot(const float* a, const float* b, int size) {
     Vec total{};
     int d = 0;
-    for (; d + LANES <= size; d += LANES) total += load<Vec>(a + d) * load<Vec>(b + d);
+    for (; d + LANES <= size; d += LANES) total = multiply_add(load<Vec>(a + d), load<Vec>(b + d), total);
     float result = sum(total);
     for (; d < size; ++d) result += a[d] * b[d];
     return result;
@@ -24,7 +24,7 @@ inline Vec score(const float* query, const float* const* keys, int size) {
     for (; d + LANES <= size; d += LANES) {
         const Vec part = load<Vec>(query + d);
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; ++i) products[i] += part * load<Vec>(keys[i] + d);
+        for (int i = 0; i < LANES; ++i) products[i] = multiply_add(part, load<Vec>(keys[i] + d), products[i]);
     }
     Vec scores = sums(products);
     for (; d < size; ++d)
@@ -63,7 +63,7 @@ inline void mix_part(const float* const* weights, const float* values, const int
         for (int q = 0; q < QUERIES; ++q) {
             const Vec weight = splat(weights[q][s]);
 #pragma GCC unroll 4
-            for (int v = 0; v < VECS; ++v) sums[q][v] += weight * parts[v];
+            for (int v = 0; v < VECS; ++v) sums[q][v] = multiply_add(weight, parts[v], sums[q][v]);
         }
     }
     for (int q = 0; q < QUERIES; ++q)

@@ -9,6 +9,7 @@
 #include "candidates.hpp"
 #include "linear.hpp"
 #include "model.hpp"
+#include "runs.hpp"
 #include "workers.hpp"
 
 namespace {
@@ -16,13 +17,6 @@ namespace {
 void normalise(const float* x, const float* weight, int size, float eps, float* out) {
     const float scale = 1.0f / std::sqrt(dot(x, x, size) / size + eps);
     for (int i = 0; i < size; ++i) out[i] = x[i] * scale * weight[i];
-}
-
-// Sums of a task's products; a thread keeps its room.
-float* scratch(size_t size) {
-    thread_local std::vector<float> room;
-    if (room.size() < size) room.resize(size);
-    return room.data();
 }
 
 void embed(const Model& model, int token, float* out) {
@@ -44,119 +38,144 @@ void embed(const Model& model, int token, float* out) {
     }
 }
 
-// What a layer consists of. Stages of all layers are numbered through.
-enum Stage { NORM, QKV, ROTATION, ATTENTION, OUTPUT, SECOND_NORM, GATE_UP, DOWN, STAGES_PER_LAYER };
+// What a layer consists of. SHRINK stages are the first products of adapters, and left out where there are none.
+enum class Stage {
+    NORM, SHRINK_QKV, QKV, ROTATION, ATTENTION, SHRINK_OUTPUT, OUTPUT,
+    SECOND_NORM, SHRINK_GATE_UP, GATE_UP, SHRINK_DOWN, DOWN
+};
+
+enum class Part { ATTENTION, FEED_FORWARD, WHOLE };
+
+std::vector<Stage> stages_of(Part part, bool has_adapters) {
+    std::vector<Stage> stages;
+    const auto append = [&](Stage shrink, std::initializer_list<Stage> others) {
+        if (has_adapters) stages.push_back(shrink);
+        stages.insert(stages.end(), others);
+    };
+    if (part != Part::FEED_FORWARD) {
+        stages.push_back(Stage::NORM);
+        append(Stage::SHRINK_QKV, {Stage::QKV, Stage::ROTATION, Stage::ATTENTION});
+        append(Stage::SHRINK_OUTPUT, {Stage::OUTPUT});
+    }
+    if (part != Part::ATTENTION) {
+        stages.push_back(Stage::SECOND_NORM);
+        append(Stage::SHRINK_GATE_UP, {Stage::GATE_UP});
+        append(Stage::SHRINK_DOWN, {Stage::DOWN});
+    }
+    return stages;
+}
 
 constexpr int QUERIES_PER_TASK = 8;
-constexpr int PANELS_PER_TASK = PANELS_AT_ONCE;
-static_assert(PANELS_PER_TASK % 2 == 0);  // gates and their ups are in one task
-
-int num_product_tasks(const Matrix& matrix) { return (matrix.num_panels() + PANELS_PER_TASK - 1) / PANELS_PER_TASK; }
-
-// A task of y = x W^T: calls `put(row, first output, its 32 sums, how many of them count)`.
-template <class Put>
-void multiply(const Matrix& matrix, const float* x, int num_rows, int task, const Put& put) {
-    const int first = task * PANELS_PER_TASK, count = std::min(PANELS_PER_TASK, matrix.num_panels() - first);
-    float* const sums = scratch(size_t(count) * num_rows * PANEL);
-    products(x, num_rows, matrix, first, count, sums);
-    for (int p = 0; p < count; ++p) {
-        const int output = (first + p) * PANEL, width = std::min(PANEL, matrix.num_outputs - output);
-        for (int row = 0; row < num_rows; ++row) {
-            float* const result = sums + (size_t(p) * num_rows + row) * PANEL;
-            if (matrix.scales)
-                for (int n = 0; n < width; ++n) result[n] *= matrix.scales[output + n];
-            if (matrix.bias)
-                for (int n = 0; n < width; ++n) result[n] += matrix.bias[output + n];
-            put(row, output, result, width);
-        }
-    }
-}
-
-void normalise_rows(const Model& model, const Step& step, const float* weight, int first, int last) {
-    const int size = model.hidden_size;
-    for (int64_t row = first; row < last; ++row)
-        normalise(step.residual + row * size, weight, size, model.norm_eps, step.normed + row * size);
-}
 
 // Norms and rotations of a few rows take less time than sharing them out.
 constexpr int ROWS_PER_TASK = 16;
 
 int num_row_tasks(int num_rows) { return (num_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK; }
 
-// Stages `begin` to `end` (exclusive). OUTPUT and DOWN add to `target` [R, hidden]: the residual, or what a caller
-// wants to add up with other ranks' first.
+// A layer's matrix in each model.
+template <Matrix Layer::*MEMBER>
+auto weights(int layer) {
+    return [layer](const Model& model) -> const Matrix& { return model.layers[layer].*MEMBER; };
+}
+
+// A part of some layers. OUTPUT and DOWN add to `target` [R, hidden]: the residual, or what a caller wants to add up with
+// other ranks' first.
 class Layers final : public Program {
    public:
-    Layers(const Model& model, const Step& step, int begin, int end, float* target)
-        : model_(model), step_(step), begin_(begin), end_(end), target_(target), blocks_(row_blocks(model, step)) {}
+    Layers(const Step& step, Part part, int first_layer, int end_layer, float* target)
+        : step_(step),
+          shape_(*step.sequences[0].model),
+          stages_(stages_of(part, step.widest_adapter > 0)),
+          first_layer_(first_layer),
+          num_layers_(end_layer - first_layer),
+          target_(target),
+          runs_(runs_of(step, [](const SequenceRows& sequence) { return sequence.num_rows; })),
+          blocks_(row_blocks(shape_, step)) {}
 
-    int num_stages() const override { return end_ - begin_; }
+    int num_stages() const override { return num_layers_ * int(stages_.size()); }
 
     int num_tasks(int number) const override {
-        const int stage = begin_ + number;
-        switch (stage % STAGES_PER_LAYER) {
-            case QKV: return num_product_tasks(layer(stage).qkv);
-            case ATTENTION: return model_.num_kv_heads * int(blocks_.size());
-            case OUTPUT: return num_product_tasks(layer(stage).output);
-            case GATE_UP: return num_product_tasks(layer(stage).gate_up);
-            case DOWN: return num_product_tasks(layer(stage).down);
-            default: return num_row_tasks(step_.num_rows);
+        const int layer = layer_of(number);
+        switch (stage_of(number)) {
+            case Stage::QKV: return num_piece_tasks(runs_, weights<&Layer::qkv>(layer));
+            case Stage::OUTPUT: return num_piece_tasks(runs_, weights<&Layer::output>(layer));
+            case Stage::GATE_UP: return num_piece_tasks(runs_, weights<&Layer::gate_up>(layer));
+            case Stage::DOWN: return num_piece_tasks(runs_, weights<&Layer::down>(layer));
+            case Stage::ATTENTION: return shape_.num_kv_heads * int(blocks_.size());
+            case Stage::NORM:
+            case Stage::ROTATION:
+            case Stage::SECOND_NORM: return num_row_tasks(step_.num_rows);
+            default: return runs_.size();
         }
     }
 
     void run_task(int number, int task) override {
-        const int stage = begin_ + number;
-        const Layer& held = layer(stage);
+        const int layer = layer_of(number);
         const int first = task * ROWS_PER_TASK, last = std::min(step_.num_rows, first + ROWS_PER_TASK);
-        switch (stage % STAGES_PER_LAYER) {
-            case NORM: return normalise_rows(model_, step_, held.attention_norm, first, last);
-            case QKV: return qkv(held, task);
-            case ROTATION: return rotate_and_cache(stage, first, last);
-            case ATTENTION: return attend(stage, task);
-            case OUTPUT: return add(held.output, step_.attended, task);
-            case SECOND_NORM: return normalise_rows(model_, step_, held.feed_forward_norm, first, last);
-            case GATE_UP: return gate_up(held, task);
-            default: return add(held.down, step_.gated, task);
+        switch (stage_of(number)) {
+            case Stage::NORM: return normalise_rows<&Layer::attention_norm>(layer, first, last);
+            case Stage::SHRINK_QKV: return shrink(step_, runs_[task], weights<&Layer::qkv>(layer), step_.normed);
+            case Stage::QKV: return qkv(layer, task);
+            case Stage::ROTATION: return rotate_and_cache(layer, first, last);
+            case Stage::ATTENTION: return attend(layer, task);
+            case Stage::SHRINK_OUTPUT: return shrink(step_, runs_[task], weights<&Layer::output>(layer), step_.attended);
+            case Stage::OUTPUT: return add<&Layer::output>(layer, step_.attended, task);
+            case Stage::SECOND_NORM: return normalise_rows<&Layer::feed_forward_norm>(layer, first, last);
+            case Stage::SHRINK_GATE_UP: return shrink(step_, runs_[task], weights<&Layer::gate_up>(layer), step_.normed);
+            case Stage::GATE_UP: return gate_up(layer, task);
+            case Stage::SHRINK_DOWN: return shrink(step_, runs_[task], weights<&Layer::down>(layer), step_.gated);
+            case Stage::DOWN: return add<&Layer::down>(layer, step_.gated, task);
         }
     }
 
    private:
-    const Layer& layer(int stage) const { return model_.layers[stage / STAGES_PER_LAYER]; }
+    int layer_of(int number) const { return first_layer_ + number / int(stages_.size()); }
+    Stage stage_of(int number) const { return stages_[number % int(stages_.size())]; }
 
-    void qkv(const Layer& held, int task) {
-        multiply(held.qkv, step_.normed, step_.num_rows, task, [&](int row, int output, float* sums, int width) {
-            std::copy_n(sums, width, step_.qkv + int64_t(row) * model_.qkv_size() + output);
-        });
+    template <const float* Layer::*NORM>
+    void normalise_rows(int layer, int first, int last) {
+        const int64_t size = shape_.hidden_size;
+        for (const Run& run : runs_)
+            for (int64_t row = std::max(first, run.first); row < std::min(last, run.last); ++row)
+                normalise(step_.residual + row * size, run.model->layers[layer].*NORM, size, shape_.norm_eps,
+                          step_.normed + row * size);
+    }
+
+    void qkv(int layer, int task) {
+        multiply_pieces(step_, runs_, weights<&Layer::qkv>(layer), step_.normed, task,
+                        [&](int row, int output, float* sums, int width) {
+                            std::copy_n(sums, width, step_.qkv + int64_t(row) * shape_.qkv_size() + output);
+                        });
     }
 
     // Rotates queries and keys, scales the queries, and puts keys and values into the caches.
-    void rotate_and_cache(int stage, int first, int last) {
+    void rotate_and_cache(int layer, int first, int last) {
         for (int s = 0; s < step_.num_sequences; ++s) {
             const SequenceRows& sequence = step_.sequences[s];
             const int begin = std::max(first, sequence.first_row), end = std::min(last, sequence.end_row());
-            for (int row = begin; row < end; ++row) rotate_and_cache_row(stage, sequence, row);
+            for (int row = begin; row < end; ++row) rotate_and_cache_row(layer, sequence, row);
         }
     }
 
-    void rotate_and_cache_row(int stage, const SequenceRows& sequence, int row) {
-        const int size = model_.head_dim, num_heads = model_.num_heads, num_kv_heads = model_.num_kv_heads;
-        const Layer& held = layer(stage);
+    void rotate_and_cache_row(int layer, const SequenceRows& sequence, int row) {
+        const int size = shape_.head_dim, num_heads = shape_.num_heads, num_kv_heads = shape_.num_kv_heads;
+        const Layer& held = sequence.model->layers[layer];
         const float scale = 1.0f / std::sqrt(float(size));
-        float* const queries = step_.qkv + int64_t(row) * model_.qkv_size();
-        float *const keys = queries + model_.query_size(), *const values = keys + num_kv_heads * size;
-        const float* const turns = model_.turns + int64_t(step_.positions[row]) * size;
+        float* const queries = step_.qkv + int64_t(row) * shape_.qkv_size();
+        float *const keys = queries + shape_.query_size(), *const values = keys + num_kv_heads * size;
+        const float* const turns = shape_.turns + int64_t(step_.positions[row]) * size;
         const int64_t slot = int64_t(sequence.first_slot() + row - sequence.first_row) * size;
         for (int h = 0; h < num_heads; ++h) position(queries + h * size, held.query_norm, turns, scale);
         for (int g = 0; g < num_kv_heads; ++g) {
             position(keys + g * size, held.key_norm, turns, 1.0f);
-            std::copy_n(keys + g * size, size, cached(stage, sequence, 0, g) + slot);
-            std::copy_n(values + g * size, size, cached(stage, sequence, 1, g) + slot);
+            std::copy_n(keys + g * size, size, cached(layer, sequence, 0, g) + slot);
+            std::copy_n(values + g * size, size, cached(layer, sequence, 1, g) + slot);
         }
     }
 
     void position(float* head, const float* norm, const float* turns, float scale) const {
-        const int size = model_.head_dim;
-        if (norm) normalise(head, norm, size, model_.norm_eps, head);
+        const int size = shape_.head_dim;
+        if (norm) normalise(head, norm, size, shape_.norm_eps, head);
         for (int d = 0; d < size; d += 2) {
             const float real = head[d] * scale, imaginary = head[d + 1] * scale;
             head[d] = real * turns[d] - imaginary * turns[d + 1];
@@ -164,9 +183,9 @@ class Layers final : public Program {
         }
     }
 
-    float* cached(int stage, const SequenceRows& sequence, int is_value, int group) const {
-        const int64_t before = (int64_t(stage / STAGES_PER_LAYER) * 2 + is_value) * model_.num_kv_heads + group;
-        return sequence.cache + before * sequence.num_slots * model_.head_dim;
+    float* cached(int layer, const SequenceRows& sequence, int is_value, int group) const {
+        const int64_t before = (int64_t(layer) * 2 + is_value) * shape_.num_kv_heads + group;
+        return sequence.cache + before * sequence.num_slots * shape_.head_dim;
     }
 
     // Rows of one sequence: with a key/value head, a task of attention.
@@ -187,21 +206,21 @@ class Layers final : public Program {
         return blocks;
     }
 
-    void attend(int stage, int task) {
-        const int size = model_.head_dim, heads = model_.group_size(), group = task % model_.num_kv_heads;
-        const RowBlock& block = blocks_[task / model_.num_kv_heads];
+    void attend(int layer, int task) {
+        const int size = shape_.head_dim, heads = shape_.group_size(), group = task % shape_.num_kv_heads;
+        const RowBlock& block = blocks_[task / shape_.num_kv_heads];
         const SequenceRows& sequence = *block.sequence;
         const int64_t room = sequence.first_slot() + sequence.num_rows + LANES;
         float* scores = scratch((block.last - block.first) * (heads + 1) * room);
-        const Attention attention{cached(stage, sequence, 0, group), cached(stage, sequence, 1, group), size};
+        const Attention attention{cached(layer, sequence, 0, group), cached(layer, sequence, 1, group), size};
         Attention::Query queries[Attention::MOST_QUERIES];
         int count = 0;
         for (int64_t row = block.first; row < block.last; ++row) {
             auto* const slots = reinterpret_cast<int32_t*>(scores);
             const int num_slots = list_visible(sequence, row, slots);
             for (int64_t head = group * heads; head < (group + 1) * heads; ++head) {
-                queries[count++] = {step_.qkv + row * model_.qkv_size() + head * size, slots, num_slots,
-                                    scores += room, step_.attended + row * model_.query_size() + head * size};
+                queries[count++] = {step_.qkv + row * shape_.qkv_size() + head * size, slots, num_slots,
+                                    scores += room, step_.attended + row * shape_.query_size() + head * size};
                 if (count < Attention::MOST_QUERIES) continue;
                 attention.run(queries, count);
                 count = 0;
@@ -225,42 +244,52 @@ class Layers final : public Program {
         return count;
     }
 
-    void add(const Matrix& matrix, const float* x, int task) {
-        multiply(matrix, x, step_.num_rows, task, [&](int row, int output, float* sums, int width) {
-            float* const target = target_ + int64_t(row) * model_.hidden_size + output;
+    template <Matrix Layer::*MEMBER>
+    void add(int layer, const float* x, int task) {
+        multiply_pieces(step_, runs_, weights<MEMBER>(layer), x, task, [&](int row, int output, float* sums, int width) {
+            float* const target = target_ + int64_t(row) * shape_.hidden_size + output;
             for (int n = 0; n < width; ++n) target[n] += sums[n];
         });
     }
 
     // silu(gate) * up
-    void gate_up(const Layer& held, int task) {
-        const float* gates = nullptr;  // the panel before: [R][32]
-        multiply(held.gate_up, step_.normed, step_.num_rows, task, [&](int row, int output, float* sums, int) {
-            const int panel = output / PANEL;
-            if (panel % 2 == 0) {
-                if (row == 0) gates = sums;
-                return;
-            }
-            for (int n = 0; n < PANEL; n += LANES) {
-                const Vec gate = load<Vec>(gates + row * PANEL + n);
-                store(sums + n, gate / (1.0f + exponential(-gate)) * load<Vec>(sums + n));
-            }
-            const int neuron = panel / 2 * PANEL, width = std::min(PANEL, model_.intermediate_size - neuron);
-            std::copy_n(sums, width, step_.gated + int64_t(row) * model_.intermediate_size + neuron);
-        });
+    void gate_up(int layer, int task) {
+        const float* gates = nullptr;  // the panel before: [rows from `first` on][32]
+        int first = 0;
+        multiply_pieces(
+            step_, runs_, weights<&Layer::gate_up>(layer), step_.normed, task,
+            [&](int row, int output, float* sums, int) {
+                const int panel = output / PANEL;
+                if (panel % 2 == 0) {
+                    if (!gates || row == first) gates = sums, first = row;
+                    return;
+                }
+                for (int n = 0; n < PANEL; n += LANES) {
+                    const Vec gate = load<Vec>(gates + (row - first) * PANEL + n);
+                    store(sums + n, gate / (1.0f + exponential(-gate)) * load<Vec>(sums + n));
+                }
+                const int neuron = panel / 2 * PANEL, width = std::min(PANEL, shape_.intermediate_size - neuron);
+                std::copy_n(sums, width, step_.gated + int64_t(row) * shape_.intermediate_size + neuron);
+            });
     }
 
-    const Model& model_;
     const Step& step_;
-    const int begin_, end_;
+    const Model& shape_;  // any of the models
+    const std::vector<Stage> stages_;
+    const int first_layer_, num_layers_;
     float* const target_;
+    const std::vector<Run> runs_;
     const std::vector<RowBlock> blocks_;
 };
 
 // The final norm and the output embedding of the rows that are to have logits.
 class Head final : public Program {
    public:
-    Head(const Model& model, const Step& step, float* logits) : model_(model), step_(step), logits_(logits) {
+    Head(const Step& step, float* logits)
+        : step_(step),
+          shape_(*step.sequences[0].model),
+          logits_(logits),
+          runs_(runs_of(step, [](const SequenceRows& sequence) { return sequence.num_logits; })) {
         for (int s = 0; s < step.num_sequences; ++s) {
             const SequenceRows& sequence = step.sequences[s];
             for (int left = sequence.num_logits; left > 0; --left) rows_.push_back(sequence.end_row() - left);
@@ -269,29 +298,32 @@ class Head final : public Program {
 
     int num_stages() const override { return 2; }
     int num_tasks(int stage) const override {
-        return stage == 0 ? num_row_tasks(num_rows()) : num_product_tasks(model_.head);
+        return stage == 0 ? num_row_tasks(num_rows()) : num_piece_tasks(runs_, head);
     }
 
     void run_task(int stage, int task) override {
         if (stage == 0) return norm(task * ROWS_PER_TASK, std::min(num_rows(), (task + 1) * ROWS_PER_TASK));
-        multiply(model_.head, step_.normed, num_rows(), task, [&](int row, int output, float* sums, int width) {
-            std::copy_n(sums, width, logits_ + int64_t(row) * model_.head.num_outputs + output);
+        multiply_pieces(step_, runs_, head, step_.normed, task, [&](int row, int output, float* sums, int width) {
+            std::copy_n(sums, width, logits_ + int64_t(row) * shape_.head.num_outputs + output);
         });
     }
 
    private:
+    static const Matrix& head(const Model& model) { return model.head; }
     int num_rows() const { return rows_.size(); }
 
     void norm(int first, int last) {
-        const int64_t size = model_.hidden_size;
-        for (int64_t i = first; i < last; ++i)
-            normalise(step_.residual + rows_[i] * size, model_.final_norm, size, model_.norm_eps,
-                      step_.normed + i * size);
+        const int64_t size = shape_.hidden_size;
+        for (const Run& run : runs_)
+            for (int64_t i = std::max(first, run.first); i < std::min(last, run.last); ++i)
+                normalise(step_.residual + rows_[i] * size, run.model->final_norm, size, shape_.norm_eps,
+                          step_.normed + i * size);
     }
 
-    const Model& model_;
     const Step& step_;
+    const Model& shape_;  // any of the models
     float* const logits_;
+    const std::vector<Run> runs_;  // of the rows that have logits
     std::vector<int32_t> rows_;
 };
 
@@ -303,36 +335,40 @@ int32_t swiftspec_lanes() { return LANES; }
 int32_t swiftspec_has_float16() { return HAS_FLOAT16; }
 
 // The residual before the first layer. Returns a row whose token or position does not exist; -1 if there is none.
-int32_t swiftspec_embed(const Model* model, const Step* step) {
-    for (int64_t row = 0; row < step->num_rows; ++row) {
-        const int32_t token = step->tokens[row], position = step->positions[row];
-        if (token < 0 || token >= model->vocab_size || position < 0 || position >= model->num_positions) return row;
-        embed(*model, token, step->residual + row * model->hidden_size);
+int32_t swiftspec_embed(const Step* step) {
+    for (int s = 0; s < step->num_sequences; ++s) {
+        const SequenceRows& sequence = step->sequences[s];
+        const Model& model = *sequence.model;
+        for (int64_t row = sequence.first_row; row < sequence.end_row(); ++row) {
+            const int32_t token = step->tokens[row], position = step->positions[row];
+            if (token < 0 || token >= model.vocab_size || position < 0 || position >= model.num_positions) return row;
+            embed(model, token, step->residual + row * model.hidden_size);
+        }
     }
     return -1;
 }
 
 // Layers `first` to `last` (exclusive), of which the residual is input and output.
-void swiftspec_layers(const Model* model, const Step* step, int32_t first, int32_t last, int32_t num_threads) {
+void swiftspec_layers(const Step* step, int32_t first, int32_t last, int32_t num_threads) {
     if (first >= last) return;
-    Layers layers(*model, *step, first * STAGES_PER_LAYER, last * STAGES_PER_LAYER, step->residual);
+    Layers layers(*step, Part::WHOLE, first, last, step->residual);
     Workers::shared().run(layers, num_threads);
 }
 
 // Half a layer, whose result is added to `update` [R, hidden].
-void swiftspec_attention(const Model* model, const Step* step, int32_t layer, float* update, int32_t num_threads) {
-    Layers half(*model, *step, layer * STAGES_PER_LAYER, layer * STAGES_PER_LAYER + SECOND_NORM, update);
+void swiftspec_attention(const Step* step, int32_t layer, float* update, int32_t num_threads) {
+    Layers half(*step, Part::ATTENTION, layer, layer + 1, update);
     Workers::shared().run(half, num_threads);
 }
 
-void swiftspec_feed_forward(const Model* model, const Step* step, int32_t layer, float* update, int32_t num_threads) {
-    Layers half(*model, *step, layer * STAGES_PER_LAYER + SECOND_NORM, (layer + 1) * STAGES_PER_LAYER, update);
+void swiftspec_feed_forward(const Step* step, int32_t layer, float* update, int32_t num_threads) {
+    Layers half(*step, Part::FEED_FORWARD, layer, layer + 1, update);
     Workers::shared().run(half, num_threads);
 }
 
 // logits [rows, vocabulary] of the rows that are to have them, from the residual.
-void swiftspec_logits(const Model* model, const Step* step, float* logits, int32_t num_threads) {
-    Head head(*model, *step, logits);
+void swiftspec_logits(const Step* step, float* logits, int32_t num_threads) {
+    Head head(*step, logits);
     Workers::shared().run(head, num_threads);
 }
 

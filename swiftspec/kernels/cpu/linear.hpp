@@ -15,14 +15,23 @@ constexpr int VECTORS = PANEL / LANES;
 // The numbers are those of swiftspec/engine/model/cpu_packing.py.
 enum class Format : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3 };
 
+struct Adapter;
+
 struct Matrix {
     const void* panels;
     const float* scales;  // [N] of int8 weights, or null
     const float* bias;    // [N] or null
     int32_t num_outputs, num_inputs;
     Format format;
+    const Adapter* adapter;  // or null
 
     int num_panels() const { return (num_outputs + PANEL - 1) / PANEL; }
+};
+
+// A product of two thin matrices (LoRA) that is added to a large one: y = x W^T + (x down^T) up^T.
+struct Adapter {
+    Matrix down;  // [rank, K]
+    Matrix up;    // [N, rank]
 };
 
 // How each format becomes fp32: COUNT vectors from vector FIRST of the 32 weights at `row`, in the order that `place`
@@ -141,7 +150,7 @@ inline void tile(const float* x, int64_t x_stride, const typename W::Stored* pan
 #pragma GCC unroll 8
                 for (int p = 0; p < PANELS; ++p)
 #pragma GCC unroll 8
-                    for (int v = 0; v < COUNT; ++v) sums[p][r][v] += input * weights[p][v];
+                    for (int v = 0; v < COUNT; ++v) sums[p][r][v] = multiply_add(input, weights[p][v], sums[p][r][v]);
             }
         }
     };

@@ -32,8 +32,9 @@ struct Model {
     int qkv_size() const { return query_size() + 2 * num_kv_heads * head_dim; }
 };
 
-// The rows of one sequence in a forward, and the cache that they read and extend.
+// The rows of one sequence in a forward, its model, and the cache that they read and extend.
 struct SequenceRows {
+    const Model* model;
     float* cache;            // [layers, 2 (keys, values), G, num_slots, D]
     const uint8_t* visible;  // [num_rows, mask_bytes()], bits: the tree's slots, then these rows. Null: causal, no tree
     int32_t num_slots;       // of a head in the cache
@@ -46,7 +47,8 @@ struct SequenceRows {
     int mask_bytes() const { return (tree_length + num_rows + 7) / 8; }
 };
 
-// A forward of R rows. What follows `positions` is the forward's state and scratch.
+// A forward of R rows. What follows `positions` is the forward's state and scratch. The models of its sequences have one
+// shape; weights that neighbours share, by their address, are read once for both.
 struct Step {
     int32_t num_rows, num_sequences;
     const SequenceRows* sequences;  // in the order of their rows
@@ -57,4 +59,6 @@ struct Step {
     float* qkv;                     // [R, (H + 2 G) * D]
     float* attended;                // [R, H * D]
     float* gated;                   // [R, intermediate]
+    float* shrunk;                  // [R, widest_adapter]
+    int32_t widest_adapter;         // the largest rank of an adapter in any model; 0 if there is none
 };

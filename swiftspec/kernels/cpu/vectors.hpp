@@ -8,6 +8,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -31,6 +33,21 @@ inline T load(const void* source) {
 
 inline void store(float* target, Vec value) { std::memcpy(target, &value, sizeof value); }
 inline Vec splat(float value) { return value - Vec{}; }  // a sum with 0 would not be folded: it changes -0
+
+// sum + a * b, rounded once where the processor can. Said explicitly: which products a compiler fuses by itself depends on
+// the loop they are in and on the processor it tunes for, and then a row's result would depend on how many rows there are.
+// So the kernels are compiled with -ffp-contract=off.
+inline Vec multiply_add(Vec a, Vec b, Vec sum) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#elif defined(__aarch64__)
+    return (Vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+#else
+    return sum + a * b;
+#endif
+}
 
 // Halves of each group of GROUP lanes are added: half as many lanes for each group, those of `a` before those of `b`.
 template <int GROUP, int... LANE>
@@ -65,16 +82,17 @@ inline Vec exponential(Vec x) {
     const IntVec vanishes = x < lowest;
     x = vanishes ? lowest : x;
     x = x > highest ? highest : x;
-    const Vec shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the nearest integer
+    const auto next = [](Vec series, Vec factor, float term) { return multiply_add(series, factor, splat(term)); };
+    const Vec shifted = next(x, splat(1.44269504f), 12582912.0f);  // 1.5 * 2^23: the low bits are the nearest integer
     const Vec turns = shifted - 12582912.0f;
-    const Vec rest = (x - turns * 0.693359375f) + turns * 2.12194440e-4f;
+    const Vec rest = multiply_add(turns, splat(2.12194440e-4f), multiply_add(turns, splat(-0.693359375f), x));
     Vec series = splat(1.9875691500e-4f);
-    series = series * rest + 1.3981999507e-3f;
-    series = series * rest + 8.3334519073e-3f;
-    series = series * rest + 4.1665795894e-2f;
-    series = series * rest + 1.6666665459e-1f;
-    series = series * rest + 5.0000001201e-1f;
-    series = series * rest * rest + rest + 1.0f;
+    series = next(series, rest, 1.3981999507e-3f);
+    series = next(series, rest, 8.3334519073e-3f);
+    series = next(series, rest, 4.1665795894e-2f);
+    series = next(series, rest, 1.6666665459e-1f);
+    series = next(series, rest, 5.0000001201e-1f);
+    series = multiply_add(series * rest, rest, rest) + 1.0f;
     const IntVec exponent = (IntVec)shifted << 23;  // what lies above the exponent's bits is shifted out
     const Vec result = (Vec)((IntVec)series + exponent);
     return vanishes ? Vec{} : result;

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.cpu_kernels import KernelLayers
 from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.cpu_packing import PackedModel
+from swiftspec.engine.model.cpu_packer import Packer
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.kernels.cpu_library import Library, load_library
@@ -102,7 +102,7 @@ def test_weights_are_held_in_their_own_bytes_and_count_as_they_are(
     rounded(directory, stored)
     decoder = CpuDecoder.load(directory)
     assert isinstance(decoder._layers, KernelLayers)
-    held = {panels.dtype for panels in matrices(decoder._layers._packed)}
+    held = {panels.dtype for panels in matrices(decoder._layers._packer)}
     exact = stored if stored != torch.float16 or library.has_float16 else torch.float32
     assert held == {exact}
     text = tokens(NUM_TOKENS)
@@ -118,7 +118,7 @@ def test_float32_weights_that_fit_two_bytes_are_held_in_two(tmp_path: Path) -> N
     save_file({name: each.float() for name, each in weights.items()}, directory / "model.safetensors")
     layers = CpuDecoder.load(directory)._layers
     assert isinstance(layers, KernelLayers)
-    assert {panels.dtype for panels in matrices(layers._packed)} == {torch.bfloat16}
+    assert {panels.dtype for panels in matrices(layers._packer)} == {torch.bfloat16}
 
 
 def rounded(directory: Path, dtype: torch.dtype) -> None:
@@ -127,7 +127,7 @@ def rounded(directory: Path, dtype: torch.dtype) -> None:
     save_file({name: each.to(dtype) for name, each in load_file(path).items()}, path, metadata={"format": "pt"})
 
 
-def matrices(packed: PackedModel) -> list[Tensor]:
+def matrices(packed: Packer) -> list[Tensor]:
     return [each for each in packed._kept if isinstance(each, Tensor) and each.ndim == 3]
 
 
@@ -140,7 +140,7 @@ def test_int8_is_near_the_exact_weights(tmp_path: Path) -> None:
     exact = reference_logits(directory, text)[-1]
     assert 0.0 < (logits - exact).norm() / exact.norm() < 0.05
     assert isinstance(decoder._layers, KernelLayers)
-    assert {panels.dtype for panels in matrices(decoder._layers._packed)} == {torch.int8}
+    assert {panels.dtype for panels in matrices(decoder._layers._packer)} == {torch.int8}
 
 
 @pytest.mark.usefixtures("library")
@@ -205,7 +205,7 @@ def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
     variables = os.environ | {"CXX": "no-such-compiler"}
     command = [sys.executable, "-c", program, str(directory)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["TorchLayers"]
+    assert done.stdout.split() == ["TorchTenants"]
     assert "ValueError: dtype is 'int8'" in done.stderr
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_SIZES
 from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.cpu_torch import TorchLayers
+from swiftspec.engine.model.cpu_torch_tenants import TorchTenants
 from swiftspec.engine.model.runner import Cache, Decoder
 from swiftspec.policies.effects import ForwardKind
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
@@ -183,8 +183,8 @@ def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache
 def test_no_prompt_needs_what_was_not_made_when_the_model_was_warmed_up(directory: Path) -> None:
     decoder = load_torch(directory)
     assert isinstance(decoder, CpuDecoder)
-    assert isinstance(decoder._layers, TorchLayers)
-    workspaces = decoder._layers._workspaces
+    assert isinstance(decoder._layers, TorchTenants)
+    workspaces = decoder._layers._tenants[0]._workspaces
     cache = decoder.new_cache(256)
     decoder.warm_up(range(1, 33), (cache,))
     assert cache.length == 0

@@ -131,7 +131,7 @@ ROWS = (Row(7, 300, 1 << 511), Row(2**31 - 1, 0, 0), Row(0, 5, 0b1011))
 @pytest.mark.parametrize(
     ("role", "command"),
     [
-        (Role.DRAFT, _Reset(3)),
+        (Role.DRAFT, _Reset(3, 2)),
         (Role.DRAFT, _Keep(2, (4, 0), 1)),
         (Role.TARGET, _Keep(0, (), 0)),
         (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Chunk(0, (1, 2, 3)),))),

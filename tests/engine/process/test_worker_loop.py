@@ -30,7 +30,7 @@ class Counting:
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         pass
 
-    def reset(self, sequence: int) -> None:
+    def reset(self, sequence: int, tenant: int = 0) -> None:
         pass
 
 

@@ -1,0 +1,1 @@
+"""Requests as callers state them: a prompt, a tenant, a length."""

@@ -1,0 +1,63 @@
+"""Adapters of models (LoRA), as PEFT writes them: a folder with adapter_config.json and adapter_model.safetensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from swiftspec.files.reading import read_json, shown
+
+__all__ = ["ADAPTER_WEIGHTS", "Adapter", "is_adapter"]
+
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+_CONFIG: Final = "adapter_config.json"
+# Fields that would change what an adapter computes, and the values with which they change nothing.
+_SUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", None),
+    "use_dora": (False, None),
+    "fan_in_fan_out": (False, None),
+    "modules_to_save": (None, []),
+    "rank_pattern": (None, {}),
+    "alpha_pattern": (None, {}),
+    "trainable_token_indices": (None, []),
+}
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether a directory holds an adapter, and not a model."""
+    return (directory / _CONFIG).is_file()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapter:
+    """Low-rank adapter: W becomes W + scale B A, with A [rank, in] and B [out, rank]."""
+
+    rank: int
+    scale: float
+
+    @classmethod
+    def read(cls, directory: Path) -> Adapter:
+        """Of adapter_config.json. ValueError names the file, the field and the value that is missing or unsupported."""
+        path = directory / _CONFIG
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}: expected an object, found {shown(values)}")
+        for field, supported in _SUPPORTED.items():
+            value = values.get(field, supported[-1] if field != "peft_type" else None)
+            if value not in supported:
+                raise ValueError(f"{path}: {field} is {shown(value)}; expected {shown(supported[0])}")
+        rank, alpha = (_positive(values, field, path) for field in ("r", "lora_alpha"))
+        if rank != int(rank):
+            raise ValueError(f"{path}: r is {shown(rank)}; expected a positive integer")
+        root = math.sqrt(rank) if values.get("use_rslora") else rank
+        return cls(rank=int(rank), scale=alpha / root)
+
+
+def _positive(values: dict[str, Any], field: str, path: Path) -> float:
+    value = values.get(field)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{path}: {field} is {shown(value)}; expected a positive number")
+    return value
