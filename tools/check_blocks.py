@@ -19,7 +19,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.tenants.closed_forms import break_even_accuracy, md1_wait_s
 from swiftspec.tenants.deployment import Block, Deployment, Links, StepTime, Surrogate
 from swiftspec.tenants.directories import read_zoo
-from swiftspec.tenants.layouts import Costs, Link, chains_of, per_model, shared_blocks
+from swiftspec.tenants.layouts import ChainBlock, Costs, chains_of, per_model, shared_blocks
 from swiftspec.tenants.queueing import Cache
 from swiftspec.tenants.requests import BlockRun, TenantRequest, requests_of
 from swiftspec.tenants.simulation import simulate_blocks
@@ -147,8 +147,11 @@ def _crowding() -> None:
     console.table("(c) All blocks on all of 4 devices, 20 requests/s for 10 s", columns, rows, num_text_columns=2)
 
 
-def _usual_chains() -> dict[str, tuple[Link, ...]]:
-    return {f"t{number}": (Link("shared", 24 / 32), Link(f"own {number}", 8 / 32)) for number in range(len(_SHARES))}
+def _usual_chains() -> dict[str, tuple[ChainBlock, ...]]:
+    return {
+        f"t{number}": (ChainBlock("shared", 24 / 32), ChainBlock(f"own {number}", 8 / 32))
+        for number in range(len(_SHARES))
+    }
 
 
 def _costs() -> Costs:
@@ -175,7 +178,7 @@ def _costs() -> Costs:
     )
 
 
-def _load(chains: Mapping[str, tuple[Link, ...]]) -> None:
+def _load(chains: Mapping[str, tuple[ChainBlock, ...]]) -> None:
     costs, names = _costs(), list(chains)
     shares = _SHARES if len(names) == len(_SHARES) else [1 / rank for rank in range(1, len(names) + 1)]
     console.paragraph(
@@ -191,7 +194,7 @@ def _load(chains: Mapping[str, tuple[Link, ...]]) -> None:
         ),
         "all blocks on all": shared_blocks(chains, costs, num_devices=len(names)),
         "adapters: all layers shared": shared_blocks(
-            {name: (Link("shared", 1.0),) for name in names}, costs, num_devices=len(names)
+            {name: (ChainBlock("shared", 1.0),) for name in names}, costs, num_devices=len(names)
         ),
     }
     rows = []

@@ -230,7 +230,7 @@ def tenants(
     ] = None,
     max_running: Annotated[int, typer.Option(min=1, metavar="N", help="Requests of each tenant at once.")] = 8,
     kv_dtype: Annotated[
-        Literal["bf16", "fp16", "fp32"], typer.Option(help="Of keys and values; the engine's on CPUs is fp32.")
+        Literal["bf16", "fp16", "fp32"], typer.Option(help="Of keys and values: what the engine computes in.")
     ] = "bf16",
     near: Annotated[
         float | None,

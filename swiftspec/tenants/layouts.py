@@ -6,10 +6,10 @@ from typing import NamedTuple
 from swiftspec.tenants.deployment import Block, Deployment, Links, StepTime
 from swiftspec.tenants.zoo import Zoo
 
-__all__ = ["Costs", "Link", "chains_of", "per_model", "shared_blocks"]
+__all__ = ["ChainBlock", "Costs", "chains_of", "per_model", "shared_blocks"]
 
 
-class Link(NamedTuple):
+class ChainBlock(NamedTuple):
     """A block of a chain, and its share of the model's layers."""
 
     block: str
@@ -43,13 +43,15 @@ class Costs(NamedTuple):
         return Block(name=name, step=step, max_batch=self.max_batch, kv_bytes_per_token=share * self.kv_bytes_per_token)
 
 
-def chains_of(zoo: Zoo) -> dict[str, tuple[Link, ...]]:
+def chains_of(zoo: Zoo) -> dict[str, tuple[ChainBlock, ...]]:
     """Chain of each tenant. Embedding and head are computed with the layers next to them."""
-    chains: dict[str, tuple[Link, ...]] = {}
+    chains: dict[str, tuple[ChainBlock, ...]] = {}
     for tenant in zoo.tenants:
         counted = ((run, sum(part.isdigit() for part in run.parts)) for run in zoo.runs(tenant))
         chains[tenant.name] = tuple(
-            Link(f"{run} of {', '.join(run.tenants)}", count / zoo.spec.num_layers) for run, count in counted if count
+            ChainBlock(f"{run} of {', '.join(run.tenants)}", count / zoo.spec.num_layers)
+            for run, count in counted
+            if count
         )
     return chains
 
@@ -68,7 +70,7 @@ def per_model(tenants: Sequence[str], costs: Costs, *, num_devices: int | None =
 
 
 def shared_blocks(
-    chains: Mapping[str, Sequence[Link]], costs: Costs, *, num_devices: int, num_for_shared: int | None = None
+    chains: Mapping[str, Sequence[ChainBlock]], costs: Costs, *, num_devices: int, num_for_shared: int | None = None
 ) -> Deployment:
     """Blocks of all chains on all devices; or shared ones on the first few only, and private ones dealt to the others.
 
@@ -84,14 +86,14 @@ def shared_blocks(
     ValueError
         If no device would be left for the private blocks.
     """
-    blocks = {link.block: costs.block(*link) for chain in chains.values() for link in chain}
+    blocks = {each.block: costs.block(*each) for chain in chains.values() for each in chain}
     devices = [f"device {number}" for number in range(num_devices)]
     if num_for_shared is None:
         groups = dict.fromkeys(devices, tuple(blocks))
     else:
         if not 1 <= num_for_shared < num_devices:
             raise ValueError(f"num_for_shared is {num_for_shared}; expected 1 to {num_devices - 1}")
-        holders = [sum(name in {link.block for link in chain} for chain in chains.values()) for name in blocks]
+        holders = [sum(name in {each.block for each in chain} for chain in chains.values()) for name in blocks]
         shared = tuple(name for name, held in zip(blocks, holders, strict=True) if held > 1)
         private = [name for name in blocks if name not in shared]
         rest = num_devices - num_for_shared
@@ -102,6 +104,6 @@ def shared_blocks(
     return Deployment(
         blocks=tuple(blocks.values()),
         groups=groups,
-        chains={tenant: tuple(link.block for link in chain) for tenant, chain in chains.items()},
+        chains={tenant: tuple(each.block for each in chain) for tenant, chain in chains.items()},
         links=costs.links,
     )

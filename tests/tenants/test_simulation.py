@@ -8,7 +8,7 @@ import pytest
 
 from swiftspec.tenants.closed_forms import break_even_accuracy, md1_wait_s, surrogate_gain_s
 from swiftspec.tenants.deployment import Block, Deployment, Links, StepTime, Surrogate
-from swiftspec.tenants.layouts import Costs, Link, per_model, shared_blocks
+from swiftspec.tenants.layouts import ChainBlock, Costs, per_model, shared_blocks
 from swiftspec.tenants.queueing import Cache
 from swiftspec.tenants.requests import TenantRequest, requests_of
 from swiftspec.tenants.simulation import simulate_blocks
@@ -151,7 +151,7 @@ def test_no_work_is_lost_and_none_is_done_twice() -> None:
     )
     requests = requests_of(workload, rate=40)
     costs = Costs(step=StepTime(fixed_s=0.01, row_s=1e-5), max_batch=4)
-    chains = {name: (Link("shared", 0.75), Link(f"own {name}", 0.25)) for name in "tu"}
+    chains = {name: (ChainBlock("shared", 0.75), ChainBlock(f"own {name}", 0.25)) for name in "tu"}
     for deployment in (
         per_model("tu", costs, num_devices=3),
         shared_blocks(chains, costs, num_devices=3),
@@ -174,7 +174,7 @@ def test_a_crowded_tenant_gains_from_shared_layers() -> None:
     requests = [TenantRequest(tenant="t", output_tokens=10) for _ in range(12)]
     whole = simulate_blocks(per_model("tuv", costs), requests)
     shared = simulate_blocks(
-        shared_blocks({name: (Link("shared", 1.0),) for name in "tuv"}, costs, num_devices=3), requests
+        shared_blocks({name: (ChainBlock("shared", 1.0),) for name in "tuv"}, costs, num_devices=3), requests
     )
     assert whole.end_s == pytest.approx(12 / 2 * 10 * 0.01)
     assert shared.end_s == pytest.approx(whole.end_s / 3)
@@ -211,5 +211,5 @@ def test_requests_that_cannot_be_served_are_refused() -> None:
         Surrogate(block="x", group="y", cost_share=0.1, accuracy=1.5)
     with pytest.raises(ValueError, match="num_for_shared is 2; expected 1 to 1"):
         shared_blocks(
-            {"t": (Link("x", 1.0),)}, Costs(step=StepTime(fixed_s=1, row_s=0)), num_devices=2, num_for_shared=2
+            {"t": (ChainBlock("x", 1.0),)}, Costs(step=StepTime(fixed_s=1, row_s=0)), num_devices=2, num_for_shared=2
         )

@@ -94,7 +94,7 @@ def test_weights_in_two_bytes_are_compared(tmp_path: Path) -> None:
 
 def test_a_chain_has_the_layers_of_its_blocks(stored: StoredZoo) -> None:
     chains = chains_of(stored.zoo)
-    assert [link.share for link in chains["b"]] == [0.5, 0.25, 0.25]
+    assert [each.share for each in chains["b"]] == [0.5, 0.25, 0.25]
     assert chains["a"][0] == chains["b"][0]
     assert chains["a"][2] == chains["b"][2] != chains["base"][2]
 
