@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from swiftspec.policies.effects import (
+    FORWARDS,
     Commit,
     DraftForward,
     Effect,
@@ -112,7 +113,7 @@ class Group:
             del self._running[request]
             self._forget(request)
             return None
-        if not isinstance(effect, Forward):
+        if type(effect) not in FORWARDS:
             return effect
         running.effect, running.num_prefilled = effect, 0
         if isinstance(effect, Prefill):

@@ -33,6 +33,7 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.simulator.latency import LatencyTable
 
 __all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch"]
 
@@ -109,7 +110,7 @@ class FleetSearch:
             workload=load.workload,
             goal=load.goal,
             options=load.options,
-            latencies=profile.latencies,
+            latencies=LatencyTable(profile.latencies),
             trace=trace,
             seed=simulations.seed,
         )

@@ -13,13 +13,14 @@ from swiftspec.artifacts.fleet import LoadPoint
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.backends import run_parallel
+from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.fleet.share import replica_share
 from swiftspec.progress import Progress
+from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.load import serve_workload
 from swiftspec.simulator.replica import Replicas
 
@@ -66,7 +67,7 @@ class Served:
     workload: Workload
     goal: LoadGoal
     options: LoadOptions
-    latencies: Latencies
+    latencies: LatencyTable
     trace: AcceptanceTrace
     seed: int
 
@@ -78,6 +79,7 @@ class Served:
             self.workload, num_replicas, rate=rate, most_requests=num_requests, classes=self.goal.classes
         )
 
+    @uncollected()
     def load(self, task: Task) -> SimulatedLoad:
         """Everything that happens in a simulation."""
         options = self.options.with_room(task.num_blocks)
