@@ -7,12 +7,11 @@ engine's. No torch, SimPy, socket, clock or randomness may enter this package.
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
 __all__ = [
-    "FORWARDS",
     "Candidates",
     "CatchUp",
     "Clock",
@@ -211,7 +210,6 @@ class ForwardKind(StrEnum):
 
 Forward = Prefill | DraftForward | TargetForward | TargetExit | TargetFinish
 Effect = Forward | KeepKV | Send | Receive | Poll | Clock | Commit
-FORWARDS = frozenset(get_args(Forward))  # a look-up of a type costs less than `isinstance` of a union
 
 _Answer = TypeVar("_Answer")
 # A program is sent values whose type depends on the effect yielded, which generator types cannot express; these

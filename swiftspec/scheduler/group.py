@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any
 
 from swiftspec.policies.effects import (
-    FORWARDS,
     Commit,
     DraftForward,
     Effect,
     Forward,
     KeepKV,
+    Poll,
     Prefill,
     Program,
     Receive,
@@ -113,7 +113,8 @@ class Group:
             del self._running[request]
             self._forget(request)
             return None
-        if type(effect) not in FORWARDS:
+        # An asynchronous draft polls before every forward; `isinstance` of a union takes longer.
+        if type(effect) is Poll or not isinstance(effect, Forward):
             return effect
         running.effect, running.num_prefilled = effect, 0
         if isinstance(effect, Prefill):

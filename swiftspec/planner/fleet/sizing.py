@@ -1,4 +1,8 @@
-"""Number of replicas of each kind that a load needs: sweeps over loads, then bisection."""
+"""Number of replicas of each kind that a load needs: sweeps over loads, then bisection of the kinds that may win.
+
+The best kind of every place to draft is bisected. Any other kind has to show that it needs fewer devices than the best
+so far, or as many and is faster: one simulation is usually enough to see that it does not.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +34,8 @@ class Sized:
         By number of replicas that share the whole load, from longer simulations.
     low, high : int
         Most replicas that are too few, and fewest that are enough; None if no number is known to be.
+    doubtful : int
+        Most replicas, not fewer than `low`, that seem too few after a short simulation.
     """
 
     kind: Kind
@@ -37,6 +43,7 @@ class Sized:
     exact: dict[int, LoadPoint] = field(default_factory=dict)
     low: int = 0
     high: int | None = None
+    doubtful: int = 0
 
     @property
     def all_points(self) -> tuple[LoadPoint, ...]:
@@ -59,15 +66,27 @@ class Sized:
         """Whether one replica less is known to be too few."""
         return self.high is not None and self.high == self.low + 1 and self.high in self.exact
 
+    @property
+    def best_point(self) -> LoadPoint | None:
+        """The highest load of the sweep that it serves within the limits."""
+        keeping = [point for point in self.points.values() if point.keeps]
+        return max(keeping, key=lambda point: point.rate, default=None)
+
     def bracket(self, rate: float) -> None:
         """Bounds from the simulated loads: whoever keeps the limits at a load does so at lower ones."""
-        keeping = [point.rate for point in self.points.values() if point.keeps]
-        if not keeping:
+        best = self.best_point
+        if best is None:
             return
-        self.high = math.ceil(rate / max(keeping) - _EPSILON)
-        failing = [point.rate for point in self.points.values() if not _is_hopeful(point) and point.rate > max(keeping)]
-        if failing:
-            self.low = min(self.high - 1, math.floor(rate / min(failing) + _EPSILON))
+        self.high = math.ceil(rate / best.rate - _EPSILON)
+        missing = [point for point in self.points.values() if not point.keeps]
+        hopeless = [point.rate for point in missing if point.rate > best.rate and not _is_hopeful(point)]
+        if hopeless:
+            self.low = min(self.high - 1, math.floor(rate / min(hopeless) + _EPSILON))
+        # Whoever missed the limits at a lower load was lucky at this one, and will not do with much less.
+        was_lucky = any(point.rate < best.rate for point in missing)
+        above = min((point.rate for point in missing if point.rate > best.rate), default=math.inf)
+        doubtful = self.high - 1 if was_lucky else math.floor(rate / above + _EPSILON)
+        self.doubtful = max(self.low, min(self.high - 1, doubtful))
 
     def note(self, count: int, point: LoadPoint) -> None:
         """Learn from a simulation of so many replicas."""
@@ -75,8 +94,11 @@ class Sized:
         if point.keeps:
             self.high = count if self.high is None else min(self.high, count)
             self.low = min(self.low, self.high - 1)
+            if self.doubtful >= self.high:
+                self.doubtful = self.low
             return
         self.low = max(self.low, count)
+        self.doubtful = max(self.doubtful, self.low)
         if self.high is not None and self.high <= count:
             enough = [other for other, found in self.exact.items() if found.keeps and other > count]
             self.high = min(enough, default=count + max(1, count // 8))  # to be tried next
@@ -86,9 +108,22 @@ class Sized:
         """The number of replicas to try next; None if the fewest are known."""
         if self.high is None:
             return None
+        if self.high - self.doubtful > 1:
+            return (self.doubtful + self.high) // 2
         if self.high not in self.exact:
             return self.high
-        return None if self.high == self.low + 1 else (self.low + self.high) // 2
+        return None if self.high == self.low + 1 else self.high - 1
+
+    def challenge(self, devices: float, *, is_faster: bool) -> int | None:
+        """A number of replicas on fewer devices, or if it is faster on as many; None if it is known to need more."""
+        if self.high is None:
+            return None
+        count = math.ceil(devices / self.kind.num_devices) - 1
+        if is_faster and (count + 1) * self.kind.num_devices == devices and count + 1 not in self.exact:
+            count += 1
+        if count <= self.low:
+            return None
+        return count if count < self.high else self.next_count
 
 
 class Sizing:
@@ -124,13 +159,15 @@ class Sizing:
 
     def task(self, kind: Kind, rate: float, tokens: float) -> Task:
         """A simulation in which requests of so many output tokens are counted, beside the first and the last."""
-        # Each target of a pool has to be watched for as long as one that is alone.
-        counted = kind.num_targets * max(_LEAST_COUNTED, tokens / self._output_tokens)
+        counted = max(kind.num_targets * _LEAST_COUNTED, tokens / self._output_tokens)
         num_requests = math.ceil(counted + 2 * self._batch(kind, rate))
         return Task(kind.candidate, kind.replicas, rate, num_requests, self._room(kind), kind.control)
 
     def sweep(self, kinds: Sequence[Kind], loads: Sequence[float], *, tokens: float, what: str) -> list[Sized]:
-        """Every kind at ascending loads per device, until it is overloaded."""
+        """Every kind at ascending loads per device, up to the first one at which it misses the limits.
+
+        Who misses them at the lowest load has a second chance: few requests are counted.
+        """
         found = [Sized(kind=kind) for kind in kinds]
         alive = list(found)
         for number, load in enumerate(loads):
@@ -138,31 +175,37 @@ class Sizing:
             ahead = len(alive) * (len(loads) - number - 1) // 2
             for one, simulation in zip(alive, self._simulated.run(tasks, what, ahead=ahead), strict=True):
                 one.points[load] = simulation.point
-            alive = [one for one in alive if _is_hopeful(one.points[load])]
+            alive = [
+                one
+                for one in alive
+                if one.points[load].keeps or (number == 0 and len(loads) > 1 and _is_hopeful(one.points[load]))
+            ]
         for one in found:
             one.bracket(self._rate)
         return found
 
-    def settle(self, sized: Sequence[Sized], *, tokens: float, always: Callable[[Sized], bool]) -> None:
-        """Find the fewest replicas of every kind that may need the fewest devices, and of those in `always`."""
+    def settle(self, sized: Sequence[Sized], *, tokens: float) -> None:
+        """Find the fewest replicas of whichever kind needs the fewest devices, and of the best for every layout."""
         for _ in range(_MOST_ROUNDS):
-            settled = [one for one in sized if one.is_fewest]
-            best = min((one.devices for one in settled or sized), default=math.inf)
-            # On as many devices only who is faster may still win.
-            fastest = max((one.kind.tokens_per_s for one in settled if one.devices == best), default=0.0)
-            open_ = [
-                (one, count)
-                for one in sized
-                if (count := one.next_count) is not None
-                and (
-                    one.least_devices < best
-                    or (one.least_devices == best and one.kind.tokens_per_s > fastest)
-                    or (always(one) and one.least_devices <= _NEARLY_BEST * best)
-                )
-            ]
-            if not open_:
+            counts = [(one, count) for one in sized if (count := self._next_count(one, sized)) is not None]
+            if not counts:
                 return
-            self.measure(open_, tokens=tokens, what="replicas")
+            self.measure(counts, tokens=tokens, what="replicas")
+
+    def _next_count(self, one: Sized, sized: Sequence[Sized]) -> int | None:
+        """The number of replicas of a kind to try next; None if it is known, or of no interest."""
+        known = [other for other in sized if other.high in other.exact]
+        best = min((other.devices for other in known), default=math.inf)
+        winners = [other for other in known if other.devices == best]
+        if not _is_best_shape(one, sized) and not any(_are_alike(one, winner) for winner in winners):
+            return None
+        if _leads_layout(one, sized) or one.kind.control:
+            return one.next_count if one.least_devices <= _NEARLY_BEST * best else None
+        if not winners:
+            return None
+        # On as many devices only who is faster may still win.
+        fastest = max(winner.kind.tokens_per_s for winner in winners)
+        return one.challenge(best, is_faster=one.kind.tokens_per_s > fastest)
 
     def measure(self, counts: Iterable[tuple[Sized, int]], *, tokens: float, what: str) -> list[Simulation]:
         """Simulate kinds with so many replicas each."""
@@ -172,6 +215,37 @@ class Sizing:
         for (one, count), found in zip(counts, simulations, strict=True):
             one.note(count, found.point)
         return simulations
+
+
+def _are_alike(one: Sized, other: Sized) -> bool:
+    """Whether two kinds differ in their shape only."""
+    return (one.kind.option.policy.name, one.kind.option.split_key, one.kind.control) == (
+        other.kind.option.policy.name,
+        other.kind.option.split_key,
+        other.kind.control,
+    )
+
+
+def _is_best_shape(one: Sized, sized: Sequence[Sized]) -> bool:
+    """Whether no other shape of the policy on the split has served a higher load of the sweep, or users faster."""
+    alike = [other for other in sized if _are_alike(one, other)]
+    return max(alike, key=_rank) is one
+
+
+def _rank(one: Sized) -> tuple[float, float]:
+    point = one.best_point
+    return (0.0, 0.0) if point is None else (point.rate, point.user_tokens_per_s)
+
+
+def _leads_layout(one: Sized, sized: Sequence[Sized]) -> bool:
+    """Whether nobody with the same place to draft needs fewer devices, of the best shapes."""
+    layout = one.kind.option.policy.layout
+    rivals = [
+        other
+        for other in sized
+        if other.kind.option.policy.layout is layout and not other.kind.control and _is_best_shape(other, sized)
+    ]
+    return bool(rivals) and min(rivals, key=lambda other: (other.devices, -other.kind.tokens_per_s)) is one
 
 
 def _is_hopeful(point: LoadPoint) -> bool:
