@@ -16,7 +16,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
-from swiftspec.scheduler.controls.named import named_control
+from swiftspec.scheduler.controls.named import control_under
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.replica import ONE_REPLICA
 from swiftspec.simulator.serving import Job, Replicas, Serving, ServingRun
@@ -91,9 +91,9 @@ def serving_of(
     admission, batch = scheduler_limits(candidate, options)
     table = latencies if isinstance(latencies, LatencyTable) else LatencyTable(latencies)
     steering = None
-    if options.control is not None:
+    if (control := control_under(options.control, candidate.control)) is not None:
         costs = candidate.costs or candidate_costs(candidate, table.latencies, trace)
-        steering = Steering.of(policy, named_control(options.control), costs)
+        steering = Steering.of(policy, control, costs)
     return Serving(
         table,
         trace,

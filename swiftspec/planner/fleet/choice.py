@@ -148,8 +148,8 @@ class FleetSearch:
         if not any(kind.may_win for kind in kinds):
             raise OutOfReachError("no candidate that was simulated under the workload meets the goal's other limits")
         sized = self._sizing.sweep(kinds, loads, tokens=_SWEEP_TOKENS, what="replicas under load")
-        if controlled := self._controlled(sized):
-            sized += self._sizing.sweep([controlled], loads, tokens=_SWEEP_TOKENS, what="controls")
+        if (steered := self._controlled(sized)) is not None:
+            sized.append(steered)
         return self._decision(self._enough(sized) or self._highest_goodput(sized), sized)
 
     @property
@@ -203,13 +203,8 @@ class FleetSearch:
     def _enough(self, sized: Sequence[Sized]) -> _Confirmed | None:
         """The kind that serves the load within its limits on the fewest devices, of equals the faster one; or None."""
         for _ in range(_MOST_FAILURES):
-            self._sizing.settle(sized, tokens=_SIZING_TOKENS)
-            fitting = [
-                (one, one.high)
-                for one in sized
-                if one.high is not None and one.high in one.exact and one.high <= self._most_replicas(one.kind)
-            ]
-            able = [(one, count) for one, count in fitting if one.kind.may_win]
+            self._sizing.settle(sized, tokens=_SIZING_TOKENS, may_win=self._may_win)
+            able = [(one, one.high) for one in sized if one.high in one.exact and self._may_win(one)]
             if not able:
                 return None
             best, count = min(able, key=lambda pair: (pair[0].devices, -pair[0].exact[pair[1]].user_tokens_per_s))
@@ -217,6 +212,10 @@ class FleetSearch:
             if found.simulation.point.keeps:
                 return found
         return None
+
+    def _may_win(self, one: Sized) -> bool:
+        """Whether a kind may be chosen, and there are devices for as many of it as are thought to be enough."""
+        return one.kind.may_win and one.high is not None and one.high <= self._most_replicas(one.kind)
 
     def _highest_goodput(self, sized: Sequence[Sized]) -> _Confirmed:
         """The kind that serves most requests within their limits with as many replicas as there are devices for."""
@@ -252,11 +251,20 @@ class FleetSearch:
         self._pools = list(pools_of(own, most_devices=self._most_devices))
         return [(pool, count) for pool in self._pools if (count := pool.next_count) is not None]
 
-    def _controlled(self, sized: Sequence[Sized]) -> Kind | None:
-        """The best kind that drafts and can be steered, under the control that follows goodput; None without any."""
-        able = [one for one in sized if one.kind.option.policy.elastic and one.kind.option.policy.serial_forwards]
-        best = min(able, key=lambda one: (one.devices, -one.kind.tokens_per_s), default=None)
-        return None if best is None else replace(best.kind, control=_CONTROL)
+    def _controlled(self, sized: Sequence[Sized]) -> Sized | None:
+        """The best kind that drafts and can be steered, under the control that follows goodput; None without any.
+
+        The numbers of replicas to try are those of the same kind without a control.
+        """
+        able = [
+            one
+            for one in sized
+            if one.kind.option.policy.elastic and one.kind.option.policy.serial_forwards and one.high is not None
+        ]
+        if not able:
+            return None
+        best = min(able, key=lambda one: (one.devices, -one.kind.tokens_per_s))
+        return Sized(kind=replace(best.kind, control=_CONTROL), high=best.high, doubtful=best.doubtful)
 
     def _decision(self, confirmed: _Confirmed, sized: Sequence[Sized]) -> FleetDecision:
         best, count, found, others, predictions = confirmed
@@ -266,7 +274,7 @@ class FleetSearch:
         self._simulations.num_done = self._simulated.num_done
         return FleetDecision(
             option=best.kind.option,
-            chosen=best.kind.candidate,
+            chosen=best.kind.candidate.model_copy(update={"control": best.kind.control or None}),
             alternatives=tuple(kind.candidate for kind in others),
             under_load=described_load(
                 share, self._load, predictions, seed=self._simulations.seed, num_candidates=1 + len(others)

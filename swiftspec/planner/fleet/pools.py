@@ -21,7 +21,7 @@ def sharing_candidate(sized: Sequence[Sized]) -> Sized | None:
         and one.kind.option.policy.target_groups == 1
         and one.high is not None
     ]
-    return min(own, key=lambda one: one.devices, default=None)
+    return min(own, key=lambda one: (one.high not in one.exact, one.devices), default=None)
 
 
 def pools_of(own: Sized, *, most_devices: int) -> Iterator[Sized]:

@@ -36,6 +36,8 @@ class Sized:
         Most replicas that are too few, and fewest that are enough; None if no number is known to be.
     doubtful : int
         Most replicas, not fewer than `low`, that seem too few after a short simulation.
+    hopeful : int or None
+        Replicas for the lowest simulated load, if few requests missed the limits there: with more requests it may pass.
     """
 
     kind: Kind
@@ -44,11 +46,14 @@ class Sized:
     low: int = 0
     high: int | None = None
     doubtful: int = 0
+    hopeful: int | None = None
 
     @property
     def all_points(self) -> tuple[LoadPoint, ...]:
-        """By ascending load; longer simulations instead of shorter ones of the same load."""
-        of_rate = {point.rate: point for point in (*self.points.values(), *self.exact.values())}
+        """By ascending load; longer simulations instead of shorter ones of the same load, or that they refute."""
+        kept = max((point.rate for point in self.exact.values() if point.keeps), default=0.0)
+        short = [point for point in self.points.values() if point.keeps or point.rate > kept]
+        of_rate = {point.rate: point for point in (*short, *self.exact.values())}
         return tuple(of_rate[rate] for rate in sorted(of_rate))
 
     @property
@@ -74,19 +79,18 @@ class Sized:
 
     def bracket(self, rate: float) -> None:
         """Bounds from the simulated loads: whoever keeps the limits at a load does so at lower ones."""
+        last = self.points[max(self.points)]  # the only one that may have missed the limits
+        replicas = math.floor(rate / last.rate + _EPSILON)
         best = self.best_point
+        if best is None and _is_hopeful(last):
+            self.hopeful = math.ceil(rate / last.rate - _EPSILON)
+            self.doubtful = self.hopeful - 1
         if best is None:
             return
         self.high = math.ceil(rate / best.rate - _EPSILON)
-        missing = [point for point in self.points.values() if not point.keeps]
-        hopeless = [point.rate for point in missing if point.rate > best.rate and not _is_hopeful(point)]
-        if hopeless:
-            self.low = min(self.high - 1, math.floor(rate / min(hopeless) + _EPSILON))
-        # Whoever missed the limits at a lower load was lucky at this one, and will not do with much less.
-        was_lucky = any(point.rate < best.rate for point in missing)
-        above = min((point.rate for point in missing if point.rate > best.rate), default=math.inf)
-        doubtful = self.high - 1 if was_lucky else math.floor(rate / above + _EPSILON)
-        self.doubtful = max(self.low, min(self.high - 1, doubtful))
+        if not last.keeps:
+            self.doubtful = min(self.high - 1, replicas)
+            self.low = 0 if _is_hopeful(last) else self.doubtful
 
     def note(self, count: int, point: LoadPoint) -> None:
         """Learn from a simulation of so many replicas."""
@@ -116,14 +120,14 @@ class Sized:
 
     def challenge(self, devices: float, *, is_faster: bool) -> int | None:
         """A number of replicas on fewer devices, or if it is faster on as many; None if it is known to need more."""
-        if self.high is None:
+        if self.high is None and self.hopeful is None:
             return None
         count = math.ceil(devices / self.kind.num_devices) - 1
         if is_faster and (count + 1) * self.kind.num_devices == devices and count + 1 not in self.exact:
             count += 1
         if count <= self.low:
             return None
-        return count if count < self.high else self.next_count
+        return count if self.high is None or count < self.high else self.next_count
 
 
 class Sizing:
@@ -164,10 +168,7 @@ class Sizing:
         return Task(kind.candidate, kind.replicas, rate, num_requests, self._room(kind), kind.control)
 
     def sweep(self, kinds: Sequence[Kind], loads: Sequence[float], *, tokens: float, what: str) -> list[Sized]:
-        """Every kind at ascending loads per device, up to the first one at which it misses the limits.
-
-        Who misses them at the lowest load has a second chance: few requests are counted.
-        """
+        """Every kind at ascending loads per device, up to the first one at which it misses the limits."""
         found = [Sized(kind=kind) for kind in kinds]
         alive = list(found)
         for number, load in enumerate(loads):
@@ -175,34 +176,35 @@ class Sizing:
             ahead = len(alive) * (len(loads) - number - 1) // 2
             for one, simulation in zip(alive, self._simulated.run(tasks, what, ahead=ahead), strict=True):
                 one.points[load] = simulation.point
-            alive = [
-                one
-                for one in alive
-                if one.points[load].keeps or (number == 0 and len(loads) > 1 and _is_hopeful(one.points[load]))
-            ]
+            alive = [one for one in alive if one.points[load].keeps]
         for one in found:
             one.bracket(self._rate)
         return found
 
-    def settle(self, sized: Sequence[Sized], *, tokens: float) -> None:
-        """Find the fewest replicas of whichever kind needs the fewest devices, and of the best for every layout."""
+    def settle(self, sized: Sequence[Sized], *, tokens: float, may_win: Callable[[Sized], bool]) -> None:
+        """Find the fewest replicas of whichever kind needs the fewest devices, and of the best for every layout.
+
+        may_win: whether a kind with its number of replicas may be chosen. Those that may not rule nobody else out.
+        """
         for _ in range(_MOST_ROUNDS):
-            counts = [(one, count) for one in sized if (count := self._next_count(one, sized)) is not None]
+            known = [one for one in sized if one.high in one.exact and may_win(one)]
+            best = min((one.devices for one in known), default=math.inf)
+            winners = [one for one in known if one.devices == best]
+            counts = [(one, count) for one in sized if (count := self._next_count(one, sized, winners)) is not None]
             if not counts:
                 return
             self.measure(counts, tokens=tokens, what="replicas")
 
-    def _next_count(self, one: Sized, sized: Sequence[Sized]) -> int | None:
+    def _next_count(self, one: Sized, sized: Sequence[Sized], winners: Sequence[Sized]) -> int | None:
         """The number of replicas of a kind to try next; None if it is known, or of no interest."""
-        known = [other for other in sized if other.high in other.exact]
-        best = min((other.devices for other in known), default=math.inf)
-        winners = [other for other in known if other.devices == best]
+        best = min((winner.devices for winner in winners), default=math.inf)
         if not _is_best_shape(one, sized) and not any(_are_alike(one, winner) for winner in winners):
             return None
-        if _leads_layout(one, sized) or one.kind.control:
+        if one.high is not None and (_leads_layout(one, sized) or one.kind.control):
             return one.next_count if one.least_devices <= _NEARLY_BEST * best else None
         if not winners:
-            return None
+            is_last_hope = one.low == 0 and all(other.high is None for other in sized)
+            return one.hopeful if is_last_hope else None
         # On as many devices only who is faster may still win.
         fastest = max(winner.kind.tokens_per_s for winner in winners)
         return one.challenge(best, is_faster=one.kind.tokens_per_s > fastest)
