@@ -63,7 +63,8 @@ def serve(
     if not keys and not ip_address(address).is_loopback:
         console.note(f"anyone who can reach {address} can use this server; --api-key-file limits it to your clients")
     name = model_name or made.target.model
-    console.say(f"Loading {made.target} for {candidate.describe()}")
+    control = engine_options["control"] or candidate.control
+    console.say(f"Loading {made.target} for {candidate.describe()}{f', control {control}' if control else ''}")
 
     def ready() -> None:
         console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
