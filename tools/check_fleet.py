@@ -51,7 +51,6 @@ def _served(plan: Plan, fleet: Fleet, path: Path, prompts: Path, cores: list[int
         out = folder / f"{number}.json"
         arguments = ["--plan", path, "--workload", path_of(plan.under_load.workload, path), "--prompts", prompts]
         arguments += ["--policies", plan.chosen.policy, "--json", out]
-        arguments += ["--control", fleet.chosen.control] if fleet.chosen.control else []
         own = ",".join(map(str, cores[number * width : (number + 1) * width]))
         command = ["taskset", "-c", own, sys.executable, "-m", "swiftspec", "validate", *map(str, arguments)]
         running.append((out, subprocess.Popen(command, stdout=subprocess.DEVNULL)))

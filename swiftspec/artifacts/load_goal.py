@@ -28,8 +28,8 @@ class LoadOptions(Facts):
         How long verifications wait for those of other requests, if the draft has devices of its own. If None,
         `artifacts.gathering`'s.
     control : str or None
-        How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth` or `slo`. All
-        that the policy asks for, if None.
+        How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth`, `slo`, or
+        `none`: all that the policy asks for. If None, as planned.
     replay : bool or None
         Whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If
         None, where there are more than 1000 requests. Policies whose rounds cannot be recorded are always simulated in

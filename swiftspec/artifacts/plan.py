@@ -74,7 +74,8 @@ class Candidate(Facts):
 
     groups: device numbers per role; a target-only or co-located policy has only the target's group. ranks: processes
     that divide each of a role's groups; the default is one on a CPU, and one for each GPU. patience_s: longest that the
-    target waits for its draft before it decodes alone. costs: of its steps, for controls; None, and absent from the
+    target waits for its draft before it decodes alone. control: name of the control that it was planned to run under;
+    None, and absent from the file, without one. costs: of its steps, for controls; None, and absent from the
     file, where a verification cannot be cut. package: name and version of the package that offers the policy;
     None, and absent from the file, for one of swiftspec's own.
     """
@@ -86,6 +87,7 @@ class Candidate(Facts):
     ranks: dict[Role, int] = Field(default_factory=dict)
     patience_s: float = Field(default=0.5, gt=0, le=3600)
     prediction: Prediction
+    control: str | None = Field(default=None, exclude_if=lambda control: control is None)
     costs: StepCosts | None = Field(default=None, exclude_if=lambda costs: costs is None)
 
     @model_validator(mode="after")

@@ -123,8 +123,8 @@ Control = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="How much is drafted and verified under load: fixed:K, goodput, goodput-per-request, worth or slo. "
-        "Default: all that the policy asks for.",
+        help="How much is drafted and verified under load: fixed:K, goodput, goodput-per-request, worth, slo, or "
+        "none: all that the policy asks for. Default: as planned.",
     ),
 ]
 Timeline = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the timeline as JSON for ui.perfetto.dev.")]

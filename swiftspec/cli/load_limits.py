@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from swiftspec.scheduler.controls.named import named_control
+from swiftspec.scheduler.controls.named import control_under
 from swiftspec.stages.serving import LoadOptions
 
 __all__ = ["Limits", "load_options", "refuse_limits"]
@@ -25,7 +25,7 @@ def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOption
     if isinstance(gather_ms := values.get("gather_s"), float):
         values["gather_s"] = gather_ms / 1e3
     if isinstance(control := values.get("control"), str):
-        named_control(control)
+        control_under(control, None)
     return (usual or LoadOptions()).model_copy(update=values)
 
 

@@ -66,7 +66,8 @@ def serve(
         console.note(f"anyone who can reach {address} can use this server; --api-key-file limits it to your clients")
     name = model_name or made.target.model
     directories = _tenants(tenants, model=name)
-    console.say(f"Loading {made.target} for {candidate.describe()}")
+    control = engine_options["control"] or candidate.control
+    console.say(f"Loading {made.target} for {candidate.describe()}{f', control {control}' if control else ''}")
 
     def ready(served: Sequence[Tenant]) -> None:
         for tenant in served[1:]:

@@ -57,8 +57,8 @@ class Engine:
         Blocks of 16 tokens that the caches of all requests hold together; a request that finds none left gives its own
         back and is continued later. As many as `max_running` of the longest need, if not given.
     control : str, optional
-        How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth` or `slo`. All
-        that the policy asks for, if not given.
+        How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth`, `slo`, or
+        `none`: all that the policy asks for. As planned, if not given.
     tenants : mapping of str to path
         Fine-tunes and adapters of the target that the same processes serve, by their names for requests. Equal weights
         are held once. On CPUs only.
@@ -132,7 +132,7 @@ class Engine:
         )
         self._past, self._noting = Past(), Lock()
         from swiftspec.scheduler.admission import AdmissionLimits
-        from swiftspec.scheduler.controls.named import named_control
+        from swiftspec.scheduler.controls.named import control_under
 
         admission = AdmissionLimits(
             max_running=max_running,
@@ -148,7 +148,7 @@ class Engine:
             max_context=self.max_context,
             max_restarts=max_restarts,
             admission=admission,
-            control=None if control is None else named_control(control),
+            control=control_under(control, candidate.control),
             tenants=self._requests.tenants.directories,
             executor=executor,
             cancelled=cancelled,

@@ -19,6 +19,7 @@ from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import Metrics, Timeline, measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.backends import quiet_start, run_parallel
+from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.goals import score
 from swiftspec.planner.option import Option
 from swiftspec.policies.effects import Role
@@ -190,6 +191,7 @@ def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Op
     return [_outcome(simulator, trace, option, budget) for option in options]
 
 
+@uncollected()
 def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budget: Budget) -> Outcome:
     errors = simulator.errors
     draws = [(seed, mirrored) for seed in budget.seeds for mirrored in (errors.mirrors if budget.paired else (False,))]

@@ -19,6 +19,7 @@ from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.planner.backends import run_parallel
+from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.decision import Decision, OutOfReachError, explained
 from swiftspec.planner.evaluation import Budget, Outcome
 from swiftspec.planner.known_errors import KnownErrors
@@ -27,6 +28,7 @@ from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
 from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
+from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.load import serve_workload
 
 __all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load"]
@@ -181,7 +183,7 @@ class _Runs:
         self._simulations = simulations
         self._memory = memory
         self._num_jobs = num_jobs
-        self._serve = _Server(load, latencies, trace, simulations.seed)
+        self._serve = _Server(load, LatencyTable(latencies), trace, simulations.seed)
 
     def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_Served]:
         """Every option with its figures; `ahead` simulations are still to come after these."""
@@ -223,10 +225,11 @@ class _Server:
     """Serves one load by any candidate: always the same requests, with the same texts."""
 
     load: Load
-    latencies: Latencies
+    latencies: LatencyTable
     trace: AcceptanceTrace
     seed: int
 
+    @uncollected()
     def __call__(self, task: _Task) -> LoadPrediction:
         candidate, room = task
         served = serve_workload(

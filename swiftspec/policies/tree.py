@@ -147,11 +147,13 @@ class TokenTree:
 
     def grow(self, candidates: Sequence[Candidates]) -> None:
         """Add each picked row's candidates below it, in the order in which `pick` gave the rows."""
+        frontier, temperature, position = self._frontier, self._temperature, self._root.position
         for node, (tokens, logprobs) in zip(self._picked, candidates, strict=True):
             # The continuation of a row before the root is already verified.
-            if tokens and node.position >= self._root.position:
-                node.tokens, node.logprobs = tokens, at_temperature(logprobs, self._temperature)
-                heappush(self._frontier, (-node.score - node.logprobs[0], node.slot, node))
+            if tokens and node.position >= position:
+                node.tokens = tokens
+                node.logprobs = logprobs if temperature == 1.0 else at_temperature(logprobs, temperature)
+                heappush(frontier, (-node.score - node.logprobs[0], node.slot, node))
         self._picked = []
 
     def put_back(self) -> None:

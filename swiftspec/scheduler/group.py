@@ -19,6 +19,7 @@ from swiftspec.policies.effects import (
     Effect,
     Forward,
     KeepKV,
+    Poll,
     Prefill,
     Program,
     Receive,
@@ -112,7 +113,8 @@ class Group:
             del self._running[request]
             self._forget(request)
             return None
-        if not isinstance(effect, Forward):
+        # An asynchronous draft polls before every forward; `isinstance` of a union takes longer.
+        if type(effect) is Poll or not isinstance(effect, Forward):
             return effect
         running.effect, running.num_prefilled = effect, 0
         if isinstance(effect, Prefill):

@@ -50,12 +50,13 @@ class LatencyTable:
 
     Attributes
     ----------
+    latencies : Latencies
     host_share : float
         Share of one request's host time that each further request of a step adds.
     """
 
     def __init__(self, latencies: Latencies) -> None:
-        self._latencies = latencies
+        self.latencies = latencies
         self.host_share = latencies.host_share
         self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int, int], LatencyDraw] = {}
         self._host: dict[tuple[str, Phase, int], LatencyDraw] = {}
@@ -83,12 +84,12 @@ class LatencyTable:
         cost = self._forwards.get(key)
         if cost is None:
             middle = max(0, step * _CONTEXT_STEP - _CONTEXT_STEP // 2)
-            latency = self._latencies.step(
+            latency = self.latencies.step(
                 phase, role=role, degree=degree, ranks=ranks, peer_busy=peer_busy, cold=cold, rows=rows, context=middle
             )
             cost = LatencyDraw.of(latency)
             if sequences > 1:
-                each_s, provenance = self._latencies.further_sequence(
+                each_s, provenance = self.latencies.further_sequence(
                     role, degree=degree, ranks=ranks, peer_busy=peer_busy, context=middle
                 )
                 cost = cost.longer_by((sequences - 1) * each_s * _SHARE_OF_LAYERS.get(phase, 1.0), provenance)
@@ -97,14 +98,14 @@ class LatencyTable:
 
     def warm_up(self, role: Role, *, degree: int, ranks: int) -> WarmUpCost | None:
         """Cost of pauses for a group's forwards, if there is any."""
-        return self._latencies.warm_up.get((role, degree, ranks))
+        return self.latencies.warm_up.get((role, degree, ranks))
 
     def host(self, phase: Phase, rows: int, *, policy: str) -> LatencyDraw:
         """Host time of a policy's effect; what the profile lacks is free, and `assumed`."""
         key = (policy, phase, rows)
         cost = self._host.get(key)
         if cost is None:
-            latency = self._latencies.host_latency(phase, rows=max(1, rows), policy=policy) or _FREE
+            latency = self.latencies.host_latency(phase, rows=max(1, rows), policy=policy) or _FREE
             cost = self._host[key] = LatencyDraw.of(latency)
         return cost
 

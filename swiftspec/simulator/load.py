@@ -16,7 +16,8 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
-from swiftspec.scheduler.controls.named import named_control
+from swiftspec.scheduler.controls.named import control_under
+from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.replica import ONE_REPLICA
 from swiftspec.simulator.serving import Job, Replicas, Serving, ServingRun
 
@@ -30,7 +31,7 @@ def serve_workload(
     candidate: Candidate,
     workload: Workload,
     *,
-    latencies: Latencies,
+    latencies: Latencies | LatencyTable,
     trace: AcceptanceTrace,
     goal: LoadGoal,
     options: LoadOptions,
@@ -48,8 +49,8 @@ def serve_workload(
     candidate : Candidate
         Of a plan.
     workload : Workload
-    latencies : Latencies
-        Of the plan's profile.
+    latencies : Latencies or LatencyTable
+        Of the plan's profile; a table looks up once what several calls ask for.
     trace : AcceptanceTrace
         Of the plan.
     goal : LoadGoal
@@ -82,16 +83,19 @@ def serve_workload(
     return _result(run, workload, limits, target_groups=serving.policy.target_groups * replicas.num_targets)
 
 
-def serving_of(candidate: Candidate, *, latencies: Latencies, trace: AcceptanceTrace, options: LoadOptions) -> Serving:
+def serving_of(
+    candidate: Candidate, *, latencies: Latencies | LatencyTable, trace: AcceptanceTrace, options: LoadOptions
+) -> Serving:
     """The simulated server of a plan's candidate."""
     policy = candidate.build()
     admission, batch = scheduler_limits(candidate, options)
+    table = latencies if isinstance(latencies, LatencyTable) else LatencyTable(latencies)
     steering = None
-    if options.control is not None:
-        costs = candidate.costs or candidate_costs(candidate, latencies, trace)
-        steering = Steering.of(policy, named_control(options.control), costs)
+    if (control := control_under(options.control, candidate.control)) is not None:
+        costs = candidate.costs or candidate_costs(candidate, table.latencies, trace)
+        steering = Steering.of(policy, control, costs)
     return Serving(
-        latencies,
+        table,
         trace,
         policy,
         degrees={role: len(group) for role, group in candidate.groups.items()},

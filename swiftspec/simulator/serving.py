@@ -38,7 +38,7 @@ class Serving:
 
     Parameters
     ----------
-    latencies : Latencies
+    latencies : Latencies or LatencyTable
         Of a profile.
     trace : AcceptanceTrace
     policy : Policy
@@ -52,7 +52,7 @@ class Serving:
 
     def __init__(
         self,
-        latencies: Latencies,
+        latencies: Latencies | LatencyTable,
         trace: AcceptanceTrace,
         policy: Policy,
         *,
@@ -66,7 +66,7 @@ class Serving:
         self._steering = steering
         self.admission = admission
         self._batch = batch
-        self._prices = LatencyTable(latencies)
+        self._prices = latencies if isinstance(latencies, LatencyTable) else LatencyTable(latencies)
         self._pool = CandidatePool(trace)
         self._trace = trace
         self._degrees = group_degrees(degrees, policy)

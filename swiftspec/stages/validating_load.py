@@ -17,7 +17,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
-from swiftspec.scheduler.controls.named import named_control
+from swiftspec.scheduler.controls.named import control_under
 from swiftspec.stages.inputs import Prompts, read_plan, read_texts
 from swiftspec.stages.load_testing import send
 from swiftspec.stages.serving import LoadOptions, simulate_load
@@ -160,7 +160,7 @@ def _measured(
             source="plan",
             admission=admission,
             batch=batch,
-            control=None if options.control is None else named_control(options.control),
+            control=control_under(options.control, candidate.control),
             progress=progress,
         )
     return _Served(measured.metrics, measured.timelines, measured.prompt_tokens, measured.late_s)

@@ -1,10 +1,13 @@
 """`simulate --workload` on a recorded plan."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
 from swiftspec.stages.serving import LoadOptions, simulate_load
@@ -75,6 +78,25 @@ def test_a_control_decides_what_is_verified(workload: Path, tmp_path: Path) -> N
 
     assert tokens_per_round("--control", "fixed:0") < 1.1  # the first rounds are served whole
     assert 1 < tokens_per_round("--control", "goodput") < tokens_per_round()
+
+
+def test_a_plan_made_for_a_control_is_simulated_under_it_unless_told_otherwise(workload: Path) -> None:
+    planned = Planned.load(PLAN)
+    plain = planned.plan.candidates["serial_chain"]
+    steered = plain.model_copy(update={"control": "fixed:0"})
+    others = tuple(one for one in planned.plan.candidates.values() if one is not plain)
+    changed = planned.plan.model_copy(update={"chosen": steered, "alternatives": others})
+    plan = Plan.parse(json.loads(changed.to_bytes()), source="plan")
+    assert plan.chosen.control == "fixed:0"
+    assert b'"control"' not in planned.plan.to_bytes()
+
+    def tokens_per_round(control: str | None) -> float:
+        served = simulate_load(replace(planned, plan=plan), workload, options=LoadOptions(control=control))
+        return served.metrics.tokens_per_round
+
+    of_plain = simulate_load(planned, workload, policy="serial_chain").metrics.tokens_per_round
+    assert tokens_per_round(None) < 1.1 < tokens_per_round("fixed:3")
+    assert tokens_per_round("none") == of_plain
 
 
 def test_prompts_of_the_plans_trace_are_replayed_whole(tmp_path: Path) -> None:

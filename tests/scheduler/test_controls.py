@@ -13,7 +13,7 @@ from swiftspec.scheduler.controls.control import Contender, Control
 from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.controls.fixed import Fixed
 from swiftspec.scheduler.controls.goodput import Goodput, GoodputPerRequest, goodput_by_length
-from swiftspec.scheduler.controls.named import CONTROLS, named_control
+from swiftspec.scheduler.controls.named import CONTROLS, NO_CONTROL, control_under, named_control
 from swiftspec.scheduler.controls.slo import Slo, add_due
 from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.scheduler.costs import RoundCosts
@@ -214,6 +214,15 @@ def test_controls_have_names() -> None:
     for name in ("fixed", "fixed:-1", "fixed:x", "best", ""):
         with pytest.raises(ValueError, match=f"control is '{name}'; expected one of fixed:K, goodput"):
             named_control(name)
+
+
+def test_a_given_control_comes_before_the_planned_one() -> None:
+    assert control_under(None, None) is None
+    assert isinstance(control_under(None, "goodput"), Goodput)
+    assert isinstance(control_under("slo", "goodput"), Slo)
+    assert control_under(NO_CONTROL, "goodput") is None
+    with pytest.raises(ValueError, match="control is 'best'"):
+        control_under(None, "best")
 
 
 def test_forwards_cost_what_lies_between_the_known_ones() -> None:

@@ -1,29 +1,31 @@
 """Choice of a fleet: the kind of replica that serves a load within its limits on the fewest devices.
 
 1. Options that may lead at some load, by closed forms that start from the simulations of one request (`shortlist`).
-2. All of them simulated at a few loads per device, each until it is overloaded (`sizing`); the best one that can be
+2. All of them simulated at a few loads per device, each until it misses the limits (`sizing`); the best one that can be
    steered also under a control.
 3. The number of replicas by bisection, each number with the very share of the load that a replica then has; only kinds
    that may need the fewest devices go on.
 4. The best one once more, with more requests. If it fails it gets another replica, or another kind has its turn.
-5. Pools: targets that share a draft, of the best kind with a draft on devices of its own.
+   At the same time, the best other policies at the same load; and pools: targets that share a draft, of the best kind
+   with a draft on devices of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.artifacts.under_load import UnderLoad
+from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.devices import ClusterSpec
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.decision import OutOfReachError, explained
 from swiftspec.planner.evaluation import Budget
 from swiftspec.planner.fleet.estimates import LoadCurve, LoadEstimates, Means
 from swiftspec.planner.fleet.kinds import Kind
-from swiftspec.planner.fleet.pools import loads_near_capacity, pays, pools_of, sharing_candidate
+from swiftspec.planner.fleet.pools import pools_of, saves, sharing_candidate
 from swiftspec.planner.fleet.result import described_fleet, described_load
 from swiftspec.planner.fleet.shortlist import Promising, load_grid, shortlisted, with_fewer_rows
 from swiftspec.planner.fleet.simulated import Served, Simulated, Simulation
@@ -33,6 +35,7 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.simulator.latency import LatencyTable
 
 __all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch"]
 
@@ -55,6 +58,16 @@ class FleetDecision:
     alternatives: tuple[Candidate, ...]
     under_load: UnderLoad
     fleet: Fleet
+
+
+class _Confirmed(NamedTuple):
+    """A kind, the number of its replicas with the simulation of one, and other policies with their predictions."""
+
+    kind: Sized
+    num_replicas: int
+    simulation: Simulation
+    others: Sequence[Kind]
+    predictions: Mapping[str, LoadPrediction]
 
 
 class FleetSearch:
@@ -104,12 +117,13 @@ class FleetSearch:
         self._memory = memory
         self._policy = policy
         self._means = Means.of(load.workload)
+        self._pools: list[Sized] = []
         self._curves: dict[Key, LoadCurve] = {}
         served = Served(
             workload=load.workload,
             goal=load.goal,
             options=load.options,
-            latencies=profile.latencies,
+            latencies=LatencyTable(profile.latencies),
             trace=trace,
             seed=simulations.seed,
         )
@@ -134,11 +148,9 @@ class FleetSearch:
         if not any(kind.may_win for kind in kinds):
             raise OutOfReachError("no candidate that was simulated under the workload meets the goal's other limits")
         sized = self._sizing.sweep(kinds, loads, tokens=_SWEEP_TOKENS, what="replicas under load")
-        if controlled := self._controlled(sized):
-            sized += self._sizing.sweep([controlled], loads, tokens=_SWEEP_TOKENS, what="controls")
-        best, count, found = self._enough(sized) or self._highest_goodput(sized)
-        pools = self._pools(sized)
-        return self._decision(best, count, found, sized, pools)
+        if (steered := self._controlled(sized)) is not None:
+            sized.append(steered)
+        return self._decision(self._enough(sized) or self._highest_goodput(sized), sized)
 
     @property
     def _tpot_s(self) -> float | None:
@@ -188,80 +200,81 @@ class FleetSearch:
             most -= 1
         return most
 
-    def _enough(self, sized: Sequence[Sized]) -> tuple[Sized, int, Simulation] | None:
+    def _enough(self, sized: Sequence[Sized]) -> _Confirmed | None:
         """The kind that serves the load within its limits on the fewest devices, of equals the faster one; or None."""
         for _ in range(_MOST_FAILURES):
-            self._settle(sized)
-            fitting = [
-                (one, one.high)
-                for one in sized
-                if one.high is not None and one.high in one.exact and one.high <= self._most_replicas(one.kind)
-            ]
-            able = [(one, count) for one, count in fitting if one.kind.may_win]
+            self._sizing.settle(sized, tokens=_SIZING_TOKENS, may_win=self._may_win)
+            able = [(one, one.high) for one in sized if one.high in one.exact and self._may_win(one)]
             if not able:
                 return None
             best, count = min(able, key=lambda pair: (pair[0].devices, -pair[0].exact[pair[1]].user_tokens_per_s))
-            found = self._confirmed(best, count)
-            if found.point.keeps:
-                return best, count, found
+            found = self._confirmed(best, count, sized)
+            if found.simulation.point.keeps:
+                return found
         return None
 
-    def _settle(self, sized: Sequence[Sized]) -> None:
-        """Find the numbers of replicas of what may be chosen, and of the best one for every place to draft."""
-        layouts = {one.kind.option.policy.layout for one in sized}
-        groups = [[one for one in sized if one.kind.option.policy.layout is layout] for layout in layouts]
-        leaders = {min(group, key=lambda one: one.devices).kind.key for group in groups}
-        self._sizing.settle(sized, tokens=_SIZING_TOKENS, always=lambda one: one.kind.key in leaders)
+    def _may_win(self, one: Sized) -> bool:
+        """Whether a kind may be chosen, and there are devices for as many of it as are thought to be enough."""
+        return one.kind.may_win and one.high is not None and one.high <= self._most_replicas(one.kind)
 
-    def _highest_goodput(self, sized: Sequence[Sized]) -> tuple[Sized, int, Simulation]:
+    def _highest_goodput(self, sized: Sequence[Sized]) -> _Confirmed:
         """The kind that serves most requests within their limits with as many replicas as there are devices for."""
         able = [(one, count) for one in sized if one.kind.may_win and (count := self._most_replicas(one.kind))]
         if not able:
             raise OutOfReachError(f"fleet is {self._most_devices}; no replica has so few devices")
         self._sizing.measure(able, tokens=_SIZING_TOKENS, what="all devices")
         best, count = max(able, key=lambda pair: _goodput(*pair))
-        return best, count, self._confirmed(best, count)
+        return self._confirmed(best, count, sized)
 
-    def _confirmed(self, one: Sized, count: int) -> Simulation:
-        """A longer simulation, of a candidate that all prompts have described."""
-        (kind,) = self._described([one.kind.option], self._whole)
-        one.kind = replace(one.kind, candidate=kind.candidate)
-        (found,) = self._sizing.measure([(one, count)], tokens=_FINAL_TOKENS, what="the choice")
-        return found
-
-    def _controlled(self, sized: Sequence[Sized]) -> Kind | None:
-        """The best kind that drafts and can be steered, under the control that follows goodput; None without any."""
-        able = [one for one in sized if one.kind.option.policy.elastic and one.kind.option.policy.serial_forwards]
-        best = min(able, key=lambda one: (one.devices, -one.kind.tokens_per_s), default=None)
-        return None if best is None else replace(best.kind, control=_CONTROL)
-
-    def _pools(self, sized: Sequence[Sized]) -> list[Sized]:
-        """Draft pools, at the highest loads that own drafts stand; how many of one that pays there serve the load."""
-        own = sharing_candidate(sized)
-        if own is None:
-            return []
-        pools = list(pools_of(own.kind, most_devices=self._most_devices))
-        found = self._sizing.sweep(pools, loads_near_capacity(own), tokens=_SWEEP_TOKENS, what="draft pools")
-        paying = [pool for pool in found if pays(pool, own)]
-        self._sizing.settle(paying, tokens=_SIZING_TOKENS, always=lambda _: False)
-        return found
-
-    def _decision(
-        self, best: Sized, count: int, found: Simulation, sized: Sequence[Sized], pools: Sequence[Sized]
-    ) -> FleetDecision:
-        others = self._alternatives(best, sized)
+    def _confirmed(self, best: Sized, count: int, sized: Sequence[Sized]) -> _Confirmed:
+        """A longer simulation of a kind that all prompts have described; beside it other policies, and draft pools."""
+        kind, *others = self._described([best.kind.option, *_other_policies(best, sized)], self._whole)
+        best.kind = replace(best.kind, candidate=kind.candidate)
         task = self._sizing.task(best.kind, self._rate / count, _FINAL_TOKENS)
-        tasks = [task._replace(candidate=kind.candidate, num_blocks=self._room(kind), control="") for kind in others]
-        simulated = self._simulated.run(tasks, "other policies")
+        beside = [task._replace(candidate=one.candidate, num_blocks=self._room(one), control="") for one in others]
+        pools = self._new_pools(sized)
+        tasks = [self._sizing.task(pool.kind, self._rate / most, _SIZING_TOKENS) for pool, most in pools]
+        simulations = iter(self._simulated.run([task, *beside, *tasks], "the choice"))
+        found = next(simulations)
+        best.note(count, found.point)
         predictions = {best.kind.option.policy.name: found.prediction}
-        predictions |= {
-            kind.option.policy.name: other.prediction for kind, other in zip(others, simulated, strict=True)
-        }
+        predictions |= {one.option.policy.name: next(simulations).prediction for one in others}
+        for pool, most in pools:
+            pool.note(most, next(simulations).point)
+        return _Confirmed(best, count, found, others, predictions)
+
+    def _new_pools(self, sized: Sequence[Sized]) -> list[tuple[Sized, int]]:
+        """Draft pools, once there is a kind whose drafts are worth sharing, and how many of each to try."""
+        own = sharing_candidate(sized)
+        if own is None or self._pools:
+            return []
+        self._pools = list(pools_of(own, most_devices=self._most_devices))
+        return [(pool, count) for pool in self._pools if (count := pool.next_count) is not None]
+
+    def _controlled(self, sized: Sequence[Sized]) -> Sized | None:
+        """The best kind that drafts and can be steered, under the control that follows goodput; None without any.
+
+        The numbers of replicas to try are those of the same kind without a control.
+        """
+        able = [
+            one
+            for one in sized
+            if one.kind.option.policy.elastic and one.kind.option.policy.serial_forwards and one.high is not None
+        ]
+        if not able:
+            return None
+        best = min(able, key=lambda one: (one.devices, -one.kind.tokens_per_s))
+        return Sized(kind=replace(best.kind, control=_CONTROL), high=best.high, doubtful=best.doubtful)
+
+    def _decision(self, confirmed: _Confirmed, sized: Sequence[Sized]) -> FleetDecision:
+        best, count, found, others, predictions = confirmed
+        self._settle_pools(sized)
+        task = self._sizing.task(best.kind, self._rate / count, _FINAL_TOKENS)
         share = self._simulated.serve.share(task.rate, task.num_requests)
         self._simulations.num_done = self._simulated.num_done
         return FleetDecision(
             option=best.kind.option,
-            chosen=best.kind.candidate,
+            chosen=best.kind.candidate.model_copy(update={"control": best.kind.control or None}),
             alternatives=tuple(kind.candidate for kind in others),
             under_load=described_load(
                 share, self._load, predictions, seed=self._simulations.seed, num_candidates=1 + len(others)
@@ -272,7 +285,7 @@ class FleetSearch:
                 count,
                 found.point,
                 [one for one in sized if one is not best],
-                pools,
+                self._pools,
                 most_devices=self._most_devices,
                 means=self._means,
                 profile=self._profile,
@@ -283,15 +296,26 @@ class FleetSearch:
             ),
         )
 
-    def _alternatives(self, best: Sized, sized: Sequence[Sized]) -> list[Kind]:
-        """The best of every other policy that fits on a replica's devices, described by all prompts."""
-        of_policy: dict[str, Sized] = {}
-        for one in sorted(sized, key=lambda one: (one.devices, -one.kind.tokens_per_s)):
-            name = one.kind.option.policy.name
-            if one.kind.num_devices <= best.kind.num_devices and name != best.kind.option.policy.name:
-                of_policy.setdefault(name, one)
-        options = [one.kind.option for one in list(of_policy.values())[:_MOST_ALTERNATIVES]]
-        return self._described(options, self._whole) if options else []
+    def _settle_pools(self, sized: Sequence[Sized]) -> None:
+        """More of the draft pools that missed the limits, while they need fewer devices than own drafts."""
+        own = sharing_candidate(sized)
+        while own is not None:
+            counts = [(pool, pool.next_count) for pool in self._pools if saves(pool, own)]
+            if not counts:
+                return
+            self._sizing.measure(
+                [(pool, count) for pool, count in counts if count], tokens=_SIZING_TOKENS, what="draft pools"
+            )
+
+
+def _other_policies(best: Sized, sized: Sequence[Sized]) -> list[Option]:
+    """The best option of every other policy that fits on a replica's devices."""
+    of_policy: dict[str, Sized] = {}
+    for one in sorted(sized, key=lambda one: (one.devices, -one.kind.tokens_per_s)):
+        name = one.kind.option.policy.name
+        if one.kind.num_devices <= best.kind.num_devices and name != best.kind.option.policy.name:
+            of_policy.setdefault(name, one)
+    return [one.kind.option for one in list(of_policy.values())[:_MOST_ALTERNATIVES]]
 
 
 def _goodput(one: Sized, count: int) -> tuple[float, float]:

@@ -1,13 +1,13 @@
 """Draft pools: several targets whose requests are drafted for on the same devices."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from swiftspec.planner.fleet.kinds import Kind
 from swiftspec.planner.fleet.sizing import Sized
 from swiftspec.policies import Layout
 
-__all__ = ["loads_near_capacity", "pays", "pools_of", "sharing_candidate"]
+__all__ = ["pools_of", "saves", "sharing_candidate"]
 
 _TARGETS = (2, 4)  # per draft group
 
@@ -21,28 +21,23 @@ def sharing_candidate(sized: Sequence[Sized]) -> Sized | None:
         and one.kind.option.policy.target_groups == 1
         and one.high is not None
     ]
-    return min(own, key=lambda one: one.devices, default=None)
+    return min(own, key=lambda one: (one.high not in one.exact, one.devices), default=None)
 
 
-def pools_of(kind: Kind, *, most_devices: int) -> Iterator[Kind]:
-    """Pools of 2 and 4 targets for one draft group, as far as there are devices."""
+def pools_of(own: Sized, *, most_devices: int) -> Iterator[Sized]:
+    """Pools of 2 and 4 targets for one draft group, as far as there are devices, and the number of each to try.
+
+    A draft that is shared answers no sooner: pools need at least as many targets as replicas with their own drafts.
+    """
+    assert own.high is not None, "a sharing candidate"
     for num_targets in _TARGETS:
-        pool = replace(kind, num_targets=num_targets, num_drafts=1)
-        if pool.num_devices <= most_devices:
-            yield pool
+        pool = replace(own.kind, num_targets=num_targets, num_drafts=1)
+        if most := most_devices // pool.num_devices:
+            high = min(most, math.ceil(own.high / num_targets))
+            yield Sized(kind=pool, low=min(own.low // num_targets, high - 1), high=high, doubtful=high - 1)
 
 
-def loads_near_capacity(own: Sized) -> tuple[float, ...]:
-    """The highest load per device that a replica with its own draft stands, and the next one, if it was simulated."""
-    loads = sorted(own.points)
-    failed = [number for number, load in enumerate(loads) if not own.points[load].keeps]
-    first = failed[0] if failed else len(loads)
-    return tuple(loads[max(0, first - 1) : first + 1])
-
-
-def pays(pool: Sized, own: Sized) -> bool:
-    """Whether a pool stands a load per device that own drafts do not, or serves users faster at one that both do."""
-    return any(
-        point.keeps and (not own.points[load].keeps or point.user_tokens_per_s > own.points[load].user_tokens_per_s)
-        for load, point in pool.points.items()
-    )
+def saves(pool: Sized, own: Sized) -> bool:
+    """Whether the number of pools to try next would need fewer devices than own drafts."""
+    count = pool.next_count
+    return count is not None and count * pool.kind.num_devices < own.devices

@@ -13,13 +13,14 @@ from swiftspec.artifacts.fleet import LoadPoint
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.backends import run_parallel
+from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.fleet.share import replica_share
 from swiftspec.progress import Progress
+from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.load import serve_workload
 from swiftspec.simulator.replica import Replicas
 
@@ -28,6 +29,7 @@ __all__ = ["Served", "Simulated", "Simulation", "Task", "steady_point"]
 _LONGEST_WAIT = 0.5  # share of a request's time that it may wait for admission, where a replica keeps up
 _LEAST_SERVED = 0.7  # share of the arriving tokens that it commits meanwhile: a short run's batch grows and shrinks
 _LEAST_COUNTED = 0.5  # share of the requests that are counted at least
+_EFFORT_OF_DRAFTS = 4.0
 
 
 class Task(NamedTuple):
@@ -42,6 +44,11 @@ class Task(NamedTuple):
     num_requests: int
     num_blocks: int | None
     control: str = ""
+
+    @property
+    def effort(self) -> float:
+        """How long it takes, compared with others: a draft on devices of its own has steps of its own."""
+        return self.num_requests * _EFFORT_OF_DRAFTS ** (len(self.candidate.groups) - 1)
 
 
 class Simulation(NamedTuple):
@@ -66,7 +73,7 @@ class Served:
     workload: Workload
     goal: LoadGoal
     options: LoadOptions
-    latencies: Latencies
+    latencies: LatencyTable
     trace: AcceptanceTrace
     seed: int
 
@@ -78,6 +85,7 @@ class Served:
             self.workload, num_replicas, rate=rate, most_requests=num_requests, classes=self.goal.classes
         )
 
+    @uncollected()
     def load(self, task: Task) -> SimulatedLoad:
         """Everything that happens in a simulation."""
         options = self.options.with_room(task.num_blocks)
@@ -184,14 +192,16 @@ class Simulated:
 
     def run(self, tasks: Sequence[Task], what: str, *, ahead: int = 0) -> list[Simulation]:
         """Simulations in the order of the tasks; `ahead` are still to come after these."""
-        found = []
+        found: dict[int, Simulation] = {}
         total = self.num_done + len(tasks) + ahead
-        for simulation in self._simulations(tasks):
-            found.append(simulation)
+        # The longest ones first: none of them is left to run alone at the end.
+        numbers = sorted(range(len(tasks)), key=lambda number: -tasks[number].effort)
+        for number, simulation in zip(numbers, self._simulations([tasks[number] for number in numbers]), strict=True):
+            found[number] = simulation
             self.report(self.num_done + len(found), total, what)
         self.num_done += len(tasks)
         self.num_simulated += len(tasks)
-        return found
+        return [found[number] for number in range(len(tasks))]
 
     def _simulations(self, tasks: Sequence[Task]) -> Iterator[Simulation]:
         if self.num_jobs == 1 or len(tasks) < 2:

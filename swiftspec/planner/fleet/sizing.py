@@ -1,4 +1,8 @@
-"""Number of replicas of each kind that a load needs: sweeps over loads, then bisection."""
+"""Number of replicas of each kind that a load needs: sweeps over loads, then bisection of the kinds that may win.
+
+The best kind of every place to draft is bisected. Any other kind has to show that it needs fewer devices than the best
+so far, or as many and is faster: one simulation is usually enough to see that it does not.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +34,10 @@ class Sized:
         By number of replicas that share the whole load, from longer simulations.
     low, high : int
         Most replicas that are too few, and fewest that are enough; None if no number is known to be.
+    doubtful : int
+        Most replicas, not fewer than `low`, that seem too few after a short simulation.
+    hopeful : int or None
+        Replicas for the lowest simulated load, if few requests missed the limits there: with more requests it may pass.
     """
 
     kind: Kind
@@ -37,11 +45,15 @@ class Sized:
     exact: dict[int, LoadPoint] = field(default_factory=dict)
     low: int = 0
     high: int | None = None
+    doubtful: int = 0
+    hopeful: int | None = None
 
     @property
     def all_points(self) -> tuple[LoadPoint, ...]:
-        """By ascending load; longer simulations instead of shorter ones of the same load."""
-        of_rate = {point.rate: point for point in (*self.points.values(), *self.exact.values())}
+        """By ascending load; longer simulations instead of shorter ones of the same load, or that they refute."""
+        kept = max((point.rate for point in self.exact.values() if point.keeps), default=0.0)
+        short = [point for point in self.points.values() if point.keeps or point.rate > kept]
+        of_rate = {point.rate: point for point in (*short, *self.exact.values())}
         return tuple(of_rate[rate] for rate in sorted(of_rate))
 
     @property
@@ -59,15 +71,26 @@ class Sized:
         """Whether one replica less is known to be too few."""
         return self.high is not None and self.high == self.low + 1 and self.high in self.exact
 
+    @property
+    def best_point(self) -> LoadPoint | None:
+        """The highest load of the sweep that it serves within the limits."""
+        keeping = [point for point in self.points.values() if point.keeps]
+        return max(keeping, key=lambda point: point.rate, default=None)
+
     def bracket(self, rate: float) -> None:
         """Bounds from the simulated loads: whoever keeps the limits at a load does so at lower ones."""
-        keeping = [point.rate for point in self.points.values() if point.keeps]
-        if not keeping:
+        last = self.points[max(self.points)]  # the only one that may have missed the limits
+        replicas = math.floor(rate / last.rate + _EPSILON)
+        best = self.best_point
+        if best is None and _is_hopeful(last):
+            self.hopeful = math.ceil(rate / last.rate - _EPSILON)
+            self.doubtful = self.hopeful - 1
+        if best is None:
             return
-        self.high = math.ceil(rate / max(keeping) - _EPSILON)
-        failing = [point.rate for point in self.points.values() if not _is_hopeful(point) and point.rate > max(keeping)]
-        if failing:
-            self.low = min(self.high - 1, math.floor(rate / min(failing) + _EPSILON))
+        self.high = math.ceil(rate / best.rate - _EPSILON)
+        if not last.keeps:
+            self.doubtful = min(self.high - 1, replicas)
+            self.low = 0 if _is_hopeful(last) else self.doubtful
 
     def note(self, count: int, point: LoadPoint) -> None:
         """Learn from a simulation of so many replicas."""
@@ -75,8 +98,11 @@ class Sized:
         if point.keeps:
             self.high = count if self.high is None else min(self.high, count)
             self.low = min(self.low, self.high - 1)
+            if self.doubtful >= self.high:
+                self.doubtful = self.low
             return
         self.low = max(self.low, count)
+        self.doubtful = max(self.doubtful, self.low)
         if self.high is not None and self.high <= count:
             enough = [other for other, found in self.exact.items() if found.keeps and other > count]
             self.high = min(enough, default=count + max(1, count // 8))  # to be tried next
@@ -86,9 +112,22 @@ class Sized:
         """The number of replicas to try next; None if the fewest are known."""
         if self.high is None:
             return None
+        if self.high - self.doubtful > 1:
+            return (self.doubtful + self.high) // 2
         if self.high not in self.exact:
             return self.high
-        return None if self.high == self.low + 1 else (self.low + self.high) // 2
+        return None if self.high == self.low + 1 else self.high - 1
+
+    def challenge(self, devices: float, *, is_faster: bool) -> int | None:
+        """A number of replicas on fewer devices, or if it is faster on as many; None if it is known to need more."""
+        if self.high is None and self.hopeful is None:
+            return None
+        count = math.ceil(devices / self.kind.num_devices) - 1
+        if is_faster and (count + 1) * self.kind.num_devices == devices and count + 1 not in self.exact:
+            count += 1
+        if count <= self.low:
+            return None
+        return count if self.high is None or count < self.high else self.next_count
 
 
 class Sizing:
@@ -124,13 +163,12 @@ class Sizing:
 
     def task(self, kind: Kind, rate: float, tokens: float) -> Task:
         """A simulation in which requests of so many output tokens are counted, beside the first and the last."""
-        # Each target of a pool has to be watched for as long as one that is alone.
-        counted = kind.num_targets * max(_LEAST_COUNTED, tokens / self._output_tokens)
+        counted = max(kind.num_targets * _LEAST_COUNTED, tokens / self._output_tokens)
         num_requests = math.ceil(counted + 2 * self._batch(kind, rate))
         return Task(kind.candidate, kind.replicas, rate, num_requests, self._room(kind), kind.control)
 
     def sweep(self, kinds: Sequence[Kind], loads: Sequence[float], *, tokens: float, what: str) -> list[Sized]:
-        """Every kind at ascending loads per device, until it is overloaded."""
+        """Every kind at ascending loads per device, up to the first one at which it misses the limits."""
         found = [Sized(kind=kind) for kind in kinds]
         alive = list(found)
         for number, load in enumerate(loads):
@@ -138,31 +176,38 @@ class Sizing:
             ahead = len(alive) * (len(loads) - number - 1) // 2
             for one, simulation in zip(alive, self._simulated.run(tasks, what, ahead=ahead), strict=True):
                 one.points[load] = simulation.point
-            alive = [one for one in alive if _is_hopeful(one.points[load])]
+            alive = [one for one in alive if one.points[load].keeps]
         for one in found:
             one.bracket(self._rate)
         return found
 
-    def settle(self, sized: Sequence[Sized], *, tokens: float, always: Callable[[Sized], bool]) -> None:
-        """Find the fewest replicas of every kind that may need the fewest devices, and of those in `always`."""
+    def settle(self, sized: Sequence[Sized], *, tokens: float, may_win: Callable[[Sized], bool]) -> None:
+        """Find the fewest replicas of whichever kind needs the fewest devices, and of the best for every layout.
+
+        may_win: whether a kind with its number of replicas may be chosen. Those that may not rule nobody else out.
+        """
         for _ in range(_MOST_ROUNDS):
-            settled = [one for one in sized if one.is_fewest]
-            best = min((one.devices for one in settled or sized), default=math.inf)
-            # On as many devices only who is faster may still win.
-            fastest = max((one.kind.tokens_per_s for one in settled if one.devices == best), default=0.0)
-            open_ = [
-                (one, count)
-                for one in sized
-                if (count := one.next_count) is not None
-                and (
-                    one.least_devices < best
-                    or (one.least_devices == best and one.kind.tokens_per_s > fastest)
-                    or (always(one) and one.least_devices <= _NEARLY_BEST * best)
-                )
-            ]
-            if not open_:
+            known = [one for one in sized if one.high in one.exact and may_win(one)]
+            best = min((one.devices for one in known), default=math.inf)
+            winners = [one for one in known if one.devices == best]
+            counts = [(one, count) for one in sized if (count := self._next_count(one, sized, winners)) is not None]
+            if not counts:
                 return
-            self.measure(open_, tokens=tokens, what="replicas")
+            self.measure(counts, tokens=tokens, what="replicas")
+
+    def _next_count(self, one: Sized, sized: Sequence[Sized], winners: Sequence[Sized]) -> int | None:
+        """The number of replicas of a kind to try next; None if it is known, or of no interest."""
+        best = min((winner.devices for winner in winners), default=math.inf)
+        if not _is_best_shape(one, sized) and not any(_are_alike(one, winner) for winner in winners):
+            return None
+        if one.high is not None and (_leads_layout(one, sized) or one.kind.control):
+            return one.next_count if one.least_devices <= _NEARLY_BEST * best else None
+        if not winners:
+            is_last_hope = one.low == 0 and all(other.high is None for other in sized)
+            return one.hopeful if is_last_hope else None
+        # On as many devices only who is faster may still win.
+        fastest = max(winner.kind.tokens_per_s for winner in winners)
+        return one.challenge(best, is_faster=one.kind.tokens_per_s > fastest)
 
     def measure(self, counts: Iterable[tuple[Sized, int]], *, tokens: float, what: str) -> list[Simulation]:
         """Simulate kinds with so many replicas each."""
@@ -172,6 +217,37 @@ class Sizing:
         for (one, count), found in zip(counts, simulations, strict=True):
             one.note(count, found.point)
         return simulations
+
+
+def _are_alike(one: Sized, other: Sized) -> bool:
+    """Whether two kinds differ in their shape only."""
+    return (one.kind.option.policy.name, one.kind.option.split_key, one.kind.control) == (
+        other.kind.option.policy.name,
+        other.kind.option.split_key,
+        other.kind.control,
+    )
+
+
+def _is_best_shape(one: Sized, sized: Sequence[Sized]) -> bool:
+    """Whether no other shape of the policy on the split has served a higher load of the sweep, or users faster."""
+    alike = [other for other in sized if _are_alike(one, other)]
+    return max(alike, key=_rank) is one
+
+
+def _rank(one: Sized) -> tuple[float, float]:
+    point = one.best_point
+    return (0.0, 0.0) if point is None else (point.rate, point.user_tokens_per_s)
+
+
+def _leads_layout(one: Sized, sized: Sequence[Sized]) -> bool:
+    """Whether nobody with the same place to draft needs fewer devices, of the best shapes."""
+    layout = one.kind.option.policy.layout
+    rivals = [
+        other
+        for other in sized
+        if other.kind.option.policy.layout is layout and not other.kind.control and _is_best_shape(other, sized)
+    ]
+    return bool(rivals) and min(rivals, key=lambda other: (other.devices, -other.kind.tokens_per_s)) is one
 
 
 def _is_hopeful(point: LoadPoint) -> bool:

@@ -116,11 +116,13 @@ def test_no_option_needs_fewer_devices(made: Plan, fleet: Fleet) -> None:
     assert fleet.num_devices <= fewest + fleet.chosen.num_devices
 
 
-def test_every_place_to_draft_is_compared_and_pools_and_a_control_are_tried(fleet: Fleet) -> None:
+def test_every_place_to_draft_is_compared_and_pools_and_a_control_are_tried(made: Plan, fleet: Fleet) -> None:
     drafting = {kind.drafting for kind in fleet.kinds}
     assert {Drafting.NOWHERE, Drafting.COLOCATED, Drafting.OWN} <= drafting
     assert any(kind.control == "goodput" for kind in fleet.kinds)
     assert fleet.chosen.drafting is not Drafting.POOL
+    assert made.chosen.control == (fleet.chosen.control or None)
+    assert all(candidate.control is None for candidate in made.alternatives)
 
 
 def test_the_front_rises_in_one_and_falls_in_the_other(fleet: Fleet) -> None:
