@@ -1,9 +1,10 @@
 """AdaServe's own rule (arXiv 2501.12162, algorithm 2): a fixed budget of rows that is always used up.
 
 The control `slo` weighs what rows cost. The paper does not: first the requests that are due most tokens take the rows
-that they need, then the likeliest rows of all requests take what is left of the budget. The number of requests decides the
-depth of all trees; the paper adds a constant to it that is not published (c1), here 0. In the paper a row's probability
-is the draft's own in that round; here it is the share of the request's past rows of that number that were accepted.
+that they need, then the likeliest rows of all requests take what is left of the budget. The number of requests decides
+the depth of all trees; the paper adds a constant to it that is not published (c1), here 0. In the paper a row's
+probability is the draft's own in that round; here it is the share of the request's past rows of that number that were
+accepted.
 """
 
 from collections.abc import Sequence
