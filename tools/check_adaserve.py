@@ -60,10 +60,9 @@ def _held(rate: float, shares: Mapping[str, tuple[float, float]]) -> bool:
     wanted, order = (sorted(shares, key=lambda name: -shares[name][which]) for which in (0, 1))
     published, simulated = shares[_FIRST]
     as_published = "as published" if order == wanted else f"published: {', '.join(wanted)}"
-    console.say(
-        f"{rate:g} requests/s: {', '.join(order)} ({as_published}); {_FIRST} is off by {simulated - published:+.1f} points"
-    )
-    return order[: _CHECKED[rate]] == wanted[: _CHECKED[rate]] and abs(simulated - published) <= _WITHIN
+    away = simulated - published
+    console.say(f"{rate:g} requests/s: {', '.join(order)} ({as_published}); {_FIRST} is off by {away:+.1f} points")
+    return order[: _CHECKED[rate]] == wanted[: _CHECKED[rate]] and abs(away) <= _WITHIN
 
 
 if __name__ == "__main__":
