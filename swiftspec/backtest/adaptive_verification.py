@@ -10,25 +10,24 @@ lengths between, and the adaptive choice by the control `worth`, are predicted. 
 token by its place in the draft, not the head's confidence in it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from math import exp, log
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from swiftspec.backtest.published import read_facts
 from swiftspec.backtest.rows import Constant, Row
-from swiftspec.files.reading import parse_json
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.controls.worth import Worth
 
-__all__ = ["ADAPTIVE", "LENGTHS", "Server", "adaptive_verification_rows", "crossing", "fitted_server", "published"]
+__all__ = ["ADAPTIVE", "LENGTHS", "Server", "adaptive_verification_rows", "crossing", "fitted_server"]
 
+_FACTS = read_facts("adaptive_verification")
 ADAPTIVE = "adaptive"
 LENGTHS = ("0", "1", "3", "5", "6", "7")  # fixed draft lengths, as the published figures call them
 _FITTED_ON = ("0", "1", "7")
@@ -39,15 +38,6 @@ _START_COSTS_MS = (0.02, 1.0, 0.01)
 _START_ACCEPTANCE = (0.8, 0.95)
 _WEIGHT_OF_START = 0.01  # keeps what the figures say nothing about near where it started
 _Array = npt.NDArray[np.float64]
-
-
-@cache
-def published() -> Mapping[str, Any]:
-    """The published figures."""
-    content: Mapping[str, Any] = parse_json(
-        files(__package__).joinpath("data", "adaptive_verification.json").read_bytes()
-    )
-    return content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,23 +123,22 @@ def _server(values: _Array) -> Server:
 
 def _points(scheme: str) -> Iterator[tuple[str, float, float]]:
     """(scheme, requests at once by Little's law, tokens/s of each) at every load."""
-    facts = published()
-    for speed, together in zip(facts["tokens_per_s_per_user"][scheme], facts["tokens_per_s"][scheme], strict=True):
+    for speed, together in zip(_FACTS["tokens_per_s_per_user"][scheme], _FACTS["tokens_per_s"][scheme], strict=True):
         yield scheme, together / speed, speed
 
 
 def adaptive_verification_rows() -> tuple[list[Row], list[Constant]]:
     """Rows of the schemes that nothing was fitted to, and the constants they use."""
-    facts, server = published(), fitted_server()
+    server = fitted_server()
     rows = []
     for scheme in (*LENGTHS, ADAPTIVE):
         if scheme in _FITTED_ON:
             continue
         label = "adaptive" if scheme == ADAPTIVE else f"draft length {scheme}"
-        for clients, (_, requests, speed) in zip(facts["clients"], _points(scheme), strict=True):
+        for clients, (_, requests, speed) in zip(_FACTS["clients"], _points(scheme), strict=True):
             predicted = server.tokens_per_s_per_user(scheme, requests)
             name = f"deepseek-v4-pro + dspark, 8 b300, {label}, {clients} clients"
-            rows.append(Row.unfitted(name, "tokens/s/user", speed, predicted, facts["source"]))
+            rows.append(Row.unfitted(name, "tokens/s/user", speed, predicted, _FACTS["source"]))
     on = "vLLM's figure of DeepSeek-V4-Pro: no draft, and draft lengths 1 and 7"
     constants = [
         *(
@@ -170,7 +159,7 @@ def crossing(shorter: Sequence[float], longer: Sequence[float]) -> float | None:
 
     Sequences are speeds at the published loads.
     """
-    clients = published()["clients"]
+    clients = _FACTS["clients"]
     ahead = [log(one / other) for one, other in zip(shorter, longer, strict=True)]
     for (before, after), (low, high) in zip(pairwise(ahead), pairwise(clients), strict=True):
         if before <= 0 < after:

@@ -1,157 +1,222 @@
 """AdaServe's serving experiment, simulated: six systems, three classes of requests with limits on the time per token.
 
-Inputs are the published step of one request and the published acceptance of chains of 4, 6 and 8 tokens. Fitted, at
-the lower rates, are what a further request costs in a step, and what a draft forward takes in vLLM and in AdaServe,
-several times what the devices need. Requests are drawn with the rates, spread of gaps, classes and mean lengths of the
-artifact's trace.
+Published are the step of one request, AdaServe's seconds of a verification by its rows, the shape of its trees, and how
+many requests come in every ten seconds. Published, too, is the share of draft tokens that vLLM accepts; it counts those
+after a rejected one, so that it is the acceptance of a single token. Decoding without a draft has nothing to fit.
+Fitted, at rates up to 4 requests/s, are vLLM's host time with a draft (three constants) and AdaServe's (one).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
 from swiftspec.acceptance import AcceptanceModel, synthesise
-from swiftspec.acceptance.fitting import Length, fit_acceptance_model
-from swiftspec.acceptance.model import PRIOR, tree_acceptance
+from swiftspec.acceptance.fitting import Ranks, fit_acceptance_model
+from swiftspec.acceptance.model import PRIOR
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.profile import HostPoint
+from swiftspec.artifacts.latency import NUM_QUANTILES, Provenance
+from swiftspec.artifacts.profile import HostPoint, StepPoint
 from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.backtest.adaserve_rule import FilledBudget, FilledBudgetSteering
+from swiftspec.backtest.published import read_facts
 from swiftspec.backtest.speeds import Deployment
-from swiftspec.files.reading import parse_json
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.scheduler.controller import Steering
-from swiftspec.scheduler.controls.named import named_control
-from swiftspec.simulator.serving import Job, Serving
+from swiftspec.simulator.jobs import Job, ServingRun
+from swiftspec.simulator.serving import Serving
 
-__all__ = ["SYSTEMS", "attainment", "published"]
+__all__ = ["SYSTEMS", "Outcome", "serve"]
 
-_NUM_REQUESTS, _SEED = 600, 0
+_FACTS = read_facts("adaserve")
+_ADASERVE = "AdaServe"
+_SEED = 0
 _NUM_PROMPTS, _NUM_TOKENS, _PROMPT_TOKENS = 64, 256, 800
 _CONTEXT = 400  # tokens of a request's text, on average
+_VLLM_PROMPT_TOKENS = 2048  # of a step
+_MOST_KNOWN_ROWS = 64  # of a composed verification; beyond them its seconds are those of a prompt
+_DEGREES = {Role.TARGET: _FACTS["num_devices"], Role.DRAFT: 1}
+_ROWS = (128, 256, 512, 1024, 2048)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _System:
-    """How a system serves: its policy and shape, its control, the prompt tokens of a step, and whose drafts it has."""
+    """How a baseline serves: its draft tokens, and whether it reads prompts in steps of their own."""
 
-    policy: str
-    shape: Mapping[str, int]
-    prefill_rows: int
-    drafting: str = "vllm_draft_s"
-    control: str | None = None
+    num_draft_tokens: int = 0
+    prompts_apart: bool = True
 
-    def build(self) -> Policy:
-        return make_policy(self.policy, **self.shape)
-
-
-def _chain(num_draft_tokens: int) -> _System:
-    return _System(policy="serial_chain", shape={"num_draft_tokens": num_draft_tokens}, prefill_rows=2048)
+    @property
+    def policy(self) -> Policy:
+        if self.num_draft_tokens:
+            return make_policy("serial_chain", num_draft_tokens=self.num_draft_tokens)
+        return make_policy("autoregressive")
 
 
-SYSTEMS: Mapping[str, _System] = {
-    # Beam search of depth 8 and width 3, and the paper's selection.
-    "AdaServe": _System(
-        policy="eagle2_tree",
-        shape={"verify_rows": 16, "top_k": 3, "depth": 7},
-        prefill_rows=1024,
-        drafting="adaserve_draft_s",
-        control="slo",
-    ),
-    "Sarathi-Serve": _System(policy="autoregressive", shape={}, prefill_rows=512),
-    "vLLM": _System(policy="autoregressive", shape={}, prefill_rows=2048),
-    "vLLM-spec(4)": _chain(4),
-    "vLLM-spec(6)": _chain(6),
-    "vLLM-spec(8)": _chain(8),
+_BASELINES: Mapping[str, _System] = {
+    "Sarathi-Serve": _System(prompts_apart=False),
+    "vLLM": _System(),
+    "vLLM-spec(4)": _System(num_draft_tokens=4),
+    "vLLM-spec(6)": _System(num_draft_tokens=6),
+    "vLLM-spec(8)": _System(num_draft_tokens=8),
 }
+SYSTEMS = (_ADASERVE, *_BASELINES)
 
 
-@cache
-def published() -> Mapping[str, Any]:
-    """The published figures."""
-    content: Mapping[str, Any] = parse_json(files(__package__).joinpath("data", "adaserve.json").read_bytes())
-    return content
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a system made of a list of requests.
+
+    attainment: share of the requests within their limit on the time per token. goodput_tokens_per_s: tokens of those
+    requests over the whole time. tokens_per_round: output tokens per verification of a request, the bonus included.
+    """
+
+    attainment: float
+    goodput_tokens_per_s: float
+    tokens_per_round: float
+
+    @classmethod
+    def of(cls, run: ServingRun) -> "Outcome":
+        kept = [request for request in run.requests if request.timeline.tpot_s <= (request.job.tpot_s or 0.0)]
+        num_tokens = sum(request.job.output_tokens for request in run.requests)
+        num_rounds = sum(span.phase is Phase.VERIFY for request in run.requests for span in request.spans)
+        return cls(
+            attainment=len(kept) / len(run.requests),
+            goodput_tokens_per_s=sum(request.job.output_tokens for request in kept) / run.end_s,
+            tokens_per_round=num_tokens / num_rounds,
+        )
 
 
-def attainment(name: str, rate: float, *, num_requests: int = _NUM_REQUESTS) -> float:
-    """Share of the requests within their limit on the time per token, by a system at a rate in requests/s."""
-    system, facts = SYSTEMS[name], published()
-    policy, jobs = system.build(), _jobs(rate, num_requests)
-    degrees = {Role.TARGET: facts["num_devices"], Role.DRAFT: facts["num_devices"]}
-    latencies = _latencies(facts["fitted"][system.drafting])
-    steering = None
-    if system.control is not None:
-        costs = StepCosts.of(policy, latencies, degrees=degrees, ranks={}, context=_CONTEXT)
-        steering = Steering.of(policy, named_control(system.control), costs)
-    serving = Serving(
+def serve(name: str, rate: float, *, windows: slice = slice(None)) -> Outcome:
+    """Serve the list of requests of a rate, as the paper names it in requests/s, by a system.
+
+    windows: those of ten seconds each whose requests are served.
+    """
+    serving = _adaserve() if name == _ADASERVE else _baseline(_BASELINES[name])
+    return Outcome.of(serving.run(_jobs(rate, windows), seed=_SEED))
+
+
+def _baseline(system: _System) -> Serving:
+    policy = system.policy
+    most = _FACTS["vllm_max_running"]
+    return Serving(
+        _vllm_latencies(has_draft=system.num_draft_tokens > 0),
+        _trace(),
+        policy,
+        degrees=_DEGREES,
+        admission=AdmissionLimits(max_running=most, tree_rows=policy.target_rows),
+        batch=BatchLimits(
+            max_rows=most * policy.target_rows, prefill_rows=_VLLM_PROMPT_TOKENS, prompts_apart=system.prompts_apart
+        ),
+    )
+
+
+def _adaserve() -> Serving:
+    facts = _FACTS["adaserve"]
+    depth, width = facts["most_depth"], facts["width"]
+    # As many nodes as a beam search of that width verifies, the root included.
+    policy = make_policy("eagle2_tree", verify_rows=1 + depth * width, top_k=width, depth=depth - 1)
+    rule = FilledBudget(budget_rows=facts["budget_rows"], least_depth=facts["least_depth"], most_depth=depth)
+    latencies = _adaserve_latencies()
+    return Serving(
         latencies,
         _trace(),
         policy,
-        degrees=degrees,
+        degrees=_DEGREES,
         admission=AdmissionLimits(max_running=facts["max_running"], tree_rows=policy.target_rows),
-        batch=BatchLimits(max_rows=facts["budget_rows"], prefill_rows=system.prefill_rows),
-        steering=steering,
+        batch=BatchLimits(max_rows=facts["budget_rows"], prefill_rows=facts["chunk_tokens"]),
+        steering=FilledBudgetSteering(
+            rule, StepCosts.of(policy, latencies, degrees=_DEGREES, ranks={}, context=_CONTEXT)
+        ),
     )
-    kept = 0
-    for request in serving.run(jobs, seed=_SEED).requests:
-        assert request.job.tpot_s is not None
-        kept += request.timeline.tpot_s <= request.job.tpot_s
-    return kept / num_requests
 
 
 @cache
-def _latencies(draft_s: float) -> Latencies:
+def _vllm_latencies(*, has_draft: bool) -> Latencies:
     """Those of the pair on its devices; a plain step of one request is as long as published.
 
-    draft_s: host time of a draft forward.
+    With a draft, vLLM verifies every row as a sequence of its own, which costs its host time.
     """
-    facts = published()
-    profile = Deployment.of(facts).profile
-    plain = StepCosts.of(
-        make_policy("autoregressive"),
-        profile.latencies,
-        degrees={Role.TARGET: facts["num_devices"]},
-        ranks={},
-        context=_CONTEXT,
+    fitted = _FACTS["fitted"]
+    known = Deployment.of(_FACTS).profile.latencies
+    step_s = {rows: _mean_s(known, Phase.VERIFY, rows) for rows in (1, 2, 4, 8, 16, 32, _MOST_KNOWN_ROWS)}
+    step_s |= {rows: _mean_s(known, Phase.PREFILL, rows) for rows in _ROWS}
+    more_s = _FACTS["step_s"] - step_s[1]
+    round_s, row_s, draft_s = (
+        fitted[name] if has_draft else 0.0 for name in ("vllm_round_s", "vllm_row_s", "vllm_draft_s")
     )
-    more_s = {Phase.VERIFY: max(0.0, facts["step_s"] - plain.verify_s(1, 1)), Phase.EXPAND: draft_s}
-
-    def later(point: HostPoint) -> HostPoint:
-        extra_s = more_s.get(point.phase, 0.0)
-        return point.model_copy(update={"quantiles_s": tuple(value + extra_s for value in point.quantiles_s)})
-
-    slower = profile.model_copy(update={"host": tuple(map(later, profile.host))})
-    return replace(slower.latencies, host_share=facts["fitted"]["host_share"])
+    verify_s = {rows: seconds + more_s + round_s + row_s * rows for rows, seconds in step_s.items()}
+    return _latencies(verify_s, prompt_s=more_s, draft_s=draft_s)
 
 
 @cache
-def _acceptance_model() -> AcceptanceModel:
-    """Acceptance with the published tokens of all three chains."""
+def _adaserve_latencies() -> Latencies:
+    facts = _FACTS["adaserve"]
+    verify_s = {1: _FACTS["step_s"]} | {int(rows): seconds for rows, seconds in facts["verify_s"].items()}
+    return _latencies(verify_s, prompt_s=0.0, draft_s=_FACTS["fitted"]["adaserve_draft_s"])
 
-    def length_of(depth: int) -> Length:
-        return Length(
-            value=published()["accepted_tokens"][str(depth)],
-            of=lambda acceptance_model: sum(tree_acceptance(acceptance_model, (1,) * depth)),
+
+def _latencies(verify_s: Mapping[int, float], *, prompt_s: float, draft_s: float) -> Latencies:
+    """The pair's latencies with other verifications and host times.
+
+    verify_s: seconds of a verification by its rows, the host's included. prompt_s, draft_s: the host's around a step of
+    prompts alone, and around a draft forward.
+    """
+    profile = Deployment.of(_FACTS).profile
+    kept = (step for step in profile.steps if step.role is not Role.TARGET or step.phase is not Phase.VERIFY)
+    degree = _FACTS["num_devices"]
+    verifications = (
+        StepPoint(
+            quantiles_s=(seconds,) * NUM_QUANTILES,
+            num_samples=1,
+            provenance=Provenance.ASSUMED,
+            role=Role.TARGET,
+            phase=Phase.VERIFY,
+            degree=degree,
+            peer_busy=False,
+            rows=rows,
+            context=0,
         )
+        for rows, seconds in verify_s.items()
+    )
+    host = (
+        HostPoint(
+            quantiles_s=(seconds,) * NUM_QUANTILES, num_samples=1, provenance=Provenance.ASSUMED, phase=phase, rows=1
+        )
+        for phase, seconds in ((Phase.PREFILL, prompt_s), (Phase.EXPAND, draft_s))
+        if seconds
+    )
+    changed = profile.model_copy(update={"steps": (*kept, *verifications), "host": tuple(host)})
+    return replace(changed.latencies, host_share=0.0)
 
-    fields = ("mean_logit", "persistence", "spread")
-    return fit_acceptance_model([length_of(depth) for depth in (4, 6, 8)], prior=PRIOR, fields=fields).acceptance_model
+
+def _mean_s(latencies: Latencies, phase: Phase, rows: int) -> float:
+    context = 0 if phase is Phase.PREFILL else _CONTEXT
+    degree = _FACTS["num_devices"]
+    return latencies.step(
+        phase, role=Role.TARGET, degree=degree, ranks=1, peer_busy=False, rows=rows, context=context
+    ).mean_s
+
+
+@cache
+def acceptance_model() -> AcceptanceModel:
+    """Tokens that are accepted independently of each other, with the published share."""
+    prior = PRIOR.model_copy(update={"persistence": _FACTS["fitted"]["persistence"]})
+    share = Ranks(values=(_FACTS["accepted_share"],))
+    return fit_acceptance_model([share], prior=prior, fields=("mean_logit",)).acceptance_model
 
 
 @cache
 def _trace() -> AcceptanceTrace:
     model = ModelRef(model="synthetic", dtype="bf16")
     return synthesise(
-        _acceptance_model(),
+        acceptance_model(),
         num_prompts=_NUM_PROMPTS,
         prompt_length=_PROMPT_TOKENS,
         num_tokens=_NUM_TOKENS,
@@ -161,26 +226,23 @@ def _trace() -> AcceptanceTrace:
     )
 
 
-def _jobs(rate: float, num_requests: int) -> list[Job]:
-    """Requests at a rate: gamma gaps, classes at random, log-normal prompts."""
-    facts, rng = published(), np.random.default_rng(_SEED)
-    shape = 1 / facts["gap_cv"] ** 2
-    gaps_s = rng.gamma(shape, 1 / (shape * rate), num_requests)
-    arrivals_s = np.cumsum(gaps_s * num_requests / rate / gaps_s.sum()).tolist()
-    classes = rng.choice(len(facts["classes"]), size=num_requests, p=[each["share"] for each in facts["classes"]])
+def _jobs(rate: float, windows: slice) -> list[Job]:
+    """Requests of a rate: as many as published in every window, classes at random, log-normal prompts."""
+    rng, window_s, classes = np.random.default_rng(_SEED), _FACTS["window_s"], _FACTS["classes"]
+    counts = _FACTS["requests_by_window"][f"{rate:.1f}"][windows]
+    arrivals_s = window_s * np.concatenate([index + np.sort(rng.random(count)) for index, count in enumerate(counts)])
+    num_requests = len(arrivals_s)
+    class_numbers = rng.choice(len(classes), size=num_requests, p=[each["share"] for each in classes])
     spread = rng.lognormal(-0.125, 0.5, num_requests)  # of mean 1
-    outputs = rng.integers(2 * facts["output_tokens"] - _NUM_TOKENS, _NUM_TOKENS, num_requests, endpoint=True)
+    outputs = rng.integers(2 * _FACTS["output_tokens"] - _NUM_TOKENS, _NUM_TOKENS, num_requests, endpoint=True)
     prompts = rng.integers(_NUM_PROMPTS, size=num_requests)
-    jobs = []
-    for index in range(num_requests):
-        of_class = facts["classes"][classes[index]]
-        jobs.append(
-            Job(
-                arrival_s=arrivals_s[index],
-                prompt_index=int(prompts[index]),
-                prompt_tokens=max(2, round(of_class["prompt_tokens"] * spread[index])),
-                output_tokens=int(outputs[index]),
-                tpot_s=of_class["tpot_s"],
-            )
+    return [
+        Job(
+            arrival_s=float(arrivals_s[index]),
+            prompt_index=int(prompts[index]),
+            prompt_tokens=max(2, round(classes[number]["prompt_tokens"] * spread[index])),
+            output_tokens=int(outputs[index]),
+            tpot_s=classes[number]["tpot_s"],
         )
-    return jobs
+        for index, number in enumerate(class_numbers)
+    ]

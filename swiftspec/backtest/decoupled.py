@@ -6,10 +6,9 @@ Fitted are two constants: that host time, on plain decoding, and how much of it 
 is PEARL, on which the authors build.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from statistics import mean
 from typing import Any
 
@@ -20,17 +19,18 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.backtest.published import read_facts
 from swiftspec.backtest.rows import Constant, Row
 from swiftspec.backtest.speeds import Deployment
-from swiftspec.files.reading import parse_json
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.serving import Job, Serving
 
-__all__ = ["decoupled_rows", "published"]
+__all__ = ["decoupled_rows"]
 
+_FACTS = read_facts("decoupled")
 _POLICIES = {"plain": ("autoregressive", {}), "decoupled": ("pearl", {"num_draft_tokens": 5})}
 _HOSTS_S = (0.003, 0.008)  # a token's time rises in proportion to the host's: two points are a line
 _PROMPT_TOKENS, _OUTPUT_TOKENS, _LEAST_JOBS = 100, 128, 16
@@ -38,20 +38,13 @@ _SEED = 0
 _Line = tuple[float, float]  # seconds per token without host time, and per second of it
 
 
-@cache
-def published() -> Mapping[str, Any]:
-    """The published figures."""
-    content: Mapping[str, Any] = parse_json(files(__package__).joinpath("data", "decoupled.json").read_bytes())
-    return content
-
-
 def decoupled_rows() -> tuple[list[Row], list[Constant]]:
     """Rows of plain and of decoupled decoding, and the two constants."""
     rows, hosts_s = [], {}
     for mode in _POLICIES:
-        lines, speeds = list(_lines(mode)), published()[f"{mode}_tokens_per_s"]
+        lines, speeds = list(_lines(mode)), _FACTS[f"{mode}_tokens_per_s"]
         hosts_s[mode] = _host_s(lines, speeds)
-        for index, (requests, line, speed) in enumerate(zip(published()["requests"], lines, speeds, strict=True)):
+        for index, (requests, line, speed) in enumerate(zip(_FACTS["requests"], lines, speeds, strict=True)):
             left_out = _host_s(lines[:index] + lines[index + 1 :], speeds[:index] + speeds[index + 1 :])
             rows.append(
                 Row(
@@ -60,7 +53,7 @@ def decoupled_rows() -> tuple[list[Row], list[Constant]]:
                     published=speed,
                     predicted=_speed(line, hosts_s[mode]),
                     error_leave_one_out=_speed(line, left_out) / speed - 1,
-                    source=published()["source"],
+                    source=_FACTS["source"],
                 )
             )
     saved_s = hosts_s["plain"] - hosts_s["decoupled"]
@@ -87,7 +80,7 @@ def _speed(line: _Line, host_s: float) -> float:
 def _lines(mode: str) -> Iterator[_Line]:
     """Time per token as a function of the host time, for every number of requests."""
     low_s, high_s = _HOSTS_S
-    for requests in published()["requests"]:
+    for requests in _FACTS["requests"]:
         low, high = (_tpot_s(mode, requests, host_s) for host_s in _HOSTS_S)
         slope = (high - low) / (high_s - low_s)
         yield low - slope * low_s, slope
@@ -95,14 +88,13 @@ def _lines(mode: str) -> Iterator[_Line]:
 
 def _tpot_s(mode: str, num_requests: int, host_s: float) -> float:
     """Mean time per token while so many requests are served at once."""
-    facts = published()
     name, shape = _POLICIES[mode]
     policy, trace = make_policy(name, **shape), _trace()
     serving = Serving(
         _latencies(host_s),
         trace,
         policy,
-        degrees={Role.TARGET: facts["target_devices"], Role.DRAFT: facts["num_devices"] - facts["target_devices"]},
+        degrees={Role.TARGET: _FACTS["target_devices"], Role.DRAFT: _FACTS["num_devices"] - _FACTS["target_devices"]},
         admission=AdmissionLimits(max_running=num_requests, tree_rows=policy.target_rows),
         batch=BatchLimits(max_rows=num_requests * policy.target_rows, prefill_rows=2048),
     )
@@ -121,7 +113,7 @@ def _tpot_s(mode: str, num_requests: int, host_s: float) -> float:
 @cache
 def _latencies(host_s: float) -> Latencies:
     """Those of the pair on its devices, with this host time around a verification of any number of requests."""
-    profile = Deployment.of(published()).profile
+    profile = Deployment.of(_FACTS).profile
     host = tuple(
         point.model_copy(update={"quantiles_s": (host_s,) * len(point.quantiles_s)})
         if point.phase is Phase.VERIFY
@@ -134,13 +126,12 @@ def _latencies(host_s: float) -> Latencies:
 @cache
 def _trace() -> AcceptanceTrace:
     """Texts whose drafts are accepted as published."""
-    facts = published()
 
     def accepted(model: Any) -> float:
-        return sum(tree_acceptance(model, (1,) * facts["num_draft_tokens"]))
+        return sum(tree_acceptance(model, (1,) * _FACTS["num_draft_tokens"]))
 
-    length = Length(value=mean(facts["accepted_tokens"]), of=accepted)
-    model = ModelRef(model="synthetic", dtype=facts["quant"])
+    length = Length(value=mean(_FACTS["accepted_tokens"]), of=accepted)
+    model = ModelRef(model="synthetic", dtype=_FACTS["quant"])
     return synthesise(
         fit_acceptance_model([length], prior=PRIOR, fields=("mean_logit",)).acceptance_model,
         num_prompts=64,

@@ -96,7 +96,7 @@ class Eagle2Tree(Shape):
                 for child in self._propose(layers, node, candidates)
             ]
             proposed += children
-            level = _best(layers, children, self.top_k)
+            level = sorted(_best(layers, children, self.top_k))
         return _best(layers, proposed, self.verify_rows - 1)
 
     def _propose(self, layers: Layers, parent: int, candidates: Candidates) -> list[int]:
@@ -109,5 +109,5 @@ class Eagle2Tree(Shape):
 
 
 def _best(layers: Layers, nodes: list[int], count: int) -> list[int]:
-    """The best of some nodes, ascending; ties go to the older, so that a parent comes before its children."""
-    return sorted(sorted(nodes, key=lambda node: (-layers.scores[node], node))[:count])
+    """The best of some nodes, best first; ties go to the older, so that a parent comes before its children."""
+    return sorted(nodes, key=lambda node: (-layers.scores[node], node))[:count]

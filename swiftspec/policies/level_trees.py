@@ -89,7 +89,7 @@ class Layers:
         return answers
 
     def subtree(self, nodes: Sequence[int]) -> Subtree:
-        """The root and `nodes`, ascending: every node's parent is the root or one of them."""
+        """The root and `nodes`: every node's parent is the root or one of those before it."""
         index = {0: 0} | {node: number for number, node in enumerate(nodes, start=1)}
         tokens = tuple(self._tokens[node] for node in index)
         return Subtree(self._position, tokens, tuple(index.get(self._parents[node], -1) for node in index))
@@ -108,7 +108,7 @@ def layered_rounds(
     *,
     fuzzy: bool = False,
 ) -> Program:
-    """Draft a tree, verify the nodes that `draft` returns (without the root, ascending), keep KV of accepted ones."""
+    """Draft a tree, verify the nodes that `draft` returns (without the root, parents first), keep the accepted KV."""
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
     fresh, position, num_generated = request.prompt[-1:], request.root_position, 0

@@ -40,12 +40,15 @@ class BatchLimits:
         Steps of drafts, at most, while a verification waits.
     gather_s : float
         Longest wait of a verification for the others. 0 where the draft shares the devices: a round forms anyway.
+    prompts_apart : bool
+        Read prompts before anything else, in steps of their own, as engines without chunked prompts do.
     """
 
     max_rows: int = 64
     prefill_rows: int = 128
     max_overtaken: int = 32
     gather_s: float = 0.0
+    prompts_apart: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "prefill_rows", "max_overtaken"):
@@ -85,6 +88,8 @@ def choose(
     halves, prefills, drafts, verifications = _sorted(asks)
     if halves:
         return _step(_whole(halves))
+    if prefills and limits.prompts_apart:
+        return _prompts(prefills, limits)
     unread = [ask for ask in prefills if ask.model is Role.DRAFT] if verifications else []
     if (drafts or unread) and not any(ask.num_overtaken >= limits.max_overtaken for ask in (*verifications, *prefills)):
         return (
@@ -99,10 +104,13 @@ def choose(
         if not is_complete and now_s < gathered_s:
             return WaitUntil(gathered_s)
         return _with_prompts(_alike(verifications), prefills, limits, share)
-    if prefills:
-        first = min(prefills, key=lambda ask: ask.since_s)
-        return _step(_chunks([ask for ask in prefills if ask.model is first.model], limits.prefill_rows))
-    return None
+    return _prompts(prefills, limits) if prefills else None
+
+
+def _prompts(prefills: Sequence[Ask], limits: BatchLimits) -> Step:
+    """Chunks of prompts, of the model that has waited longest."""
+    first = min(prefills, key=lambda ask: ask.since_s)
+    return _step(_chunks([ask for ask in prefills if ask.model is first.model], limits.prefill_rows))
 
 
 def _sorted(asks: Sequence[Ask]) -> tuple[list[Ask], list[Ask], list[Ask], list[Ask]]:

@@ -8,10 +8,10 @@ from swiftspec.backtest.adaptive_verification import (
     adaptive_verification_rows,
     crossing,
     fitted_server,
-    published,
 )
+from swiftspec.backtest.published import read_facts
 
-FACTS = published()
+FACTS = read_facts("adaptive_verification")
 CLIENTS = FACTS["clients"]
 
 

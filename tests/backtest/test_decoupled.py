@@ -2,13 +2,14 @@
 
 import pytest
 
-from swiftspec.backtest.decoupled import decoupled_rows, published
+from swiftspec.backtest.decoupled import decoupled_rows
+from swiftspec.backtest.published import read_facts
 
 ROWS, CONSTANTS = decoupled_rows()
 
 
 def test_every_published_speed_is_predicted_within_15_percent_without_it() -> None:
-    assert len(ROWS) == 2 * len(published()["requests"])
+    assert len(ROWS) == 2 * len(read_facts("decoupled")["requests"])
     assert all(abs(row.error_leave_one_out) < 0.15 for row in ROWS if row.error_leave_one_out is not None)
 
 

@@ -168,3 +168,11 @@ def test_a_step_is_of_one_kind_within_its_limits_and_grants_what_was_asked(
 def test_limits_are_checked(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{field} is {value}; expected at least"):
         BatchLimits(**{field: value})
+
+
+def test_prompts_may_go_first_in_steps_of_their_own() -> None:
+    apart = BatchLimits(max_rows=16, prefill_rows=32, prompts_apart=True)
+    step = choose([verification(0), draft(1), prompt(2, 100)], limits=apart, num_running=3, now_s=1.0)
+    assert isinstance(step, Step)
+    assert dict(step.grants) == {2: 32}
+    assert chosen([verification(0), prompt(2, 100)]) == {0: 4, 2: 32}

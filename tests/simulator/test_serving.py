@@ -1,6 +1,7 @@
 """Many requests in the simulator: one at a time as before, and laws of queues as oracles."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ TRACE = with_guesses(synthesise_trace((0.6, 0.2, 0.1), prompt_lengths=(5, 3, 40,
 def serving(policy: Policy, machine: Profile, trace: AcceptanceTrace = TRACE, **limits: int) -> Serving:
     degrees = {Role.TARGET: max(1, policy.target_groups), Role.DRAFT: 1}
     admission = {key: value for key, value in limits.items() if key in AdmissionLimits.__slots__}
-    batch = {key: value for key, value in limits.items() if key not in admission}
+    batch: dict[str, Any] = {key: value for key, value in limits.items() if key not in admission}
     return Serving(
         machine.latencies,
         trace,

@@ -1,0 +1,104 @@
+"""AdaServe's own rule (arXiv 2501.12162, algorithm 2): a fixed budget of rows that is always used up.
+
+The control `slo` weighs what rows cost. The paper does not: first the requests that are due most tokens take the rows
+that they need, then the likeliest rows of all requests take what is left of the budget. The number of requests decides
+the depth of all trees; the paper adds a constant to it that is not published (c1), here 0. In the paper a row's
+probability is the draft's own in that round; here it is the share of the request's past rows of that number that were
+accepted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.scheduler.asks import Ask
+from swiftspec.scheduler.controller import Controller, Steering
+from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.costs import RoundCosts
+
+__all__ = ["FilledBudget", "FilledBudgetSteering"]
+
+_MOST_OF_EQUAL = 1.2  # rows that what a request is due can take, over its equal part of the budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledBudget:
+    """Rows by what requests are due, then by likelihood, until the budget is used up.
+
+    Parameters
+    ----------
+    budget_rows : int
+        Rows of a verification (B1).
+    least_depth, most_depth : int
+        Of a tree.
+    """
+
+    learns: ClassVar[bool] = False
+
+    budget_rows: int
+    least_depth: int
+    most_depth: int
+
+    def depth(self, num_requests: int) -> int:
+        """Depth of all trees while so many requests run."""
+        wanted = self.budget_rows // num_requests - 1
+        return min(max(wanted, self.least_depth), self.most_depth)
+
+    def rows(
+        self,
+        contenders: Sequence[Contender],
+        *,
+        costs: RoundCosts,  # noqa: ARG002 - rows cost nothing within the budget
+        max_rows: int,
+    ) -> list[int]:
+        """Rows of each contender."""
+        rows = [1] * len(contenders)
+        if not contenders:
+            return rows
+        left = max_rows - len(contenders)
+        most_due = self.depth(len(contenders)) + 1
+        most_rows = int(_MOST_OF_EQUAL * max_rows / len(contenders))
+        for index in sorted(range(len(contenders)), key=lambda index: -contenders[index].tokens_due):
+            survival, due = contenders[index].survival, min(contenders[index].tokens_due, most_due)
+            tokens = 1.0
+            while left > 0 and tokens < due and rows[index] <= min(most_rows, len(survival)):
+                tokens += survival[rows[index] - 1]
+                rows[index] += 1
+                left -= 1
+        order = sorted(
+            (-survival, row, index)
+            for index, contender in enumerate(contenders)
+            for row, survival in enumerate(contender.survival[rows[index] - 1 :])
+        )
+        for _, _, index in order[: max(0, left)]:
+            rows[index] += 1
+        return rows
+
+
+class _Controller(Controller):
+    """A controller that drafts to the depth of the rule, and divides what was drafted."""
+
+    def __init__(self, control: FilledBudget, costs: RoundCosts, *, max_rows: int) -> None:
+        super().__init__(control, costs, max_rows=max_rows)
+        self._rule = control
+
+    def may_draft(self, request: int, level: int, now_s: float) -> bool:  # noqa: ARG002 - the same for all requests
+        return level <= self._rule.depth(len(self._paces))
+
+    def shares(self, asks: Sequence[Ask], num_rows: int, now_s: float) -> Sequence[int]:
+        contenders = []
+        for ask in asks:
+            survival, due = self._contender(ask.request, ask.num_rows, now_s)
+            unknown = ask.num_rows - 1 - len(survival)
+            contenders.append(Contender(survival + (survival[-1:] or (1.0,)) * unknown, due))
+        return self._rule.rows(contenders, costs=self._costs, max_rows=num_rows)
+
+
+class FilledBudgetSteering(Steering):
+    """Steering by the rule."""
+
+    __slots__ = ()
+
+    def controller(self, max_rows: int) -> Controller:
+        assert isinstance(self.control, FilledBudget)
+        return _Controller(self.control, self.costs, max_rows=max_rows)
