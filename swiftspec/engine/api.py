@@ -305,16 +305,12 @@ class Engine:
         """How likely the target finds each token of a text, and how likely so many others. Raises as `generate`."""
         return self._scorer.score(self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True), num_candidates)
 
-    def submit_scoring(
-        self,
-        prompt: Sequence[int],
-        deliver: Deliver,
-        *,
-        request_id: str | None = None,
-        tenant: str | None = None,
-        **options: Any,
-    ) -> Callable[[], None]:
-        """As `submit`, to score a prompt; options as of `Scorer.submit`. Only the end is delivered, for `scored`."""
+    def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
+        """As `submit`, to score a prompt, with its `request_id` and `tenant`; others as of `Scorer.submit`.
+
+        Only the end is delivered, for `scored`.
+        """
+        request_id, tenant = options.pop("request_id", None), options.pop("tenant", None)
         task = self._requests.task(prompt, 1, request_id, tenant=tenant, ignore_eos=True)
         return self._scorer.submit(task, deliver, **options)
 
