@@ -71,7 +71,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def ray_cluster(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> Iterator[None]:
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False, "temp_dir": str(short_folder)}
+    monkeypatch.setenv("RAY_TMPDIR", str(short_folder))
+    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
     cluster = pytest.importorskip("ray.cluster_utils").Cluster(
         initialize_head=True, head_node_args={"num_cpus": 2, **small}
     )

@@ -36,8 +36,9 @@ def cluster() -> Iterator[Any]:
     """A head without CPUs, and three nodes with one each: a target, a draft, and room for another draft."""
     with pytest.MonkeyPatch.context() as patched, TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
         patched.setenv("PYTHONPATH", str(ROOT))
+        patched.setenv("RAY_TMPDIR", folder)
         quick = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 2}
-        head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": folder, "_system_config": quick, **SMALL}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": quick, **SMALL}
         made = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         for _ in range(3):
             made.add_node(num_cpus=1, **SMALL)
