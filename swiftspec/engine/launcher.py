@@ -13,7 +13,7 @@ from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
-from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout
+from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout, check_tree
 from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
@@ -397,9 +397,6 @@ class Launcher:
         check_layout(policy, self.layout, target_groups=self.target_groups)
         check_acceptance(policy, sampler)
         check_draft(policy, self._draft_facts.kind)
-        if (rows := max(policy.draft_rows, policy.target_rows)) > self._tree_slots:
-            raise ValueError(
-                f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {self._tree_slots}"
-            )
+        check_tree(policy, self._tree_slots)
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)
