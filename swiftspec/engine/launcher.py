@@ -139,7 +139,8 @@ class Launcher:
                     prepare_library()  # which the processes load
                 executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))
             available = executor.num_devices(device)
-            tp_groups = self._tp_groups(groups, ranks or {}, available, device)
+            check_groups(groups, ranks or {}, target_groups=target_groups, device=device, num_available=available)
+            tp_groups = worker_specs(groups, ranks or {}, target_groups=target_groups, device=device)
             num_used = sum(len(worker_spec.devices) for tp_group in tp_groups for worker_spec in tp_group)
             self._report_every_s = _REPORT_EVERY_S if device == "cpu" and num_used == available else 0.0
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
@@ -227,12 +228,6 @@ class Launcher:
                     _log.warning("still waiting for models to be loaded by: %s", said := states)
             if cancelled.wait(_LOOK_EVERY_S):
                 raise InterruptedError("the start was cancelled")
-
-    def _tp_groups(
-        self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], available: int, device: Device
-    ) -> list[list[WorkerSpec]]:
-        check_groups(groups, ranks, target_groups=self.target_groups, device=device, num_available=available)
-        return worker_specs(groups, ranks, target_groups=self.target_groups, device=device)
 
     def _setup(
         self,
