@@ -1,4 +1,5 @@
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -78,7 +79,7 @@ def test_rounds_exactly() -> None:
         ({"verify_rows": 1}, "verify_rows is 1; expected at least 2"),
     ],
 )
-def test_impossible_shapes_are_refused(shape: dict[str, float], message: str) -> None:
+def test_impossible_shapes_are_refused(shape: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SuffixOrDraft(**shape)
 
