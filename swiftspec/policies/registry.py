@@ -27,6 +27,8 @@ from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
+from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.suffix_or_draft import SuffixOrDraft
 from swiftspec.policies.swiftspec import SwiftSpec
 
 if TYPE_CHECKING:
@@ -53,8 +55,10 @@ POLICIES: dict[str, type[Policy]] = {
     for policy in (
         Autoregressive,
         PromptLookup,
+        SuffixDecoding,
         SerialChain,
         SerialTree,
+        SuffixOrDraft,
         SequoiaTree,
         Eagle2Tree,
         EasySpec,

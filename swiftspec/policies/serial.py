@@ -5,17 +5,27 @@ cumulative log-prob, the serial arm of SwiftSpec's Table 7. A chain is a tree of
 serves both. A round lasts expansions * (draft forward) + (verification); nothing is drafted while the target works.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from swiftspec.policies.base import Layout, Shape, check_shape
-from swiftspec.policies.effects import Commit, KeepKV, Program, Role, Step, prefill, read_unread, target_forward
+from swiftspec.policies.effects import (
+    Commit,
+    KeepKV,
+    Program,
+    Role,
+    Step,
+    Subtree,
+    prefill,
+    read_unread,
+    target_forward,
+)
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand, follow
 
-__all__ = ["SerialChain", "SerialTree"]
+__all__ = ["Quotes", "SerialChain", "SerialTree", "serial_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +79,7 @@ class SerialTree(Shape):
         return self.expansions
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: _rounds(request, self)}
+        return {Role.TARGET: serial_rounds(request, self)}
 
     @classmethod
     def search_space(cls) -> Iterator["SerialTree"]:
@@ -94,24 +104,25 @@ class SerialChain(Shape):
         check_shape(self, num_draft_tokens=1)
 
     @property
-    def _tree(self) -> SerialTree:
+    def tree(self) -> SerialTree:
+        """The chain as a tree of one candidate per node."""
         length = self.num_draft_tokens
         return SerialTree(verify_rows=length + 1, expand_rows=1, expansions=length, num_candidates=1)
 
     @property
     def target_rows(self) -> int:
-        return self._tree.target_rows
+        return self.tree.target_rows
 
     @property
     def draft_rows(self) -> int:
-        return self._tree.draft_rows
+        return self.tree.draft_rows
 
     @property
     def serial_forwards(self) -> int:
         return self.num_draft_tokens
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return self._tree.programs(request)
+        return self.tree.programs(request)
 
     @classmethod
     def search_space(cls) -> Iterator["SerialChain"]:
@@ -119,7 +130,24 @@ class SerialChain(Shape):
             yield cls(num_draft_tokens=num_draft_tokens)
 
 
-def _rounds(request: Request, shape: SerialTree) -> Program:
+class Quotes(Protocol):
+    """Continuations found in the text, which spare a round its draft."""
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Add text; first the prompt."""
+
+    def subtree(self, position: int) -> Subtree | None:
+        """The continuation below the text's last token, at `position`; None if the draft is worth more."""
+
+
+def serial_rounds(request: Request, shape: SerialTree, quotes: Quotes | None = None) -> Program:
+    """Rounds of the draft's trees, or of `quotes` where it has one and the draft's tree is empty.
+
+    A round of `quotes` must not throw drafted nodes away: residual sampling is exact only if a node that was drawn is
+    verified or not whatever its token.
+    """
+    if quotes:
+        quotes.extend(request.prompt)
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
     tree = TokenTree(
@@ -130,8 +158,10 @@ def _rounds(request: Request, shape: SerialTree) -> Program:
     )
     num_generated = 0
     while True:
-        yield from _draft(tree, shape, unread)
-        subtree = tree.best(shape.verify_rows)
+        subtree = quotes.subtree(tree.position) if quotes and tree.is_bare else None
+        if subtree is None:
+            yield from _draft(tree, shape, unread)
+            subtree = tree.best(shape.verify_rows)
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
@@ -144,6 +174,8 @@ def _rounds(request: Request, shape: SerialTree) -> Program:
             yield KeepKV(Role.DRAFT, *tree.compact())
         else:
             unread += tree.take_unread()
+        if quotes:
+            quotes.extend(tokens)
         num_generated += len(tokens)
 
 

@@ -9,8 +9,10 @@ def test_policies_go_by_their_names_simplest_first() -> None:
     assert list(POLICIES) == [
         "autoregressive",
         "prompt_lookup",
+        "suffix_decoding",
         "serial_chain",
         "serial_tree",
+        "suffix_or_draft",
         "sequoia_tree",
         "eagle2_tree",
         "easyspec",
