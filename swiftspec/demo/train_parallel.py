@@ -4,7 +4,8 @@ As PARD does (arXiv 2504.18583): after a text's tokens come mask tokens, and the
 positions at the masks, all in one forward. A sequence is trained at many anchors at once: mask d of an anchor sees the
 text up to the anchor and the masks 1 .. d - 1 of the same anchor. Far masks are trained at fewer anchors (the paper's
 conditional drop), because they cost as much and matter less. The loss is the cross-entropy under the target's
-distribution, for the text's own rows too, so that the draft stays as good a serial one. Resumable, as `swiftspec.demo.train`.
+distribution, for the text's own rows too, so that the draft stays as good a serial one. Seeded and resumable, as
+`swiftspec.demo.train`.
 """
 
 import argparse

@@ -21,6 +21,8 @@ from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.mirror import Mirror
+from swiftspec.policies.parallel_chain import ParallelChain
+from swiftspec.policies.parallel_tree import ParallelTree
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.sequoia import SequoiaTree
@@ -28,6 +30,7 @@ from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
 from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -58,6 +61,8 @@ POLICIES: dict[str, type[Policy]] = {
         SequoiaTree,
         Eagle2Tree,
         EasySpec,
+        ParallelChain,
+        ParallelTree,
         Pearl,
         SpecBranch,
         Amusd,
@@ -65,6 +70,7 @@ POLICIES: dict[str, type[Policy]] = {
         Ssd,
         Mirror,
         SwiftSpec,
+        SwiftSpecParallel,
     )
 }
 

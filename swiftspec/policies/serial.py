@@ -5,17 +5,19 @@ cumulative log-prob, the serial arm of SwiftSpec's Table 7. A chain is a tree of
 serves both. A round lasts expansions * (draft forward) + (verification); nothing is drafted while the target works.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Commit, KeepKV, Program, Role, Step, prefill, read_unread, target_forward
+from swiftspec.policies.masked_tree import MaskedTree
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand, follow
 
-__all__ = ["SerialChain", "SerialTree"]
+__all__ = ["SerialChain", "SerialTree", "tree_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,13 @@ class SerialTree(Shape):
         return self.expansions
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: _rounds(request, self)}
+        tree = TokenTree(
+            request.prompt[-1],
+            position=request.root_position,
+            capacity=self.draft_rows,
+            temperature=self.draft_temperature,
+        )
+        return {Role.TARGET: tree_rounds(request, tree, partial(_draft, tree, self), verify_rows=self.verify_rows)}
 
     @classmethod
     def search_space(cls) -> Iterator["SerialTree"]:
@@ -119,19 +127,19 @@ class SerialChain(Shape):
             yield cls(num_draft_tokens=num_draft_tokens)
 
 
-def _rounds(request: Request, shape: SerialTree) -> Program:
+def tree_rounds(
+    request: Request, tree: TokenTree | MaskedTree, draft: Callable[[list[int]], Step[None]], *, verify_rows: int
+) -> Program:
+    """Rounds of a co-located policy: grow the tree, verify its best nodes.
+
+    draft: grows the tree, which is only the root at first; it is given the verified tokens that the draft has not read.
+    """
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
-    tree = TokenTree(
-        request.prompt[-1],
-        position=request.root_position,
-        capacity=shape.draft_rows,
-        temperature=shape.draft_temperature,
-    )
     num_generated = 0
     while True:
-        yield from _draft(tree, shape, unread)
-        subtree = tree.best(shape.verify_rows)
+        yield from draft(unread)
+        subtree = tree.best(verify_rows)
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
