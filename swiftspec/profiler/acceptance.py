@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,8 +12,11 @@ from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedP
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
+from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import ForwardKind, Role, Row
+from swiftspec.profiler.masked_guesses import NUM_AHEAD, masked_guesses
 from swiftspec.progress import Progress
 
 __all__ = ["record_trace"]
@@ -49,7 +53,9 @@ def record_trace(
     """
     torch.set_num_threads(num_threads)
     spec = ModelSpec.from_directory(model_directory(target.model))
-    _check_room(len(prompts), max_new_tokens, num_candidates)
+    facts = draft_facts(draft.model)
+    num_ahead = NUM_AHEAD if facts.kind is DraftKind.PARALLEL else 0
+    _check_room(len(prompts), max_new_tokens, num_candidates, num_ahead)
     longest = 0
     for prompt_id, prompt in prompts:
         longest = max(longest, len(prompt))
@@ -73,15 +79,26 @@ def record_trace(
         else:
             output = list(outputs[number])
         with _blamed(draft, prompt_id):
-            traced.append(_traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
+            found = _traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids)
+            traced.append(
+                replace(found, ahead=_ahead(models[Role.DRAFT], found, facts.mask_token)) if num_ahead else found
+            )
     progress(len(prompts), len(prompts), "done")
-    return AcceptanceTrace(origin=Origin.here(), source="recorded", target=target, draft=draft, prompts=tuple(traced))
+    return AcceptanceTrace(
+        origin=Origin.here(),
+        source="recorded",
+        target=target,
+        draft=draft,
+        draft_kind=facts.kind,
+        prompts=tuple(traced),
+    )
 
 
-def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int) -> None:
+def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int, num_ahead: int) -> None:
     """ValueError if the trace could exceed the size that `AcceptanceTrace.load` reads."""
     few = min(_FEW_CANDIDATES, num_candidates)
-    token_bytes = 4 + 4 + 8 * (num_candidates + 2 * few)  # token and rank; tokens and log-probs of three guessers
+    # Token and rank; tokens and log-probs of three guessers, and of guesses ahead.
+    token_bytes = 4 + 4 + 8 * (num_candidates + (2 + num_ahead) * few)
     most = MOST_ARCHIVE_BYTES // token_bytes
     if num_prompts * max_new_tokens > most:
         raise ValueError(
@@ -132,6 +149,26 @@ def _traced(
         ranks=ranks,
         ended=output[-1] in ends,
     )
+
+
+def _ahead(draft: ModelRunner, traced: TracedPrompt, mask_token: int) -> Guesses:
+    """Guesses of a parallel draft at masks. Its cache is moved along the text as these are asked for."""
+    prompt, output = traced.prompt_tokens.tolist(), traced.target_tokens.tolist()
+    text, few = [*prompt, *output], _FEW_CANDIDATES
+    draft.reset(_SEQUENCE)
+    num_known = 0
+
+    def forward(rows: tuple[Row, ...], start: int) -> torch.Tensor:
+        nonlocal num_known
+        if start > num_known:
+            _logits(draft, Chunk(_SEQUENCE, tuple(text[num_known:start])))
+            num_known = start
+        logits = _numbers(_logits(draft, Rows(_SEQUENCE, rows)))
+        draft.keep(_SEQUENCE, (), 0)
+        return logits
+
+    nearest = Guesses(traced.draft.tokens[:, :few], traced.draft.logprobs[:, :few])
+    return masked_guesses(forward, prompt, nearest, output, mask_token=mask_token, tree_slots=_TREE_SLOTS)
 
 
 def _logits(model: ModelRunner, entry: Entry, kind: ForwardKind = ForwardKind.EXACT) -> torch.Tensor:
