@@ -8,7 +8,7 @@ A stage that finished is skipped; a stage that was stopped goes on from its last
 import argparse
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -114,16 +114,20 @@ def progress_steps(title: str, first: int, num_steps: int, loss: Callable[[], fl
 
 
 def fit(
-    model: PreTrainedModel,
+    model: nn.Module,
     batch: Callable[[int], Tensor],
-    loss_of: Callable[[Tensor, Tensor], Tensor],
+    loss_of: Callable[[Tensor], Tensor],
     *,
+    optimizers: Sequence[torch.optim.Optimizer],
     title: str,
     num_steps: int,
     checkpoint: Path,
 ) -> None:
-    """Train in place. `loss_of(logits, tokens)` sees logits (batch, context, vocab) and tokens (batch, context + 1)."""
-    optimizers = optimizers_for(model)
+    """Train in place. `loss_of(tokens)` is the model's loss on tokens (batch, context + 1).
+
+    The optimizers' learning rates are the highest ones of the schedule.
+    """
+    full_rates = [float(optimizer.defaults["lr"]) for optimizer in optimizers]
     first, latest = 0, [math.nan]
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
@@ -131,16 +135,12 @@ def fit(
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         first = int(state["step"])
-    full_rates = [0.02, 3e-3]
     for step in progress_steps(title, first, num_steps, lambda: latest[0]):
         rate = min(1.0, (step + 1) / 30, (num_steps - step) / (DECAY_FRACTION * num_steps))
         for optimizer, full_rate in zip(optimizers, full_rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = full_rate * rate
-        tokens = batch(step)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-        loss = loss_of(logits, tokens)
+        loss = loss_of(batch(step))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -157,32 +157,49 @@ def fit(
             checkpoint.with_suffix(".partial").replace(checkpoint)
 
 
-def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+def _logits(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """Logits after all tokens but the last of each row, fp32."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits: Tensor = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return logits.float()
+
+
+def next_token_loss(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     """Mean cross-entropy of the next token, nats."""
-    return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+    def loss(tokens: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(_logits(model, tokens).flatten(0, 1), tokens[:, 1:].flatten())
+
+    return loss
 
 
-def distillation_loss(target: PreTrainedModel) -> Callable[[Tensor, Tensor], Tensor]:
+def divergence(wanted: Tensor, logits: Tensor) -> Tensor:
+    """KL(softmax of wanted || softmax of logits) of each row, nats."""
+    wanted_logprob, logprob = wanted.float().log_softmax(-1), logits.float().log_softmax(-1)
+    result: Tensor = (wanted_logprob.exp() * (wanted_logprob - logprob)).sum(-1)
+    return result
+
+
+def distillation_loss(target: PreTrainedModel, draft: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     """KL(target || draft) per token: the draft learns the target's distribution, its mistakes included."""
 
-    def loss(logits: Tensor, tokens: Tensor) -> Tensor:
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-            wanted = target(input_ids=tokens[:, :-1], use_cache=False).logits
-        wanted_logprob = wanted.float().log_softmax(-1)
-        logprob = logits.float().log_softmax(-1)
-        divergence: Tensor = (wanted_logprob.exp() * (wanted_logprob - logprob)).sum(-1)
-        return divergence.mean()
+    def loss(tokens: Tensor) -> Tensor:
+        with torch.no_grad():
+            wanted = _logits(target, tokens)
+        return divergence(wanted, _logits(draft, tokens)).mean()
 
     return loss
 
 
 @torch.no_grad()
-def continuations(target: PreTrainedModel, stream: Tensor, *, num_batches: int, path: Path) -> Tensor:
-    """The target's continuations of training text, half greedy, half sampled at temperature 1; (n, CONTEXT + 1) ids."""
+def continuations(
+    target: PreTrainedModel, stream: Tensor, *, num_batches: int, path: Path, dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
+    """The target's continuations of training text, half greedy, half sampled at temperature 1; one stream of ids."""
     if path.exists():
         loaded: Tensor = torch.load(path, weights_only=True)
         return loaded
-    writer = copy.deepcopy(target).to(torch.bfloat16)
+    writer = copy.deepcopy(target).to(dtype)
     rows: list[Tensor] = []
     for step in progress_steps("continuations", 0, num_batches, lambda: math.nan):
         torch.manual_seed(SEED + step)
@@ -201,6 +218,17 @@ def continuations(target: PreTrainedModel, stream: Tensor, *, num_batches: int, 
     result = torch.cat(rows)
     torch.save(result, path)
     return result
+
+
+def mixed_batches(stream: Tensor, written: Tensor, *, num_steps: int, tokens_per_step: int) -> Callable[[int], Tensor]:
+    """The tokens of each step, half from the corpus and half from the target's continuations."""
+
+    def batch(step: int) -> Tensor:
+        context = context_at(step, num_steps)
+        half = tokens_per_step // context // 2
+        return torch.cat([crops(source, num_crops=half, context=context, step=step) for source in (stream, written)])
+
+    return batch
 
 
 def save_pretrained(model: PreTrainedModel, tokenizer: Tokenizer, directory: Path) -> None:
@@ -226,18 +254,28 @@ def train_pair(
         context = context_at(step, target_steps)
         return crops(stream, num_crops=TOKENS_PER_STEP // context, context=context, step=step)
 
-    fit(target, text_batch, next_token_loss, title="target", num_steps=target_steps, checkpoint=work / "target.pt")
+    fit(
+        target,
+        text_batch,
+        next_token_loss(target),
+        optimizers=optimizers_for(target),
+        title="target",
+        num_steps=target_steps,
+        checkpoint=work / "target.pt",
+    )
     target.eval()
     written = continuations(target, stream, num_batches=continuation_batches, path=work / "continuations.pt")
 
-    def mixed_batch(step: int) -> Tensor:
-        context = context_at(step, draft_steps)
-        half = TOKENS_PER_STEP // context // 2
-        sources = (stream, written)
-        return torch.cat([crops(source, num_crops=half, context=context, step=step) for source in sources])
-
-    loss_of = distillation_loss(target)
-    fit(draft, mixed_batch, loss_of, title="draft", num_steps=draft_steps, checkpoint=work / "draft.pt")
+    batch = mixed_batches(stream, written, num_steps=draft_steps, tokens_per_step=TOKENS_PER_STEP)
+    fit(
+        draft,
+        batch,
+        distillation_loss(target, draft),
+        optimizers=optimizers_for(draft),
+        title="draft",
+        num_steps=draft_steps,
+        checkpoint=work / "draft.pt",
+    )
 
 
 def main() -> None:
