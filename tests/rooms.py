@@ -13,7 +13,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "progress": frozenset(),
     "files": frozenset({"numpy"}),
     "policies": frozenset(),
-    "models": frozenset({"files", "tokenizers"}),
+    "models": frozenset({"files", "policies", "tokenizers"}),
     "devices": frozenset({"models", "torch"}),
     "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),

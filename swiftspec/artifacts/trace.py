@@ -14,6 +14,7 @@ from swiftspec.artifacts.document import Document, Facts, ModelRef, Origin
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES, archive_bytes, read_archive
 from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
+from swiftspec.policies import DraftKind
 
 __all__ = ["AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
 
@@ -29,7 +30,7 @@ class Guesser(StrEnum):
 class Guesses(NamedTuple):
     """The K best tokens for output position t given everything before it, best first, and log-probs (nats).
 
-    tokens, logprobs: int32, float32 arrays (T, K).
+    tokens, logprobs: int32, float32 arrays (T, K); of guesses ahead (T, D, K).
     """
 
     tokens: np.ndarray
@@ -38,14 +39,15 @@ class Guesses(NamedTuple):
     @property
     def num_candidates(self) -> int:
         """K."""
-        return int(self.tokens.shape[1])
+        return int(self.tokens.shape[-1])
 
 
 # One-dimensional arrays of the file, all prompts concatenated; in addition two for every guesser.
 _COLUMNS = ("target_tokens", "ranks")
 _ARRAYS = {"about", "lengths", "prompt_lengths", "prompt_tokens", "draft_tokens", "draft_logprobs", *_COLUMNS}
 
-_OPTIONAL_ARRAYS = {f"{guesser}_{name}" for guesser in Guesser for name in Guesses._fields}
+_AHEAD = "ahead"
+_OPTIONAL_ARRAYS = {f"{source}_{name}" for source in (*Guesser, _AHEAD) for name in Guesses._fields}
 _MOST_TOKEN_ID = 2**31 - 1
 _ROUNDING = 1e-3  # of a log-prob, which rounding may leave a little above 0
 
@@ -67,6 +69,9 @@ class TracedPrompt:
         Rank of the target's token in the draft's whole vocabulary; 0 is the draft's first choice.
     ended : bool
         Whether the last token is an end of sequence, rather than the length limit reached.
+    ahead : Guesses, optional
+        Of a draft that guesses worse the farther ahead: [t, d - 1] is its guess of output token t if it did not know
+        the d tokens before it as the target has them: they were masks, or the hidden states after them its own.
     """
 
     prompt_id: str
@@ -75,6 +80,7 @@ class TracedPrompt:
     guesses: Mapping[Guesser, Guesses]
     ranks: np.ndarray
     ended: bool
+    ahead: Guesses | None = None
 
     @property
     def draft(self) -> Guesses:
@@ -98,6 +104,7 @@ class AcceptanceTrace:
     source : str
         `recorded`, or `synthesised` from published acceptance.
     target, draft : ModelRef
+    draft_kind : DraftKind
     prompts : tuple of TracedPrompt
         With T output tokens and K candidates each: token ids (T,), and the draft's candidates (T, K) with log-probs.
 
@@ -113,6 +120,7 @@ class AcceptanceTrace:
     target: ModelRef
     draft: ModelRef
     prompts: tuple[TracedPrompt, ...]
+    draft_kind: DraftKind = DraftKind.SERIAL
 
     def __post_init__(self) -> None:
         if not self.prompts:
@@ -122,6 +130,11 @@ class AcceptanceTrace:
     def guessers(self) -> frozenset[Guesser]:
         """Guessers recorded for every prompt."""
         return frozenset.intersection(*[frozenset(prompt.guesses) for prompt in self.prompts])
+
+    @property
+    def num_ahead(self) -> int:
+        """Tokens ahead of the known ones for which the draft's guesses are recorded, D; 0 for a serial draft."""
+        return min(0 if prompt.ahead is None else prompt.ahead.tokens.shape[1] for prompt in self.prompts)
 
     @property
     def num_tokens(self) -> int:
@@ -144,6 +157,7 @@ class AcceptanceTrace:
             source=self.source,
             target=self.target,
             draft=self.draft,
+            draft_kind=self.draft_kind,
             prompts=tuple(_PromptFacts(prompt_id=p.prompt_id, ended=p.ended) for p in self.prompts),
         )
         arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
@@ -151,6 +165,10 @@ class AcceptanceTrace:
             for name in Guesses._fields:
                 parts = [getattr(prompt.guesses[guesser], name) for prompt in self.prompts]
                 arrays[f"{guesser}_{name}"] = np.concatenate(parts)
+        if all_ahead := [prompt.ahead for prompt in self.prompts if prompt.ahead is not None and self.num_ahead]:
+            for name in Guesses._fields:
+                parts = [getattr(ahead, name)[:, : self.num_ahead] for ahead in all_ahead]
+                arrays[f"{_AHEAD}_{name}"] = np.concatenate(parts)
         arrays["lengths"] = np.array([len(prompt.target_tokens) for prompt in self.prompts])
         arrays["prompt_lengths"] = np.array([prompt.prompt_length for prompt in self.prompts])
         arrays["prompt_tokens"] = np.concatenate([prompt.prompt_tokens for prompt in self.prompts])
@@ -179,6 +197,7 @@ class AcceptanceTrace:
             source=about.source,
             target=about.target,
             draft=about.draft,
+            draft_kind=about.draft_kind,
             prompts=tuple(_split(about.prompts, arrays)),
         )
 
@@ -197,12 +216,14 @@ class _About(Document):
     source: str
     target: ModelRef
     draft: ModelRef
+    draft_kind: DraftKind = DraftKind.SERIAL
     prompts: tuple[_PromptFacts, ...] = Field(min_length=1)
 
 
 def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) -> list[TracedPrompt]:
     of_prompt = [*pairwise(np.cumsum([0, *arrays["prompt_lengths"].tolist()]).tolist())]
     of_output = [*pairwise(np.cumsum([0, *arrays["lengths"].tolist()]).tolist())]
+    ahead = _guesses(arrays, _AHEAD)
     return [
         TracedPrompt(
             prompt_id=facts.prompt_id,
@@ -210,26 +231,29 @@ def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) ->
             target_tokens=arrays["target_tokens"][start:stop],
             guesses={
                 guesser: Guesses(tokens[start:stop], logprobs[start:stop])
-                for guesser, (tokens, logprobs) in _guesses(arrays).items()
+                for guesser, (tokens, logprobs) in _all_guesses(arrays).items()
             },
             ranks=arrays["ranks"][start:stop],
             ended=facts.ended,
+            ahead=Guesses(ahead.tokens[start:stop], ahead.logprobs[start:stop]) if ahead else None,
         )
         for facts, (before, after), (start, stop) in zip(prompts, of_prompt, of_output, strict=True)
     ]
 
 
-def _guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
-    """Guesses of all prompts. ValueError if only one of the two arrays is there."""
-    found = {}
-    for guesser in Guesser:
-        names = [f"{guesser}_{name}" for name in Guesses._fields]
-        present = [name for name in names if name in arrays]
-        if present == names:
-            found[guesser] = Guesses(*(arrays[name] for name in names))
-        elif present:
-            raise ValueError(f"{min(set(names) - set(present))} is missing, but there is {present[0]}")
-    return found
+def _all_guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
+    """Guesses of all prompts, by guesser."""
+    found = {guesser: _guesses(arrays, guesser) for guesser in Guesser}
+    return {guesser: guesses for guesser, guesses in found.items() if guesses is not None}
+
+
+def _guesses(arrays: Mapping[str, np.ndarray], source: str) -> Guesses | None:
+    """Guesses of all prompts from one source, if there are any. ValueError if only one of the two arrays is there."""
+    names = [f"{source}_{name}" for name in Guesses._fields]
+    present = [name for name in names if name in arrays]
+    if present and present != names:
+        raise ValueError(f"{min(set(names) - set(present))} is missing, but there is {present[0]}")
+    return Guesses(*(arrays[name] for name in names)) if present else None
 
 
 def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
@@ -245,14 +269,16 @@ def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
     _check_column("prompt_tokens", arrays["prompt_tokens"], rows=int(arrays["prompt_lengths"].sum()))
     for name in _COLUMNS:
         _check_column(name, arrays[name], rows=num_outputs)
-    for guesser, guesses in _guesses(arrays).items():
-        _check_guesses(guesser, guesses, rows=num_outputs)
+    for guesser, guesses in _all_guesses(arrays).items():
+        _check_guesses(guesser, guesses, rows=num_outputs, dimensions=2)
+    if (ahead := _guesses(arrays, _AHEAD)) is not None:
+        _check_guesses(_AHEAD, ahead, rows=num_outputs, dimensions=3)
 
 
-def _check_guesses(guesser: Guesser, guesses: Guesses, *, rows: int) -> None:
+def _check_guesses(guesser: str, guesses: Guesses, *, rows: int, dimensions: int) -> None:
     tokens, logprobs = guesses
-    _check_column(f"{guesser}_tokens", tokens, rows=rows, dimensions=2)
-    _check_column(f"{guesser}_logprobs", logprobs, rows=rows, dimensions=2, kinds="f")
+    _check_column(f"{guesser}_tokens", tokens, rows=rows, dimensions=dimensions)
+    _check_column(f"{guesser}_logprobs", logprobs, rows=rows, dimensions=dimensions, kinds="f")
     if tokens.shape != logprobs.shape:
         raise ValueError(
             f"{guesser}_tokens has shape {tokens.shape}; expected that of {guesser}_logprobs, {logprobs.shape}"
@@ -261,7 +287,7 @@ def _check_guesses(guesser: Guesser, guesses: Guesses, *, rows: int) -> None:
         raise ValueError(f"{guesser}_logprobs holds NaN or infinity; expected finite log-probs")
     if logprobs.size and logprobs.max() > _ROUNDING:
         raise ValueError(f"{guesser}_logprobs holds {logprobs.max():.6g}; expected log-probs, which are at most 0")
-    if (logprobs[:, 1:] > logprobs[:, :-1]).any():
+    if (logprobs[..., 1:] > logprobs[..., :-1]).any():
         raise ValueError(f"{guesser}_logprobs rises along a row; expected the best candidate first")
 
 

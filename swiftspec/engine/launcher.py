@@ -27,7 +27,9 @@ from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Deliver, Event, Generation, RunningRequest, next_event
 from swiftspec.engine.stats import EngineState
 from swiftspec.kernels.cpu_library import prepare_library
+from swiftspec.models.draft_kinds import DraftFacts, draft_facts
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.base import check_draft
 from swiftspec.policies.effects import Role
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -128,6 +130,7 @@ class Launcher:
         self.patience_s = patience_s
         self._max_running, self._batch = admission.max_running, batch or BatchLimits()
         self._steering, self._tenants = steering, tuple(tenants)
+        self._draft_facts = draft_facts(draft.model) if draft else DraftFacts()
         self._tree_slots = TREE_SLOTS[device]
         with ExitStack() as stack:
             if executor is None:
@@ -381,6 +384,7 @@ class Launcher:
         Events are commits, and at last a `Generation`, or an exception as of `stream`. ValueError as there.
         """
         self._check(policy, request, sampler)
+        request = replace(request, mask_token=self._draft_facts.mask_token)
         return self._dispatcher.submit(
             policy, request, name=request_id, sampler=sampler, options=options, deliver=deliver
         )
@@ -392,6 +396,7 @@ class Launcher:
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         check_layout(policy, self.layout, target_groups=self.target_groups)
         check_acceptance(policy, sampler)
+        check_draft(policy, self._draft_facts.kind)
         if (rows := max(policy.draft_rows, policy.target_rows)) > self._tree_slots:
             raise ValueError(
                 f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {self._tree_slots}"

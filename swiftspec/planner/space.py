@@ -107,6 +107,7 @@ class _Checks:
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace, memory: MemoryModel | None) -> None:
         self._guessers = trace.guessers
+        self._draft_kind = trace.draft_kind
         self._has_text = trace.source != "synthesised"
         self._memory = memory
         self._longest = longest_context(trace)
@@ -146,6 +147,8 @@ class _Checks:
             return self._does_not_fit(option, self._memory)
         if policy.quotes and not self._has_text:
             return f"{policy.name}: a synthesised trace has no text to draft from"
+        if self._draft_kind not in policy.drafts:
+            return f"{policy.name}: not with a {self._draft_kind} draft"
         if missing := _guessers(policy) - self._guessers:
             return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
         for role, forward, most_rows in _forwards(policy):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, cast
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 
-__all__ = ["Layout", "Policy", "Shape", "TargetOnly", "Value", "check_shape", "shape_of"]
+__all__ = ["DraftKind", "Layout", "Policy", "Shape", "TargetOnly", "Value", "check_draft", "check_shape", "shape_of"]
 
 
 Value = int | float | tuple[float, ...]  # type of a shape's field
@@ -22,11 +22,21 @@ class Layout(StrEnum):
     DISAGGREGATED = "disaggregated"  # a program for each role; each model on its own devices; see also target_groups
 
 
+class DraftKind(StrEnum):
+    """Kind of a draft: what it needs from the target, and how many tokens one forward proposes."""
+
+    SERIAL = "serial"  # token ids; one token per forward
+    PARALLEL = "parallel"  # token ids; several tokens per forward, at mask tokens (PARD)
+    HEAD = "head"  # hidden states of the target; one token per forward (EAGLE-3, MTP)
+    BLOCK = "block"  # hidden states of the target; a block of tokens per forward (DFlash)
+
+
 class Policy(Protocol):
     """A frozen dataclass whose fields are the shape (rows, expansions, capacities); stateless between requests."""
 
     name: ClassVar[str]
     layout: ClassVar[Layout]
+    drafts: ClassVar[frozenset[DraftKind]]  # kinds of draft that its programs work with; any without a draft model
     fuzzy: ClassVar[bool]  # drafts by fuzzy forwards
     exits: ClassVar[bool]  # verifies in two halves
     quotes: ClassVar[bool]  # drafts by prompt lookup
@@ -80,6 +90,8 @@ class Shape:
     """Defaults for a policy that drafts a chain while the target verifies. Policies override what differs."""
 
     __slots__ = ()
+    # A parallel draft guesses the next token as a serial one does.
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.SERIAL, DraftKind.PARALLEL})
     fuzzy: ClassVar[bool] = False
     exits: ClassVar[bool] = False
     quotes: ClassVar[bool] = False
@@ -111,6 +123,7 @@ class TargetOnly(Shape):
 
     __slots__ = ()
     layout: ClassVar[Layout] = Layout.TARGET_ONLY
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
 
     @property
     def draft_rows(self) -> int:
@@ -125,6 +138,16 @@ def shape_of(policy: Policy) -> dict[str, Value]:
     """A policy's fields."""
     values: dict[str, Value] = asdict(cast(Any, policy))  # every policy is a dataclass of such values
     return values
+
+
+def check_draft(policy: Policy, kind: DraftKind) -> None:
+    """ValueError unless the policy's programs work with a draft of this kind."""
+    if kind not in policy.drafts:
+        raise ValueError(f"policy is {policy.name}, which needs a {_any_of(policy.drafts)} draft; this one is {kind}")
+
+
+def _any_of(kinds: frozenset[DraftKind]) -> str:
+    return " or ".join(kind for kind in DraftKind if kind in kinds)
 
 
 def check_shape(policy: Policy, **least: int) -> None:

@@ -16,6 +16,7 @@ The target's tokens are its own whatever the draft sends, so no loss changes the
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Any, Protocol
 
@@ -127,11 +128,8 @@ class _Relay:
     def _program(self, policy: Policy) -> Program:
         """A policy's program for the rest of the request."""
         num_generated = len(self._text) - len(self._request.prompt)
-        rest = Request(
-            prompt=tuple(self._text),
-            max_new_tokens=self._request.max_new_tokens - num_generated,
-            eos_token_ids=self._request.eos_token_ids,
-        )
+        left = self._request.max_new_tokens - num_generated
+        rest = replace(self._request, prompt=tuple(self._text), max_new_tokens=left)
         return policy.programs(rest)[self._role]
 
     def _relay(self, program: Program) -> Step[bool]:

@@ -18,11 +18,14 @@ class Request:
         Output tokens at most, an end of sequence included.
     eos_token_ids : frozenset of int
         Generation ends with the first of these; it is part of the output.
+    mask_token : int
+        Token at which a parallel draft guesses a later one; -1 if the draft has none.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
     eos_token_ids: frozenset[int] = frozenset()
+    mask_token: int = -1
 
     def __post_init__(self) -> None:
         if not self.prompt:

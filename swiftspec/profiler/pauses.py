@@ -14,7 +14,7 @@ from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.policies import Layout, Request
+from swiftspec.policies import DraftKind, Layout, Request
 from swiftspec.policies.base import Shape
 from swiftspec.policies.effects import Commit, Prefill, Program, Role, clock
 from swiftspec.profiler.programs import verify
@@ -37,6 +37,8 @@ class Pauses(Shape):
     rows_grid: tuple[int, ...]
     pauses_s: tuple[float, ...]
     repeats: int
+
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
 
     name: ClassVar[str] = "pauses"
     layout: ClassVar[Layout] = Layout.COLOCATED

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import cycle, repeat
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape
+from swiftspec.policies.base import DraftKind, Layout, Shape
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
@@ -60,6 +60,8 @@ class _Sweep(Shape):
     draft_rows_grid: tuple[int, ...]
     halves_rows_grid: tuple[int, ...]
     repeats: int
+
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
 
     @property
     def target_rows(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape
+from swiftspec.policies.base import DraftKind, Layout, Shape
 from swiftspec.policies.effects import Commit, Poll, Prefill, Program, Role, Send, Step, Stop, clock
 from swiftspec.policies.request import Request
 from swiftspec.profiler.programs import IN_A_ROW, SIGNAL, expand, verify
@@ -51,6 +51,8 @@ class _Sharing(Shape):
     num_requests: int
     begin_s: float
     repeats: int
+
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
 
     @property
     def target_rows(self) -> int:

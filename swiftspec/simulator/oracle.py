@@ -8,14 +8,15 @@ from functools import cache
 
 import numpy as np
 
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, TracedPrompt
-from swiftspec.policies import Request
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.policies import DraftKind, Request
 from swiftspec.policies.effects import Candidates, Role, Row
 from swiftspec.simulator.random_streams import uniforms
 
-__all__ = ["CandidatePool", "SimulatedKVCache", "TraceOracle"]
+__all__ = ["MASK_TOKEN", "CandidatePool", "SimulatedKVCache", "TraceOracle"]
 
 _NO_TOKEN = -1  # off the path the target's choice is never followed
+MASK_TOKEN = -2  # a simulated draft's, which no text holds
 # Distance of positions that answer rows off the path. On the bundled traced prompts tokens/s of four tree shapes came
 # within 0.5 % of those with real answers; with positions from the whole output they were up to 1.4 % low.
 _NEARBY = 16
@@ -26,18 +27,28 @@ class CandidatePool:
 
     def __init__(self, trace: AcceptanceTrace) -> None:
         self._prompts = trace.prompts
-        self._cut: dict[tuple[int, Guesser, int], list[Candidates]] = {}
+        self._cut: dict[tuple[int, Guesser, int, int], list[Candidates]] = {}
+        self.draft_kind = trace.draft_kind
+        self.num_ahead = trace.num_ahead
 
-    def of(self, prompt_index: int, num_candidates: int, guesser: Guesser = Guesser.DRAFT) -> list[Candidates]:
-        """Candidates at every output position of a prompt, `num_candidates` at most. ValueError if there are none."""
-        key = (prompt_index, guesser, num_candidates)
+    def of(
+        self, prompt_index: int, num_candidates: int, guesser: Guesser = Guesser.DRAFT, ahead: int = 0
+    ) -> list[Candidates]:
+        """Candidates at every output position of a prompt, `num_candidates` at most. ValueError if there are none.
+
+        ahead: tokens before each that the draft did not know; beyond those recorded, as for the most of them.
+        """
+        ahead = min(ahead, self.num_ahead)
+        key = (prompt_index, guesser, num_candidates, ahead)
         if key not in self._cut:
-            self._cut[key] = _candidates(self._prompts[prompt_index], guesser, num_candidates)
+            self._cut[key] = _candidates(self._prompts[prompt_index], guesser, num_candidates, ahead)
         return self._cut[key]
 
 
-def _candidates(prompt: TracedPrompt, guesser: Guesser, num_candidates: int) -> list[Candidates]:
+def _candidates(prompt: TracedPrompt, guesser: Guesser, num_candidates: int, ahead: int) -> list[Candidates]:
     guesses = prompt.guesses.get(guesser)
+    if ahead and prompt.ahead is not None:
+        guesses = Guesses(prompt.ahead.tokens[:, ahead - 1], prompt.ahead.logprobs[:, ahead - 1])
     if num_candidates < 1 or guesses is None or not guesses.tokens.size:
         raise ValueError(
             f"num_candidates is {num_candidates}, but prompt {prompt.prompt_id} of the trace has none of the {guesser}"
@@ -48,6 +59,8 @@ def _candidates(prompt: TracedPrompt, guesser: Guesser, num_candidates: int) -> 
 
 class SimulatedKVCache:
     """One role's cache: the length of its prefix, and which tree slots agree with the target's output.
+
+    A mask agrees with any token.
 
     Parameters
     ----------
@@ -60,6 +73,7 @@ class SimulatedKVCache:
         self.prefix_length = 0
         self._num_slots = 0
         self._slots_on_path = 0  # bit per slot
+        self._masks = 0  # bit per slot
 
     @property
     def length(self) -> int:
@@ -72,10 +86,14 @@ class SimulatedKVCache:
 
     def look(self, rows: Sequence[Row]) -> list[bool]:
         """The result that `append` would return."""
-        before = self._num_slots, self._slots_on_path
+        before = self._num_slots, self._slots_on_path, self._masks
         answers = self.append(rows)
-        self._num_slots, self._slots_on_path = before
+        self._num_slots, self._slots_on_path, self._masks = before
         return answers
+
+    def num_masks(self, row: Row) -> int:
+        """Masks among a row of the last `append` and its ancestors."""
+        return (row.token == MASK_TOKEN) + (row.ancestors & self._masks).bit_count()
 
     def append(self, rows: Sequence[Row]) -> list[bool]:
         """Give rows the next tree slots; returns whether each is on the path. ValueError for an impossible row."""
@@ -88,6 +106,9 @@ class SimulatedKVCache:
                     f"expected earlier slots, one for each position after the prefix of {prefix_length}"
                 )
             on_path = not ancestors & ~slots_on_path and position < len(path) and path[position] == token
+            if token == MASK_TOKEN:
+                on_path = not ancestors & ~slots_on_path
+                self._masks |= 1 << slot
             slots_on_path |= on_path << slot
             answers.append(on_path)
         self._num_slots += len(answers)
@@ -96,20 +117,24 @@ class SimulatedKVCache:
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
         """Compact. ValueError for a slot that is empty or named twice, or a verified one off the target's path."""
-        on_path = [self._slots_on_path >> slot & 1 for slot in slots if 0 <= slot < self._num_slots]
+        in_use = [slot for slot in slots if 0 <= slot < self._num_slots]
+        on_path = [self._slots_on_path >> slot & 1 for slot in in_use]
+        masks = [self._masks >> slot & 1 for slot in in_use]
         if len(on_path) < len(slots) or len(set(slots)) < len(slots):
             raise ValueError(f"slots are {slots}; expected different ones of the {self._num_slots} in use")
-        if num_verified > len(slots) or not all(on_path[:num_verified]):
+        if num_verified > len(slots) or not all(on_path[:num_verified]) or any(masks[:num_verified]):
             raise ValueError(f"slots are {slots}; expected the first {num_verified} to hold the target's own output")
         self.prefix_length += num_verified
         self._num_slots = len(slots) - num_verified
         self._slots_on_path = sum(bit << slot for slot, bit in enumerate(on_path[num_verified:]))
+        self._masks = sum(bit << slot for slot, bit in enumerate(masks[num_verified:]))
 
 
 class TraceOracle:
     """Answers one request's forwards from a trace.
 
-    On the target's path a draft row gets the candidates recorded there and a target row the next recorded token. Off
+    On the target's path a draft row gets the candidates recorded there and a target row the next recorded token; a mask
+    gets those that were recorded without the tokens that it masks. Off
     the path a draft row gets the candidates of a random recorded position nearby, since a draft's confidence depends on
     the surrounding text; and a target row gets a token that nothing follows.
 
@@ -141,7 +166,8 @@ class TraceOracle:
         """The traced prompt as a request; it ends where the trace does, at the latest."""
         traced = len(self._path) - self._prompt_length
         limit = traced if max_new_tokens is None else min(traced, max_new_tokens)
-        return Request(prompt=tuple(self._path[: self._prompt_length]), max_new_tokens=limit)
+        prompt = tuple(self._path[: self._prompt_length])
+        return Request(prompt=prompt, max_new_tokens=limit, mask_token=MASK_TOKEN)
 
     def context(self, role: Role) -> int:
         """Slots in use in a role's cache, prefix and tree, which the next forward attends to."""
@@ -156,7 +182,26 @@ class TraceOracle:
     def draft(self, rows: Sequence[Row], num_candidates: int, *, fuzzy: bool = False) -> tuple[Candidates, ...]:
         """Candidates per row; fewer than `num_candidates` where the trace holds fewer."""
         on_path = self._mirrors[Role.DRAFT].append(rows)
+        if self._pool.num_ahead and not fuzzy:
+            return self._guesses_ahead(rows, on_path, num_candidates)
         return self._guesses(rows, on_path, num_candidates, Guesser.FUZZY if fuzzy else Guesser.DRAFT)
+
+    def _guesses_ahead(
+        self, rows: Sequence[Row], on_path: Sequence[bool], num_candidates: int
+    ) -> tuple[Candidates, ...]:
+        """Guesses of a draft that does not know some of the tokens before each row as the target has them.
+
+        They are the masks of a parallel draft, and for drafts on hidden states all tokens after the verified ones.
+        """
+        if self._pool.draft_kind is DraftKind.PARALLEL:
+            distances = [self._mirrors[Role.DRAFT].num_masks(row) for row in rows]
+        else:
+            verified = self._mirrors[Role.TARGET].prefix_length
+            distances = [max(0, row.position - verified) for row in rows]
+        answers: list[Candidates] = []
+        for row, follows, ahead in zip(rows, on_path, distances, strict=True):
+            answers += self._guesses((row,), (follows,), num_candidates, Guesser.DRAFT, ahead)
+        return tuple(answers)
 
     def exit(self, rows: Sequence[Row], num_candidates: int) -> tuple[Candidates, ...]:
         """Guesses of the first half of the target, per row; `target` of the same rows must follow."""
@@ -164,9 +209,14 @@ class TraceOracle:
         return self._guesses(rows, on_path, num_candidates, Guesser.EXIT)
 
     def _guesses(
-        self, rows: Sequence[Row], on_path: Sequence[bool], num_candidates: int, guesser: Guesser
+        self,
+        rows: Sequence[Row],
+        on_path: Sequence[bool],
+        num_candidates: int,
+        guesser: Guesser,
+        ahead: int = 0,
     ) -> tuple[Candidates, ...]:
-        recorded = self._recorded(num_candidates, guesser)
+        recorded = self._recorded(num_candidates, guesser, ahead)
         random, before, windows = self._random, self._prompt_length - 1, _windows(len(recorded))
         answers: list[Candidates] = []
         for (_, position, _), follows in zip(rows, on_path, strict=True):
@@ -177,9 +227,9 @@ class TraceOracle:
             answers.append(recorded[index])
         return tuple(answers)
 
-    def _recorded(self, num_candidates: int, guesser: Guesser) -> list[Candidates]:
+    def _recorded(self, num_candidates: int, guesser: Guesser, ahead: int) -> list[Candidates]:
         """Candidates at every output position."""
-        return self._pool.of(self._prompt_index, num_candidates, guesser)
+        return self._pool.of(self._prompt_index, num_candidates, guesser, ahead)
 
     def target(self, rows: Sequence[Row]) -> tuple[int, ...]:
         """The target's own next token per row."""

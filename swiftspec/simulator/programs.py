@@ -9,7 +9,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.scoring import PromptScoring
-from swiftspec.simulator.oracle import CandidatePool
+from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Oracle
 from swiftspec.simulator.recording import Log, Recording, logged
 from swiftspec.simulator.replay import CountingOracle, play_draft, play_target
@@ -56,7 +56,8 @@ class TracedPrograms:
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
         """A program for each device group, and an oracle with random numbers of its own."""
-        rest = Request(prompt=(*text.prompt, *text.output[:num_output]), max_new_tokens=len(text.output) - num_output)
+        prompt = (*text.prompt, *text.output[:num_output])
+        rest = Request(prompt=prompt, max_new_tokens=len(text.output) - num_output, mask_token=MASK_TOKEN)
         programs = self._policy.programs(rest)
         begun: Begun = []
         for device in devices:

@@ -56,13 +56,13 @@ class StretchedOracle(TraceOracle):
         super().__init__(pool, prompts[first], prompt_index=first, rng=rng)
         self._set_path(text.prompt, text.output)
         self._text = text
-        self._chained: dict[tuple[int, Guesser], list[Candidates]] = {}
+        self._chained: dict[tuple[int, Guesser, int], list[Candidates]] = {}
 
-    def _recorded(self, num_candidates: int, guesser: Guesser) -> list[Candidates]:
+    def _recorded(self, num_candidates: int, guesser: Guesser, ahead: int) -> list[Candidates]:
         if len(self._text.indices) == 1:
-            return super()._recorded(num_candidates, guesser)
-        key = (num_candidates, guesser)
+            return super()._recorded(num_candidates, guesser, ahead)
+        key = (num_candidates, guesser, ahead)
         if key not in self._chained:
-            parts = (self._pool.of(index, num_candidates, guesser) for index in self._text.indices)
+            parts = (self._pool.of(index, num_candidates, guesser, ahead) for index in self._text.indices)
             self._chained[key] = [candidates for part in parts for candidates in part]
         return self._chained[key]

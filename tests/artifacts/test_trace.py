@@ -11,6 +11,7 @@ import pytest
 
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.policies import DraftKind
 
 ORIGIN = Origin(command="swiftspec trace", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
 Arrays = dict[str, Any]
@@ -182,3 +183,21 @@ def test_absent_file_and_directory_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.npz", tmp_path):
         with pytest.raises(ValueError, match=f"^{path}: cannot be read"):
             AcceptanceTrace.load(path)
+
+
+def test_guesses_ahead_load_as_they_were(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+
+    def with_ahead(one: TracedPrompt) -> TracedPrompt:
+        shape = (len(one.target_tokens), 3, 2)
+        logprobs = -np.sort(rng.gamma(1.0, 2.0, shape), axis=2).astype(np.float32)
+        return replace(one, ahead=Guesses(rng.integers(0, 99, shape, dtype=np.int32), logprobs))
+
+    saved = replace(TRACE, draft_kind=DraftKind.PARALLEL, prompts=tuple(map(with_ahead, TRACE.prompts)))
+    saved.save(tmp_path / "trace.npz")
+    loaded = AcceptanceTrace.load(tmp_path / "trace.npz")
+    assert (loaded.draft_kind, loaded.num_ahead, TRACE.num_ahead) == (DraftKind.PARALLEL, 3, 0)
+    for found, expected in zip(loaded.prompts, saved.prompts, strict=True):
+        assert found.ahead is not None
+        assert expected.ahead is not None
+        assert all(np.array_equal(*both) for both in zip(found.ahead, expected.ahead, strict=True))

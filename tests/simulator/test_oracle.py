@@ -3,9 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role, Row
-from swiftspec.simulator.oracle import CandidatePool, SimulatedKVCache, TraceOracle
+from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool, SimulatedKVCache, TraceOracle
 from tools.iid_trace import synthesise_trace
 
 PATH = (0, 0, 7, 8, 9)  # a prompt of two tokens, an output of three
@@ -127,3 +128,52 @@ def test_no_candidates_at_all_is_an_error() -> None:
 @pytest.mark.parametrize(("limit", "expected"), [(None, 4), (3, 3), (100, 4)])
 def test_a_request_ends_where_the_trace_does(limit: int | None, expected: int) -> None:
     assert oracle(small_trace()).request(limit).max_new_tokens == expected
+
+
+def trace_ahead(kind: DraftKind) -> AcceptanceTrace:
+    """A trace whose guess of output token t, without the d tokens before it, is the token 100 * d + t."""
+    trace = small_trace(num_tokens=6)
+
+    def with_ahead(prompt: TracedPrompt) -> TracedPrompt:
+        tokens = np.arange(6)[:, None, None] + 100 * np.arange(1, 3)[None, :, None]
+        return replace(prompt, ahead=Guesses(tokens, np.zeros(tokens.shape)))
+
+    return replace(trace, draft_kind=kind, prompts=tuple(map(with_ahead, trace.prompts)))
+
+
+def test_a_mask_gets_what_was_guessed_without_the_tokens_that_it_masks() -> None:
+    trace = trace_ahead(DraftKind.PARALLEL)
+    subject, output = oracle(trace), trace.prompts[0].target_tokens.tolist()
+    subject.prefill(Role.DRAFT, (0,))
+    known = trace.prompts[0].draft.tokens[:, 0].tolist()
+    # The root, the first output token, and three masks below it, one more than were recorded.
+    rows = (Row(0, 1, 0), Row(output[0], 2, 0b1), *(Row(MASK_TOKEN, 3 + i, (1 << i + 2) - 1) for i in range(3)))
+    guessed = [candidates.tokens[0] for candidates in subject.draft(rows, 1)]
+    assert guessed == [known[0], known[1], 100 + 2, 200 + 3, 200 + 4]
+
+
+def test_masks_off_the_path_get_what_was_guessed_as_far_ahead_nearby() -> None:
+    trace = trace_ahead(DraftKind.PARALLEL)
+    subject = oracle(trace)
+    subject.prefill(Role.DRAFT, (0,))
+    answers = subject.draft((Row(0, 1, 0), Row(-5, 2, 0b1), Row(MASK_TOKEN, 3, 0b11)), 1)
+    assert 100 <= answers[2].tokens[0] < 200
+
+
+def test_a_mask_can_be_dropped_but_not_verified() -> None:
+    mirror = mirror_after_prefill()
+    mirror.append((Row(0, 1, 0), Row(MASK_TOKEN, 2, 0b1)))
+    with pytest.raises(ValueError, match="the first 2 to hold the target's own output"):
+        mirror.keep((0, 1), 2)
+    mirror.keep((0,), 1)
+    assert mirror.append((Row(7, 2, 0),)) == [True]
+
+
+def test_a_head_guesses_as_far_ahead_as_its_own_hidden_states_go() -> None:
+    trace = trace_ahead(DraftKind.HEAD)
+    subject, output = oracle(trace), trace.prompts[0].target_tokens.tolist()
+    subject.prefill(Role.TARGET, (0,))
+    subject.prefill(Role.DRAFT, (0,))
+    rows = (Row(0, 1, 0), Row(output[0], 2, 0b1), Row(output[1], 3, 0b11))
+    known = trace.prompts[0].draft.tokens[:, 0].tolist()
+    assert [candidates.tokens[0] for candidates in subject.draft(rows, 1)] == [known[0], 101, 202]
