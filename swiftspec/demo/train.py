@@ -220,13 +220,18 @@ def continuations(
     return result
 
 
-def mixed_batches(stream: Tensor, written: Tensor, *, num_steps: int, tokens_per_step: int) -> Callable[[int], Tensor]:
-    """The tokens of each step, half from the corpus and half from the target's continuations."""
+def mixed_batches(
+    stream: Tensor, written: Tensor, *, context: Callable[[int], int], tokens_per_step: int
+) -> Callable[[int], Tensor]:
+    """The tokens of each step, half from the corpus and half from the target's continuations.
+
+    context: tokens per sequence at a step.
+    """
 
     def batch(step: int) -> Tensor:
-        context = context_at(step, num_steps)
-        half = tokens_per_step // context // 2
-        return torch.cat([crops(source, num_crops=half, context=context, step=step) for source in (stream, written)])
+        half = tokens_per_step // context(step) // 2
+        sources = (stream, written)
+        return torch.cat([crops(source, num_crops=half, context=context(step), step=step) for source in sources])
 
     return batch
 
@@ -266,7 +271,9 @@ def train_pair(
     target.eval()
     written = continuations(target, stream, num_batches=continuation_batches, path=work / "continuations.pt")
 
-    batch = mixed_batches(stream, written, num_steps=draft_steps, tokens_per_step=TOKENS_PER_STEP)
+    batch = mixed_batches(
+        stream, written, context=lambda step: context_at(step, draft_steps), tokens_per_step=TOKENS_PER_STEP
+    )
     fit(
         draft,
         batch,

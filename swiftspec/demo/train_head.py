@@ -25,8 +25,8 @@ INNER_SIZE = 512
 DRAFT_VOCAB_SIZE = 2048  # the most frequent tokens
 DEPTHS = 3
 DEPTH_WEIGHT = 0.8  # of each depth's loss, relative to the one before it
-HEAD_STEPS = 800
-TOKENS_PER_STEP = 2048
+HEAD_STEPS = 700
+TOKENS_PER_STEP = 1024
 CONTINUATION_BATCHES = 6
 
 
@@ -192,7 +192,9 @@ def main() -> None:
     counts = torch.cat([stream, written]).bincount(minlength=target.config.vocab_size)
     torch.manual_seed(train.SEED)
     head = Head(target, counts.argsort(descending=True, stable=True)[:DRAFT_VOCAB_SIZE].sort().values)
-    batch = train.mixed_batches(stream, written, num_steps=args.steps, tokens_per_step=TOKENS_PER_STEP)
+    batch = train.mixed_batches(
+        stream, written, context=lambda _: train.SHORT_CONTEXT, tokens_per_step=TOKENS_PER_STEP
+    )
     optimizer = torch.optim.AdamW(head.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.01)
     train.fit(
         head,

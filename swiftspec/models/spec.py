@@ -242,6 +242,9 @@ class _Config:
             raise self.fail(field, value, "a positive integer")
         return value
 
+    def count(self, field: str) -> int:
+        return self.integer(field) if self.values.get(field) else 0
+
     def number(self, field: str, default: float | None = None, *, source: Mapping[str, Any] | None = None) -> float:
         value = (self.values if source is None else source).get(field)
         value = default if value is None else value

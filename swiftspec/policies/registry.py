@@ -20,6 +20,7 @@ from swiftspec.policies.conformance import faults, field_types
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.prompt_lookup import PromptLookup
@@ -58,6 +59,8 @@ POLICIES: dict[str, type[Policy]] = {
         SequoiaTree,
         Eagle2Tree,
         EasySpec,
+        HeadChain,
+        HeadTree,
         Pearl,
         SpecBranch,
         Amusd,

@@ -34,6 +34,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sequoia_tree": {"verify_rows": 5, "depth": 2, "rank_acceptance": (0.6, 0.3, 0.1)},
     "eagle2_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
     "easyspec": {"verify_rows": 5, "top_k": 2, "depth": 1},
+    "head_chain": {"num_draft_tokens": 2},
+    "head_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
     "pearl": {"num_draft_tokens": 2},
     "specbranch": {"num_draft_tokens": 2, "branches": 2},
     "amusd": {"lookahead": 1, "verify_rows": 4},

@@ -14,6 +14,8 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "sequoia_tree",
         "eagle2_tree",
         "easyspec",
+        "head_chain",
+        "head_tree",
         "pearl",
         "specbranch",
         "amusd",

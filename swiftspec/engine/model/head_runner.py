@@ -103,13 +103,16 @@ class HeadRunner:
         cache_of(sequence, self._caches).keep(slots, num_verified)
         self._sequences[sequence].num_verified += num_verified
 
-    def reset(self, sequence: int, tenant: int = 0) -> None:
+    def reset(self, sequence: int, tenant: int = 0) -> None:  # noqa: ARG002 - of the protocol; tenants share a head
         """Forget every cached token of a sequence; all tenants of a target share the head."""
         cache_of(sequence, self._caches).reset()
         self._sequences[sequence].num_verified = 0
 
     def ahead(self, sequence: int, rows: Sequence[Row], parents: Sequence[int]) -> Tensor:
-        """Logits [R, V] of rows that read the hidden states of tree slots `parents`, whatever the target has verified."""
+        """Logits [R, V] of rows that become tree nodes and read the hidden states of tree slots `parents`.
+
+        So the head drafts on its own, whatever the target has verified.
+        """
         held = self._sequences[sequence]
         visible = tree_visibility([row.ancestors for row in rows], held.own.tree_length)
         sources = [~(held.own.prefix_length + slot) for slot in parents]

@@ -83,9 +83,9 @@ class ModelRunner:
     ) -> ModelRunner:
         """A model with room for `max_context` tokens and `tree_slots` tree nodes per sequence, on `cpu` or `cuda:N`.
 
-        `tenants` are fine-tunes and adapters of it, `taps` what a head reads of it; both on CPUs only. In a TP group, this rank's shard of it: all ranks
-        load, warm up and run it together. A GPU must be the current one. ValueError, in one sentence, if the model, its
-        inflation, a tenant or the device cannot be used.
+        `tenants` are fine-tunes and adapters of it, and `taps` what a head reads of it, both on CPUs only. In a TP
+        group, this rank's shard of it: all ranks load, warm up and run it together. A GPU must be the current one.
+        ValueError, in one sentence, if the model, its inflation, a tenant or the device cannot be used.
         """
         place = usable_device(device)
         if num_sequences < 1:

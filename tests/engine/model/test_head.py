@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from swiftspec.artifacts.document import ModelRef
@@ -129,12 +130,10 @@ def test_a_head_of_another_target_is_refused(
 
 def test_an_mtp_layer_of_experts_is_refused(target: Path, tmp_path: Path) -> None:
     head = write_head(tmp_path / "head", target, "mtp")
-    from safetensors.torch import load_file, save_file
-
     weights = load_file(head / "model.safetensors")
     weights["model.layers.3.mlp.experts.0.up_proj.weight"] = weights.pop("model.layers.3.mlp.up_proj.weight")
     save_file(weights, head / "model.safetensors")
-    with pytest.raises(ValueError, match="unexpected tensor model.layers.3.mlp.experts.0.up_proj.weight"):
+    with pytest.raises(ValueError, match=r"unexpected tensor model\.layers\.3\.mlp\.experts\.0\.up_proj\.weight"):
         load(target, head)
 
 
