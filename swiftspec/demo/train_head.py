@@ -22,10 +22,9 @@ from swiftspec.demo.corpus import training_sources
 
 FEATURE_LAYERS = (2, 5, 7)  # a feature is the input of such a layer
 INNER_SIZE = 512
-DRAFT_VOCAB_SIZE = 2048  # the most frequent tokens
 DEPTHS = 3
 DEPTH_WEIGHT = 0.8  # of each depth's loss, relative to the one before it
-HEAD_STEPS = 700
+HEAD_STEPS = 500
 TOKENS_PER_STEP = 1024
 CONTINUATION_BATCHES = 6
 
@@ -105,12 +104,9 @@ class _Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """An EAGLE-3 head with the target's embedding, and with its output matrix cut to the tokens `kept`.
+    """An EAGLE-3 head with the target's embedding and output matrix; parameters named as in EAGLE-3's checkpoints."""
 
-    Parameters are named as in EAGLE-3's checkpoints.
-    """
-
-    def __init__(self, target: LlamaForCausalLM, kept: Tensor) -> None:
+    def __init__(self, target: LlamaForCausalLM) -> None:
         super().__init__()
         config = target.config
         hidden, eps = config.hidden_size, config.rms_norm_eps
@@ -118,8 +114,6 @@ class Head(nn.Module):
         self.midlayer = _Layer(hidden, INNER_SIZE, config.num_attention_heads, config.num_key_value_heads, eps)
         self.norm = nn.RMSNorm(hidden, eps)
         self.norm.weight.data.copy_(target.model.norm.weight)
-        self.kept = kept
-        self.output = target.lm_head.weight[kept].contiguous()
         self.target = [target]  # in a list: no part of this module
         self._rotary = LlamaRotaryEmbedding(config)
 
@@ -129,7 +123,7 @@ class Head(nn.Module):
         with torch.no_grad():
             told = target(input_ids=tokens, use_cache=False, output_hidden_states=True)
             features = torch.cat([told.hidden_states[layer] for layer in FEATURE_LAYERS], -1)[:, :-1]
-            wanted = told.logits[:, 1:, self.kept]
+            wanted = told.logits[:, 1:]
             embedded = target.model.embed_tokens(tokens[:, 1:])
             turns = self._rotary(embedded, torch.arange(1, tokens.shape[1])[None])
         hidden: Tensor = self.fc(features)
@@ -137,7 +131,7 @@ class Head(nn.Module):
         losses = []
         for depth in range(DEPTHS):
             hidden = self.midlayer(embedded, hidden, turns, past)
-            logits = F.linear(self.norm(hidden[:, depth:]), self.output)
+            logits = F.linear(self.norm(hidden[:, depth:]), target.lm_head.weight)
             losses.append(DEPTH_WEIGHT**depth * train.divergence(wanted[:, depth:], logits).mean())
             hidden = _later(hidden, 1)
         return torch.stack(losses).sum() / sum(DEPTH_WEIGHT**depth for depth in range(DEPTHS))
@@ -153,7 +147,7 @@ def save_head(head: Head, tokenizer: Tokenizer, directory: Path) -> None:
         "dtype": "bfloat16",
         "num_hidden_layers": 1,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(FEATURE_LAYERS), "use_aux_hidden_state": True},
-        "draft_vocab_size": len(head.kept),
+        "draft_vocab_size": target.vocab_size,
         "intermediate_size": INNER_SIZE,
         "target_hidden_size": target.hidden_size,
     }
@@ -165,9 +159,6 @@ def save_head(head: Head, tokenizer: Tokenizer, directory: Path) -> None:
     config |= {name: getattr(target, name) for name in kept.split()}
     (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     weights = {name: value.detach().to(torch.bfloat16) for name, value in head.named_parameters()}
-    weights["lm_head.weight"] = head.output.to(torch.bfloat16)
-    weights["d2t"] = head.kept - torch.arange(len(head.kept))
-    weights["t2d"] = torch.zeros(target.vocab_size, dtype=torch.bool).index_fill_(0, head.kept, value=True)
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save(str(directory / "tokenizer.json"))
 
@@ -189,18 +180,16 @@ def main() -> None:
         path=args.work / "continuations.pt",
         dtype=torch.float32,
     )
-    counts = torch.cat([stream, written]).bincount(minlength=target.config.vocab_size)
     torch.manual_seed(train.SEED)
-    head = Head(target, counts.argsort(descending=True, stable=True)[:DRAFT_VOCAB_SIZE].sort().values)
+    head = Head(target)
     batch = train.mixed_batches(
         stream, written, context=lambda _: train.SHORT_CONTEXT, tokens_per_step=TOKENS_PER_STEP
     )
-    optimizer = torch.optim.AdamW(head.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.01)
     train.fit(
         head,
         batch,
         head.loss,
-        optimizers=[optimizer],
+        optimizers=train.optimizers_for(head),
         title="head",
         num_steps=args.steps,
         checkpoint=args.work / "head.pt",
