@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftspec.files.reading import read_json, shown
-from swiftspec.models.heads import head_format
+from swiftspec.models.head_spec import head_format
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import DraftKind
 

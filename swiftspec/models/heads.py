@@ -1,162 +1,109 @@
-"""Shape of a draft that reads the target's hidden states: an EAGLE-3 head or a multi-token prediction (MTP) layer.
+"""Heads by name: drafts that read their target's hidden states, and whose shape follows from the target's.
 
-A feature is the residual stream of the target before one of its layers. Sources: EAGLE-3, arXiv 2503.01840, in its own
-layout (config.json of a Llama model) and in that of `speculators`; MTP, DeepSeek-V3, arXiv 2412.19437.
+A head stands for the usual checkpoint of its kind: as wide as its target, with the target's attention heads and
+feed-forward width. A checkpoint of another shape is planned from its own config.json.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
-from swiftspec.files.reading import read_json, shown
-from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies import DraftKind
 
-__all__ = ["HeadFormat", "HeadSpec", "head_format", "inflated_layers", "is_head"]
-
-_EAGLE3_NAMES = ("eagle3", "eagle-3")
-_MTP_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-# What a config.json may ask for and this version does not compute.
-_UNSUPPORTED = ("norm_before_fc", "fc_norm", "norm_output")
+__all__ = ["HEADS", "Head", "Product"]
 
 
-class HeadFormat(StrEnum):
-    """Architecture of a head."""
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product of a forward beside those of its layers: rows of `num_inputs` values, of `num_outputs` after."""
 
-    EAGLE3 = "eagle3"
-    MTP = "mtp"
-
-
-def head_format(values: Mapping[str, Any]) -> HeadFormat | None:
-    """The head that a config.json describes; None for another model."""
-    names = values.get("architectures")
-    written = [*(names if isinstance(names, list) else []), values.get("speculators_model_type")]
-    if any(isinstance(name, str) and mark in name.lower() for name in written for mark in _EAGLE3_NAMES):
-        return HeadFormat.EAGLE3
-    return HeadFormat.MTP if any(values.get(field) for field in _MTP_FIELDS) else None
-
-
-def is_head(directory: Path) -> bool:
-    """Whether a model's directory is that of a head."""
-    values = read_json(directory / "config.json")
-    return isinstance(values, dict) and head_format(values) is not None
+    name: str
+    num_outputs: int
+    num_inputs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadSpec:
-    """Shape of a head.
+class Head:
+    """A kind of head.
 
     Parameters
     ----------
-    directory : Path
-        Names the head in errors.
-    format : HeadFormat
-    layer : ModelSpec
-        Its decoder layer; `num_layers` is 1.
-    layer_index : int
-        Of an MTP layer in its checkpoint: the number of the target's layers.
-    feature_layers : tuple of int
-        The target's layers whose inputs it reads; empty for those that EAGLE-3 reads if its config.json names none.
-    target_hidden_size : int
-        Width of the target's residual stream.
-    draft_vocab_size : int
-        Tokens that it can propose.
-    norm_before_residual : bool
-        Whether the normalised feature, rather than the feature itself, enters the head's residual stream.
+    kind : DraftKind
+    num_layers : int
+    num_features : int
+        Hidden states of the target that are read for each token, side by side.
+    is_doubled : bool
+        Whether the first layer reads the token's embedding beside its features.
+    most_tokens : int, optional
+        Vocabulary of its answers, where it is smaller than the target's.
+    markov_rank : int
+        Rank of the product that corrects each position of a block by the token before it; 0 without one.
+    source : str
+        Where these facts are from.
     """
 
-    directory: Path
-    format: HeadFormat
-    layer: ModelSpec
-    layer_index: int
-    feature_layers: tuple[int, ...]
-    target_hidden_size: int
-    draft_vocab_size: int
-    norm_before_residual: bool
+    kind: DraftKind
+    num_layers: int
+    num_features: int
+    is_doubled: bool = False
+    most_tokens: int | None = None
+    markov_rank: int = 0
+    source: str
 
-    @classmethod
-    def from_directory(cls, directory: str | Path) -> HeadSpec:
-        """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
-        directory = Path(directory)
-        spec = ModelSpec.from_directory(directory)
-        values = read_json(directory / "config.json")
-        kind = head_format(values)
-        if kind is None:
-            expected = "that of an EAGLE-3 head"
-            raise ValueError(
-                f"{directory}: config.json architectures is {shown(values.get('architectures'))}; expected {expected}"
-            )
-        for field in _UNSUPPORTED:
-            if values.get(field):
-                raise ValueError(f"{directory}: config.json {field} is {shown(values[field])}; expected false")
-        if kind is HeadFormat.EAGLE3 and spec.num_layers != 1:
-            raise ValueError(f"{directory}: config.json num_hidden_layers is {spec.num_layers}; expected 1")
-        return cls(
-            directory=directory,
-            format=kind,
-            layer=spec.one_layer(),
-            layer_index=spec.num_layers,
-            feature_layers=_feature_layers(directory, values) if kind is HeadFormat.EAGLE3 else (spec.num_layers,),
-            target_hidden_size=_integer(directory, values, "target_hidden_size", spec.hidden_size),
-            draft_vocab_size=_integer(directory, values, "draft_vocab_size", spec.vocab_size),
-            norm_before_residual=bool(values.get("norm_before_residual", False)),
+    def spec(self, target: ModelSpec) -> ModelSpec:
+        """Its shape with this target."""
+        vocab_size = min(target.vocab_size, self.most_tokens or target.vocab_size)
+        return dataclasses.replace(
+            target, num_layers=self.num_layers, vocab_size=vocab_size, tie_word_embeddings=False, eos_token_ids=()
         )
 
-    @property
-    def untied_layer(self) -> ModelSpec:
-        """Its decoder layer's shape, with an output matrix that is not the embedding."""
-        return dataclasses.replace(self.layer, tie_word_embeddings=False)
+    def products(self, target: ModelSpec) -> Iterator[Product]:
+        """Products of its forwards beside those of its layers.
 
-    def layers_of(self, target: ModelSpec) -> tuple[int, ...]:
-        """The target's layers whose inputs it reads; the number of layers stands for the last one's output.
-
-        ValueError, naming field and value, if it is a head for another target.
+        That of the features is counted in every forward, though a serial head computes it once per round.
         """
-        count = target.num_layers
-        layers = self.feature_layers or (2, count // 2, count - 3)
-        self._require("target_hidden_size", self.target_hidden_size, target.hidden_size, "hidden size")
-        self._require("vocab_size", self.layer.vocab_size, target.vocab_size, "vocabulary size")
-        if self.format is HeadFormat.MTP:
-            self._require("num_hidden_layers", self.layer_index, count, "number of layers")
-        for layer in layers:
-            if not 0 <= layer <= count:
-                raise ValueError(
-                    f"{self.directory}: config.json eagle_aux_hidden_state_layer_ids has {layer}; "
-                    f"the target has {count} layers"
-                )
-        return layers
-
-    def _require(self, field: str, value: int, expected: int, what: str) -> None:
-        if value != expected:
-            raise ValueError(
-                f"{self.directory}: config.json {field} is {value}; expected {expected}, the target's {what}"
-            )
+        hidden = target.hidden_size
+        yield Product("features", hidden, self.num_features * hidden)
+        if self.is_doubled:
+            yield Product("qkv of embeddings", target.query_size + 2 * target.kv_size, hidden)
+        if self.markov_rank:
+            yield Product("markov", target.vocab_size, self.markov_rank)
 
 
-def inflated_layers(layers: tuple[int, ...], spec: ModelSpec, inflation: Inflation | None) -> tuple[int, ...]:
-    """Layers of the inflated model before which the residual stream is that before these of the small one."""
-    count = inflation.inflated(spec).num_layers if inflation else spec.num_layers
-    return tuple(layer * count // spec.num_layers for layer in layers)
-
-
-def _feature_layers(directory: Path, values: Mapping[str, Any]) -> tuple[int, ...]:
-    field = "eagle_aux_hidden_state_layer_ids"
-    nested = values.get("eagle_config")
-    found = values.get(field) or (nested.get(field) if isinstance(nested, dict) else None)
-    if found is None:
-        return ()
-    if not isinstance(found, list) or len(found) != 3 or any(type(layer) is not int for layer in found):
-        raise ValueError(f"{directory}: config.json {field} is {shown(found)}; expected three layers")
-    return tuple(found)
-
-
-def _integer(directory: Path, values: Mapping[str, Any], field: str, default: int) -> int:
-    value = values.get(field)
-    value = default if value is None else value
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{directory}: config.json {field} is {shown(value)}; expected a positive integer")
-    return value
+HEADS = {
+    "eagle3": Head(
+        kind=DraftKind.HEAD,
+        num_layers=1,
+        num_features=3,
+        is_doubled=True,
+        most_tokens=32000,
+        source="EAGLE-3 (arXiv 2503.01840) and the configurations of its authors' heads",
+    ),
+    "mtp": Head(
+        kind=DraftKind.HEAD,
+        num_layers=1,
+        num_features=2,  # the embedding and the last hidden state go through one product
+        source="DeepSeek-V3 (arXiv 2412.19437), section 2.2; here with a dense layer",
+    ),
+    "p-eagle": Head(
+        kind=DraftKind.BLOCK,
+        num_layers=4,
+        num_features=3,
+        is_doubled=True,
+        source="P-EAGLE (arXiv 2602.01469)",
+    ),
+    "dflash": Head(
+        kind=DraftKind.BLOCK,
+        num_layers=5,
+        num_features=5,
+        source="DFlash (arXiv 2602.06036)",
+    ),
+    "dspark": Head(
+        kind=DraftKind.BLOCK,
+        num_layers=5,
+        num_features=5,
+        markov_rank=256,
+        source="DSpark (arXiv 2607.05147)",
+    ),
+}

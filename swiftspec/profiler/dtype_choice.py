@@ -1,7 +1,7 @@
 """`--dtype auto`: the faster dtype depends on the CPU and on the model, so it is measured for each."""
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.models.heads import is_head
+from swiftspec.models.head_spec import is_head
 from swiftspec.models.spec import model_directory
 from swiftspec.profiler.forward_time import forward_seconds
 

@@ -21,7 +21,7 @@ from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.packed_linear import Linear
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD
-from swiftspec.models.heads import HeadFormat, HeadSpec
+from swiftspec.models.head_spec import HeadFormat, HeadSpec
 
 __all__ = ["HeadLayers", "HeadRows"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from swiftspec.engine.model.checkpoint import layer_shapes, opened, weight_files
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD
 from swiftspec.files.reading import shown
-from swiftspec.models.heads import HeadFormat, HeadSpec
+from swiftspec.models.head_spec import HeadFormat, HeadSpec
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["LAYER", "load_head_weights"]

@@ -11,7 +11,7 @@ from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.head_weights import load_head_weights
 from swiftspec.engine.model.runner import DTYPES, ModelRunner
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.heads import HeadSpec, inflated_layers, is_head
+from swiftspec.models.head_spec import HeadSpec, inflated_layers, is_head
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies.effects import Role
 
