@@ -173,20 +173,15 @@ def next_token_loss(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     return loss
 
 
-def divergence(wanted: Tensor, logits: Tensor) -> Tensor:
-    """KL(softmax of wanted || softmax of logits) of each row, nats."""
-    wanted_logprob, logprob = wanted.float().log_softmax(-1), logits.float().log_softmax(-1)
-    result: Tensor = (wanted_logprob.exp() * (wanted_logprob - logprob)).sum(-1)
-    return result
-
-
 def distillation_loss(target: PreTrainedModel, draft: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     """KL(target || draft) per token: the draft learns the target's distribution, its mistakes included."""
 
     def loss(tokens: Tensor) -> Tensor:
         with torch.no_grad():
-            wanted = _logits(target, tokens)
-        return divergence(wanted, _logits(draft, tokens)).mean()
+            wanted_logprob = _logits(target, tokens).log_softmax(-1)
+        logprob = _logits(draft, tokens).log_softmax(-1)
+        divergence: Tensor = (wanted_logprob.exp() * (wanted_logprob - logprob)).sum(-1)
+        return divergence.mean()
 
     return loss
 

@@ -1,12 +1,13 @@
 """Train an EAGLE-3 head for the bundled target: `python -m swiftspec.demo.train_head --work DIR`.
 
-The head learns the target's distribution from the target's features. As in EAGLE-3's training-time test, each step of
-training is unrolled: from the second depth on, the head reads its own hidden states where it drafts on its own later.
+The head learns the target's distribution from the target's features. Then, as in EAGLE-3's training-time test, each
+step of training is unrolled: from the second depth on, the head reads its own hidden states, as it does when it drafts.
 Resumable: what is finished is skipped. `swiftspec.demo.card` measures the result.
 """
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,10 +23,10 @@ from swiftspec.demo.corpus import training_sources
 
 FEATURE_LAYERS = (2, 5, 7)  # a feature is the input of such a layer
 INNER_SIZE = 512
-DEPTHS = 3
+DEPTHS = (1, 3)  # of the first steps, and of the others
+STEPS = (320, 160)
 DEPTH_WEIGHT = 0.8  # of each depth's loss, relative to the one before it
-HEAD_STEPS = 500
-TOKENS_PER_STEP = 1024
+TOKENS_PER_STEP = 2048
 CONTINUATION_BATCHES = 6
 
 
@@ -70,7 +71,8 @@ class _Attention(nn.Module):
 
 def _later(values: Tensor, count: int) -> Tensor:
     """Values (.., rows, size) moved to the row `count` later; zeros before."""
-    return F.pad(values, (0, 0, count, 0))[..., : values.shape[-2], :]
+    moved: Tensor = F.pad(values, (0, 0, count, 0))
+    return moved[..., : values.shape[-2], :]
 
 
 class _Feed(nn.Module):
@@ -117,24 +119,24 @@ class Head(nn.Module):
         self.target = [target]  # in a list: no part of this module
         self._rotary = LlamaRotaryEmbedding(config)
 
-    def loss(self, tokens: Tensor) -> Tensor:
-        """Divergence from the target's distribution, weighted over the depths; tokens (batch, context + 1)."""
+    def loss(self, tokens: Tensor, *, depths: int) -> Tensor:
+        """Cross-entropy with the target's distribution, weighted over the depths; tokens (batch, context + 1)."""
         target, tokens = self.target[0], tokens[:, :-1]
         with torch.no_grad():
             told = target(input_ids=tokens, use_cache=False, output_hidden_states=True)
             features = torch.cat([told.hidden_states[layer] for layer in FEATURE_LAYERS], -1)[:, :-1]
-            wanted = told.logits[:, 1:]
+            wanted = told.logits[:, 1:].softmax(-1)
             embedded = target.model.embed_tokens(tokens[:, 1:])
             turns = self._rotary(embedded, torch.arange(1, tokens.shape[1])[None])
         hidden: Tensor = self.fc(features)
         past: list[tuple[Tensor, Tensor]] = []
         losses = []
-        for depth in range(DEPTHS):
+        for depth in range(depths):
             hidden = self.midlayer(embedded, hidden, turns, past)
             logits = F.linear(self.norm(hidden[:, depth:]), target.lm_head.weight)
-            losses.append(DEPTH_WEIGHT**depth * train.divergence(wanted[:, depth:], logits).mean())
+            losses.append(DEPTH_WEIGHT**depth * F.cross_entropy(logits.flatten(0, 1), wanted[:, depth:].flatten(0, 1)))
             hidden = _later(hidden, 1)
-        return torch.stack(losses).sum() / sum(DEPTH_WEIGHT**depth for depth in range(DEPTHS))
+        return torch.stack(losses).sum() / sum(DEPTH_WEIGHT**depth for depth in range(depths))
 
 
 def save_head(head: Head, tokenizer: Tokenizer, directory: Path) -> None:
@@ -167,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint; the same one to resume")
     parser.add_argument("--dir", type=Path, default=Path(__file__).parent, help="folder with target/, for head/")
-    parser.add_argument("--steps", type=int, default=HEAD_STEPS)
+    parser.add_argument("--steps", type=int, nargs=len(STEPS), default=STEPS)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(args.dir / "target" / "tokenizer.json"))
@@ -182,18 +184,17 @@ def main() -> None:
     )
     torch.manual_seed(train.SEED)
     head = Head(target)
-    batch = train.mixed_batches(
-        stream, written, context=lambda _: train.SHORT_CONTEXT, tokens_per_step=TOKENS_PER_STEP
-    )
-    train.fit(
-        head,
-        batch,
-        head.loss,
-        optimizers=train.optimizers_for(head),
-        title="head",
-        num_steps=args.steps,
-        checkpoint=args.work / "head.pt",
-    )
+    batch = train.mixed_batches(stream, written, context=lambda _: train.SHORT_CONTEXT, tokens_per_step=TOKENS_PER_STEP)
+    for depths, num_steps in zip(DEPTHS, args.steps, strict=True):
+        train.fit(
+            head,
+            batch,
+            partial(head.loss, depths=depths),
+            optimizers=train.optimizers_for(head),
+            title=f"head, unrolled {depths} times",
+            num_steps=num_steps,
+            checkpoint=args.work / f"head-{depths}.pt",
+        )
     save_head(head, tokenizer, args.dir / "head")
 
 

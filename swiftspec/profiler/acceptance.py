@@ -196,7 +196,7 @@ def _guesses(
         chunk = context[start : start + rows]
         chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
         logits = _numbers(ask(model, Rows(_SEQUENCE, chain)))
-        model.keep(_SEQUENCE, range(len(chain)), len(chain))
+        model.keep(_SEQUENCE, tuple(range(len(chain))), len(chain))
         best = _best(logits, num_candidates)
         wanted = logits.gather(1, torch.tensor(output[start : start + rows])[:, None])
         tokens.append(best.tokens)

@@ -150,7 +150,7 @@ class HeadLayers:
 
     def _unit(self, rows: Tensor) -> Tensor:
         """Rows of length one, but for the norm's epsilon."""
-        norm = torch.linalg.vector_norm(rows, 2, -1, True)
+        norm: Tensor = torch.linalg.vector_norm(rows, 2, -1, True)
         return rows / norm.hypot_(self._norm_floor)
 
     def _turns_at(self, positions: Sequence[int]) -> Tensor:

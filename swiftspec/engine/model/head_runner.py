@@ -132,7 +132,8 @@ class HeadRunner:
         return last
 
     def _computed(self, inputs: Sequence[_Input], top_k: int) -> BatchResult:
-        hidden, end, wanted = self._hidden(inputs), 0, []
+        hidden, end = self._hidden(inputs), 0
+        wanted: list[int] = []
         for each in inputs:
             end += len(each.tokens)
             wanted += range(end - each.num_logits, end)

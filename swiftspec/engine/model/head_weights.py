@@ -56,7 +56,7 @@ def load_head_weights(spec: HeadSpec, target: ModelSpec, target_directory: Path)
     """
     is_mtp = spec.format is HeadFormat.MTP
     shapes = _shapes(spec)
-    optional = {EMBEDDING: (spec.layer.vocab_size, spec.layer.hidden_size)}
+    optional: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.layer.vocab_size, spec.layer.hidden_size)}
     optional |= {HEAD: (spec.draft_vocab_size, spec.layer.hidden_size), _TOKENS: (spec.draft_vocab_size,)}
     renamed = _mtp_name(spec) if is_mtp else _eagle3_name
     weights = _read(spec.directory, renamed, shapes | optional)

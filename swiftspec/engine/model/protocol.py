@@ -1,6 +1,5 @@
 """A model as role programs use it: forwards of batches, and a cache with explicit compaction for each sequence."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
@@ -17,7 +16,7 @@ class Model(Protocol):
     def forward(self, batch: ForwardBatch) -> BatchResult:
         """Compute a batch: rows are appended to their sequences' trees, chunks to the prefixes."""
 
-    def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
+    def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
 
     def reset(self, sequence: int, tenant: int = 0) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import IntEnum
 from itertools import islice
@@ -66,9 +66,9 @@ class ShardedModel:
         self._send(batch)
         return self._model.forward(batch)
 
-    def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
+    def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
-        self._send(_Keep(sequence, tuple(slots), num_verified))
+        self._send(_Keep(sequence, slots, num_verified))
         self._model.keep(sequence, slots, num_verified)
 
     def reset(self, sequence: int, tenant: int = 0) -> None:
@@ -127,7 +127,7 @@ def _decoded(told: bytes) -> tuple[Role, _Command]:
             return _ROLES[role], _batch_of(numbers, ancestors)
         case _Call.KEEP:
             sequence, num_verified, *slots = numbers
-            return _ROLES[role], _Keep(sequence, tuple(slots), num_verified)
+            return _ROLES[role], _Keep(sequence, slots, num_verified)
         case _:
             return _ROLES[role], _Reset(*numbers)
 

@@ -41,7 +41,7 @@ def read(models: Models, tokens: tuple[int, ...], *, sequence: int = 0) -> None:
         models[role].forward(ForwardBatch(EXACT, (Chunk(sequence, tokens),)))
 
 
-CASES = [(layout, None, True) for layout in LAYOUTS]
+CASES: list[tuple[str, str | None, bool]] = [(layout, None, True) for layout in LAYOUTS]
 CASES += [("eagle3", "layers=7,hidden=64", True), ("mtp", "layers=5", True), ("eagle3", None, False)]
 
 
