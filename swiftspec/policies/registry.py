@@ -20,6 +20,7 @@ from swiftspec.policies.conformance import faults, field_types
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.parallel_chain import ParallelChain
 from swiftspec.policies.parallel_tree import ParallelTree
@@ -67,6 +68,8 @@ POLICIES: dict[str, type[Policy]] = {
         EasySpec,
         ParallelChain,
         ParallelTree,
+        HeadChain,
+        HeadTree,
         Pearl,
         SpecBranch,
         Amusd,

@@ -5,6 +5,7 @@ from swiftspec.policies.amusd import Amusd
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.prompt_lookup import PromptLookup
@@ -59,6 +60,8 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         Eagle2Tree(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
         SequoiaTree(verify_rows=6, depth=4, rank_acceptance=_RANKS),
         SerialChain(num_draft_tokens=4),
+        HeadChain(num_draft_tokens=4),
+        HeadTree(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
         PromptLookup(num_draft_tokens=4),
         Autoregressive(),
     ),

@@ -38,6 +38,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "easyspec": {"verify_rows": 5, "top_k": 2, "depth": 1},
     "parallel_chain": {"num_draft_tokens": 2},
     "parallel_tree": {"verify_rows": 4, "num_masks": 1, "num_candidates": 3},
+    "head_chain": {"num_draft_tokens": 2},
+    "head_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
     "pearl": {"num_draft_tokens": 2},
     "specbranch": {"num_draft_tokens": 2, "branches": 2},
     "amusd": {"lookahead": 1, "verify_rows": 4},

@@ -18,6 +18,8 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "easyspec",
         "parallel_chain",
         "parallel_tree",
+        "head_chain",
+        "head_tree",
         "pearl",
         "specbranch",
         "amusd",
