@@ -12,7 +12,7 @@ from swiftspec.version import __version__
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
     *("report", "models", "devices", "policies", "compare", "workload", "sweep", "tenants"),
-    *("inflate", "demo", "import", "backtest", "secret"),
+    *("inflate", "demo", "import", "import-acceptance", "backtest", "secret"),
 )
 
 
