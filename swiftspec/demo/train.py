@@ -8,8 +8,9 @@ A stage that finished is skipped; a stage that was stopped goes on from its last
 import argparse
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -35,6 +36,9 @@ CHECKPOINT_EVERY = 25
 # Half the bytes are twice the speed only where the processor multiplies bf16.
 FAST_DTYPE = torch.bfloat16 if torch.cpu.get_capabilities().get("avx512_bf16") else torch.float32
 DECAY_FRACTION = 0.6  # of all steps, at the end: linear to zero; the rest runs at the full rate
+
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 
 def train_tokenizer(path: Path, texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
@@ -83,16 +87,13 @@ def new_model(shape: Mapping[str, int]) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def optimizers_for(model: nn.Module, *, rate_scale: float = 1.0) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, AdamW for the tied embedding and the norms.
-
-    rate_scale: factor of the learning rates; below 1 for a model that is trained already.
-    """
+def optimizers_for(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the tied embedding and the norms."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     return [
-        torch.optim.Muon(matrices, lr=rate_scale * 0.02, momentum=0.95, weight_decay=0.02),
-        torch.optim.AdamW(others, lr=rate_scale * 3e-3, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=0.02, momentum=0.95, weight_decay=0.02),
+        torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
@@ -119,20 +120,20 @@ def progress_steps(title: str, first: int, num_steps: int, loss: Callable[[], fl
 
 
 def fit(
-    model: nn.Module,
+    model: _Model,
     batch: Callable[[int], Tensor],
-    loss_of: Callable[[Tensor], Tensor],
+    loss_of: Callable[[_Model, Tensor], Tensor],
     *,
-    optimizers: Sequence[torch.optim.Optimizer],
     title: str,
     num_steps: int,
     checkpoint: Path,
+    rate_scale: float = 1.0,
 ) -> None:
-    """Train in place. `loss_of(tokens)` is the model's loss on tokens (batch, context + 1).
+    """Train in place. `loss_of(model, tokens)`: the loss of one batch, tokens (batch, context + 1).
 
-    The optimizers' learning rates are the highest ones of the schedule.
+    rate_scale: factor of the learning rates; below 1 for a model that is trained already.
     """
-    full_rates = [float(optimizer.defaults["lr"]) for optimizer in optimizers]
+    optimizers = optimizers_for(model)
     first, latest = 0, [math.nan]
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
@@ -140,12 +141,13 @@ def fit(
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         first = int(state["step"])
+    full_rates = [0.02, 3e-3]
     for step in progress_steps(title, first, num_steps, lambda: latest[0]):
-        rate = min(1.0, (step + 1) / 30, (num_steps - step) / (DECAY_FRACTION * num_steps))
+        rate = rate_scale * min(1.0, (step + 1) / 30, (num_steps - step) / (DECAY_FRACTION * num_steps))
         for optimizer, full_rate in zip(optimizers, full_rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = full_rate * rate
-        loss = loss_of(batch(step))
+        loss = loss_of(model, batch(step))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -168,25 +170,21 @@ def fast_arithmetic() -> torch.autocast:
 
 
 def next_logits(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """Logits (batch, context, vocab) after each token but the last, fp32."""
+    """Logits (batch, context, vocab) after each token but the last."""
     with fast_arithmetic():
         logits: Tensor = model(input_ids=tokens[:, :-1], use_cache=False).logits
     return logits.float()
 
 
-def next_token_loss(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+def next_token_loss(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """Mean cross-entropy of the next token, nats."""
-
-    def loss(tokens: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(next_logits(model, tokens).flatten(0, 1), tokens[:, 1:].flatten())
-
-    return loss
+    return nn.functional.cross_entropy(next_logits(model, tokens).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def distillation_loss(target: PreTrainedModel, draft: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+def distillation_loss(target: PreTrainedModel) -> Callable[[PreTrainedModel, Tensor], Tensor]:
     """KL(target || draft) per token: the draft learns the target's distribution, its mistakes included."""
 
-    def loss(tokens: Tensor) -> Tensor:
+    def loss(draft: PreTrainedModel, tokens: Tensor) -> Tensor:
         with torch.no_grad():
             wanted_logprob = next_logits(target, tokens).log_softmax(-1)
         logprob = next_logits(draft, tokens).log_softmax(-1)
@@ -198,7 +196,7 @@ def distillation_loss(target: PreTrainedModel, draft: PreTrainedModel) -> Callab
 
 @torch.no_grad()
 def continuations(target: PreTrainedModel, stream: Tensor, *, num_batches: int, path: Path) -> Tensor:
-    """The target's continuations of training text, half greedy, half sampled at temperature 1; one stream of ids."""
+    """The target's continuations of training text, half greedy, half sampled at temperature 1; (n, CONTEXT + 1) ids."""
     if path.exists():
         loaded: Tensor = torch.load(path, weights_only=True)
         return loaded
@@ -262,30 +260,14 @@ def train_pair(
         context = context_at(step, target_steps)
         return crops(stream, num_crops=TOKENS_PER_STEP // context, context=context, step=step)
 
-    fit(
-        target,
-        text_batch,
-        next_token_loss(target),
-        optimizers=optimizers_for(target),
-        title="target",
-        num_steps=target_steps,
-        checkpoint=work / "target.pt",
-    )
+    fit(target, text_batch, next_token_loss, title="target", num_steps=target_steps, checkpoint=work / "target.pt")
     target.eval()
     written = continuations(target, stream, num_batches=continuation_batches, path=work / "continuations.pt")
 
     batch = mixed_batches(
         stream, written, context=lambda step: context_at(step, draft_steps), tokens_per_step=TOKENS_PER_STEP
     )
-    fit(
-        draft,
-        batch,
-        distillation_loss(target, draft),
-        optimizers=optimizers_for(draft),
-        title="draft",
-        num_steps=draft_steps,
-        checkpoint=work / "draft.pt",
-    )
+    fit(draft, batch, distillation_loss(target), title="draft", num_steps=draft_steps, checkpoint=work / "draft.pt")
 
 
 def main() -> None:

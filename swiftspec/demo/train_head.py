@@ -48,7 +48,8 @@ class _Attention(nn.Module):
         """
 
         def by_head(values: Tensor, heads: int) -> Tensor:
-            return values.unflatten(-1, (heads, self.size)).transpose(1, 2)
+            divided: Tensor = values.unflatten(-1, (heads, self.size))
+            return divided.transpose(1, 2)
 
         query, key = apply_rotary_pos_emb(
             by_head(self.q_proj(inputs), self.heads), by_head(self.k_proj(inputs), self.groups), *turns
@@ -175,12 +176,7 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(args.dir / "target" / "tokenizer.json"))
     target = LlamaForCausalLM.from_pretrained(args.dir / "target", dtype=torch.float32).eval().requires_grad_(False)
     stream = train.corpus_tokens(tokenizer, (text for _, text in training_sources()))
-    written = train.continuations(
-        target,
-        stream,
-        num_batches=CONTINUATION_BATCHES,
-        path=args.work / "continuations.pt",
-    )
+    written = train.continuations(target, stream, num_batches=CONTINUATION_BATCHES, path=args.work / "continuations.pt")
     torch.manual_seed(train.SEED)
     head = Head(target)
     batch = train.mixed_batches(stream, written, context=lambda _: train.SHORT_CONTEXT, tokens_per_step=TOKENS_PER_STEP)
@@ -188,8 +184,7 @@ def main() -> None:
         train.fit(
             head,
             batch,
-            partial(head.loss, depths=depths),
-            optimizers=train.optimizers_for(head),
+            partial(Head.loss, depths=depths),
             title=f"head, unrolled {depths} times",
             num_steps=num_steps,
             checkpoint=args.work / f"head-{depths}.pt",

@@ -64,14 +64,14 @@ def masked_layout(context: int, *, num_masks: int, retention: float, generator: 
 
 
 def parallel_loss(
-    target: PreTrainedModel, draft: PreTrainedModel, *, mask_token: int, step_of: Callable[[], int]
-) -> Callable[[Tensor], Tensor]:
+    target: PreTrainedModel, *, mask_token: int, step_of: Callable[[], int]
+) -> Callable[[PreTrainedModel, Tensor], Tensor]:
     """Cross-entropy under the target's distribution, the mean over rows of text plus that over masks.
 
     step_of: the step, which seeds the choice of anchors.
     """
 
-    def loss(tokens: Tensor) -> Tensor:
+    def loss(draft: PreTrainedModel, tokens: Tensor) -> Tensor:
         context = tokens.shape[1] - 1
         generator = torch.Generator().manual_seed(train.SEED + step_of())
         layout = masked_layout(context, num_masks=NUM_MASKS, retention=RETENTION, generator=generator)
@@ -111,11 +111,11 @@ def train_parallel(draft: PreTrainedModel, target: PreTrainedModel, tokenizer: T
     train.fit(
         draft,
         batch,
-        parallel_loss(target, draft, mask_token=tokenizer.token_to_id(MASK_PIECE), step_of=lambda: latest[0]),
-        optimizers=train.optimizers_for(draft, rate_scale=RATE_SCALE),
+        parallel_loss(target, mask_token=tokenizer.token_to_id(MASK_PIECE), step_of=lambda: latest[0]),
         title="parallel draft",
         num_steps=STEPS,
         checkpoint=work / "parallel_draft.pt",
+        rate_scale=RATE_SCALE,
     )
 
 

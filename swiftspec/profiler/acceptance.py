@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,10 +14,11 @@ from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.protocol import Model
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
-from swiftspec.models.draft_kinds import DraftFacts, draft_facts
+from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import ForwardKind, Role, Row
+from swiftspec.profiler.head_guesses import head_guesses
 from swiftspec.profiler.masked_guesses import NUM_AHEAD, masked_guesses
 from swiftspec.progress import Progress
 
@@ -26,7 +28,6 @@ _Ask = Callable[[Model, Rows], torch.Tensor]
 _SEQUENCE = 0  # one prompt after another
 _TREE_SLOTS = 64
 _FEW_CANDIDATES = 8  # of guessers that no policy asks for more
-_ROOTS = 7  # verified tokens after each of which it does so; all fit into the tree
 _FUZZY_ROWS = 4  # at most this many tokens since the last exact forward; every depth up to it has the same weight
 
 
@@ -80,7 +81,10 @@ def record_trace(
         else:
             output = list(outputs[number])
         with _blamed(draft, prompt_id):
-            traced.append(_traced(models, facts, prompt_id, prompt, output, num_candidates, spec.eos_token_ids))
+            found = _traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids)
+            traced.append(
+                replace(found, ahead=_ahead(models[Role.DRAFT], found, facts.mask_token)) if num_ahead else found
+            )
     progress(len(prompts), len(prompts), "done")
     return AcceptanceTrace(
         origin=Origin.here(),
@@ -128,7 +132,6 @@ def _numbers(logits: torch.Tensor) -> torch.Tensor:
 
 def _traced(
     models: Models,
-    facts: DraftFacts,
     prompt_id: str,
     prompt: tuple[int, ...],
     output: list[int],
@@ -137,16 +140,11 @@ def _traced(
 ) -> TracedPrompt:
     few = min(_FEW_CANDIDATES, num_candidates)
     text, target, draft = (prompt, output), models[Role.TARGET], models[Role.DRAFT]
-    # First the target, whose cache then holds the features that a head reads.
+    # First the target, whose cache then holds what a head reads.
     half, _ = _guesses(target, text, _halfway, rows=_TREE_SLOTS, num_candidates=few)
     best, ranks = _guesses(draft, text, _exactly, rows=_TREE_SLOTS, num_candidates=num_candidates)
-    guesses, ahead = {Guesser.DRAFT: best, Guesser.EXIT: half}, None
-    nearest = Guesses(*(column[:, :few] for column in best))
-    if isinstance(draft, HeadRunner):
-        ahead = _guesses_ahead(draft, text, nearest)
-    else:
-        if facts.kind is DraftKind.PARALLEL:
-            ahead = _masked_guesses(draft, text, nearest, facts.mask_token)
+    guesses = {Guesser.DRAFT: best, Guesser.EXIT: half}
+    if not isinstance(draft, HeadRunner):
         guesses[Guesser.FUZZY], _ = _guesses(draft, text, _fuzzily, rows=_FUZZY_ROWS, num_candidates=few)
     return TracedPrompt(
         prompt_id=prompt_id,
@@ -155,23 +153,26 @@ def _traced(
         guesses=guesses,
         ranks=ranks,
         ended=output[-1] in ends,
-        ahead=ahead,
     )
 
 
-def _masked_guesses(
-    draft: Model, text: tuple[tuple[int, ...], list[int]], nearest: Guesses, mask_token: int
-) -> Guesses:
-    """Guesses of a parallel draft at masks. Its cache is moved along the text as these are asked for."""
-    prompt, output = text
-    tokens = (*prompt, *output)
+def _ahead(draft: Model, traced: TracedPrompt, mask_token: int) -> Guesses:
+    """Guesses of a head on its own, or of a parallel draft at masks.
+
+    The cache of the latter is moved along the text as these are asked for.
+    """
+    prompt, output = traced.prompt_tokens.tolist(), traced.target_tokens.tolist()
+    text, few = [*prompt, *output], _FEW_CANDIDATES
+    nearest = Guesses(traced.draft.tokens[:, :few], traced.draft.logprobs[:, :few])
+    if isinstance(draft, HeadRunner):
+        return head_guesses(draft, prompt, nearest, output, tree_slots=_TREE_SLOTS)
     draft.reset(_SEQUENCE)
     num_known = 0
 
     def forward(rows: tuple[Row, ...], start: int) -> torch.Tensor:
         nonlocal num_known
         if start > num_known:
-            _logits(draft, Chunk(_SEQUENCE, tokens[num_known:start]))
+            _logits(draft, Chunk(_SEQUENCE, tuple(text[num_known:start])))
             num_known = start
         logits = _numbers(_logits(draft, Rows(_SEQUENCE, rows)))
         draft.keep(_SEQUENCE, (), 0)
@@ -217,7 +218,9 @@ def _guesses(
 ) -> tuple[Guesses, np.ndarray]:
     """Best tokens and log-probs at every output position, and the rank of the target's token; `rows` at a time."""
     prompt, output = text
-    _read(model, prompt)
+    model.reset(_SEQUENCE)
+    if len(prompt) > 1:
+        _logits(model, Chunk(_SEQUENCE, prompt[:-1]))
     context = [prompt[-1], *output[:-1]]
     tokens, logprobs, ranks = [], [], []
     for start in range(0, len(context), rows):
@@ -225,58 +228,9 @@ def _guesses(
         chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
         logits = _numbers(ask(model, Rows(_SEQUENCE, chain)))
         model.keep(_SEQUENCE, tuple(range(len(chain))), len(chain))
-        best = _best(logits, num_candidates)
+        best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
         wanted = logits.gather(1, torch.tensor(output[start : start + rows])[:, None])
-        tokens.append(best.tokens)
-        logprobs.append(best.logprobs)
+        tokens.append(best.indices.numpy().astype(np.int32))
+        logprobs.append(best.values.numpy().astype(np.float32))
         ranks.append((logits > wanted).sum(-1).numpy().astype(np.int32))
     return Guesses(np.concatenate(tokens), np.concatenate(logprobs)), np.concatenate(ranks)
-
-
-def _read(model: Model, prompt: tuple[int, ...]) -> None:
-    """Let the model read a prompt, but for its last token."""
-    model.reset(_SEQUENCE)
-    if len(prompt) > 1:
-        _logits(model, Chunk(_SEQUENCE, prompt[:-1]))
-
-
-def _best(logits: torch.Tensor, num_candidates: int) -> Guesses:
-    best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
-    return Guesses(best.indices.numpy().astype(np.int32), best.values.numpy().astype(np.float32))
-
-
-def _guesses_ahead(head: HeadRunner, text: tuple[tuple[int, ...], list[int]], known: Guesses) -> Guesses:
-    """Best tokens (T, D, K) if the last D, D - 1, .. tokens were the head's own; `known`: if none was.
-
-    On the target's path: from each of some verified tokens a chain of what follows, a depth of all chains at a time.
-    """
-    prompt, output = text
-    _read(head, prompt)
-    context = [prompt[-1], *output[:-1]]
-    ahead = Guesses(*(np.repeat(column[:, None], NUM_AHEAD, 1) for column in known))
-    for start in range(0, len(context), _ROOTS):
-        roots = context[start : start + _ROOTS]
-        chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(roots))
-        _logits(head, Rows(_SEQUENCE, chain))
-        slots = [[*range(root + 1)] for root in range(len(roots))]  # that each chain sees, its own last
-        num_slots = len(roots)
-        for distance in range(1, NUM_AHEAD + 1):
-            places = [start + root + distance for root in range(len(roots)) if start + root + distance < len(context)]
-            if not places:
-                break
-            rows = [
-                Row(context[place], len(prompt) - 1 + place, sum(1 << slot for slot in seen))
-                for place, seen in zip(places, slots, strict=False)
-            ]
-            parents = [seen[-1] for seen in slots[: len(rows)]]
-            best = _best(_numbers(head.ahead(_SEQUENCE, rows, parents)), known.num_candidates)
-            for column, found in zip(ahead, best, strict=True):
-                column[places, distance - 1] = found
-            for seen in slots[: len(rows)]:
-                seen.append(num_slots)
-                num_slots += 1
-        head.keep(_SEQUENCE, range(len(roots)), len(roots))
-    for column in ahead:  # no more tokens of the output are there to be the head's own
-        for place in range(1, min(NUM_AHEAD, len(context))):
-            column[place, place:] = column[place, place - 1]
-    return ahead

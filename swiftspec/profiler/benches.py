@@ -15,7 +15,7 @@ from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.grids import HOST_SHAPES
+from swiftspec.profiler.grids import host_shapes
 from swiftspec.scheduler.admission import AdmissionLimits
 
 __all__ = ["Bench", "benches_of"]
@@ -58,8 +58,7 @@ class Bench:
     def host_shapes(self, kind: DraftKind = DraftKind.SERIAL) -> list[Policy]:
         """Shapes for a kind of draft whose trees fit into the engine's caches."""
         most = TREE_SLOTS[self.device]
-        shapes = [shape for shape in HOST_SHAPES[self.layout] if kind in shape.drafts]
-        return [shape for shape in shapes if max(shape.draft_rows, shape.target_rows) <= most]
+        return [shape for shape in host_shapes(self.layout, kind) if max(shape.draft_rows, shape.target_rows) <= most]
 
 
 class _NoOpExecutor(LocalExecutor):

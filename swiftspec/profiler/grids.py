@@ -1,6 +1,6 @@
 """Grid of a CPU profile: row counts, contexts, repetitions, and the policies that are run for host costs."""
 
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.amusd import Amusd
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.eagle2 import Eagle2Tree
@@ -26,6 +26,7 @@ __all__ = [
     "REPEATS",
     "SWEEP_REPEATS",
     "TARGET_ROWS",
+    "host_shapes",
 ]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
@@ -67,3 +68,8 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     ),
 }
 HOST_TOKENS = 48
+
+
+def host_shapes(layout: Layout, kind: DraftKind = DraftKind.SERIAL) -> list[Policy]:
+    """Shapes of a layout that work with a kind of draft."""
+    return [shape for shape in HOST_SHAPES[layout] if kind in shape.drafts]

@@ -90,7 +90,10 @@ class HeadLayers:
     def forward(
         self, tokens: Sequence[int], positions: Sequence[int], hidden: Tensor, parts: Sequence[HeadRows]
     ) -> Tensor:
-        """Hidden states [R, h] of rows whose predecessors' are `hidden`, part after part; caches get keys and values."""
+        """Hidden states [R, h] of rows, part after part, whose keys and values are written to their caches.
+
+        hidden: what precedes each row, [R, h].
+        """
         embedded = self._unit(self._embedding.index_select(0, torch.tensor(tokens)).float())
         if self._is_mtp:
             residual = self._fusion(torch.cat([embedded, self._unit(hidden)], 1).to(self._dtype)).float()

@@ -50,9 +50,9 @@ _EAGLE3_NAMES = {
 def load_head_weights(spec: HeadSpec, target: ModelSpec, target_directory: Path) -> dict[str, Tensor]:
     """All weights of a head: names of its layer's begin with `LAYER`.
 
-    Embedding and output matrix are the target's if it has none. `tokens`, if there, are the target's tokens that it can propose; `carried_norm.weight`, if there, normalises hidden
-    states before the next row reads them. ValueError names the file or directory, and the
-    missing, unexpected or misshapen tensor.
+    Embedding and output matrix are the target's if it has none. `tokens`, if there, are the target's tokens that it can
+    propose; `carried_norm.weight`, if there, normalises hidden states before the next row reads them. ValueError names
+    the file or directory, and the missing, unexpected or misshapen tensor.
     """
     is_mtp = spec.format is HeadFormat.MTP
     shapes = _shapes(spec)

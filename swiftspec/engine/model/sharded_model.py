@@ -127,7 +127,7 @@ def _decoded(told: bytes) -> tuple[Role, _Command]:
             return _ROLES[role], _batch_of(numbers, ancestors)
         case _Call.KEEP:
             sequence, num_verified, *slots = numbers
-            return _ROLES[role], _Keep(sequence, slots, num_verified)
+            return _ROLES[role], _Keep(sequence, tuple(slots), num_verified)
         case _:
             return _ROLES[role], _Reset(*numbers)
 
