@@ -13,7 +13,7 @@ from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.grids import HOST_SHAPES
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -55,10 +55,11 @@ class Bench:
         ):
             yield engine
 
-    def host_shapes(self) -> list[Policy]:
-        """Shapes whose trees fit into the engine's caches."""
+    def host_shapes(self, kind: DraftKind) -> list[Policy]:
+        """Shapes for this kind of draft whose trees fit into the engine's caches."""
         most = TREE_SLOTS[self.device]
-        return [shape for shape in HOST_SHAPES[self.layout] if max(shape.draft_rows, shape.target_rows) <= most]
+        shapes = (shape for shape in HOST_SHAPES[self.layout] if kind in shape.drafts)
+        return [shape for shape in shapes if max(shape.draft_rows, shape.target_rows) <= most]
 
 
 class _NoOpExecutor(LocalExecutor):

@@ -24,8 +24,9 @@ from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
-from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies import DraftKind, Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
@@ -109,7 +110,7 @@ def measure_profile(
         what = f"pass {number} of {passes}, {bench}"
         progress(done, total, f"{what}: loading")
         with bench.open(target=target, draft=draft, max_context=max_context) as engine:
-            measured = _Measurement(engine, bench, spec)
+            measured = _Measurement(engine, bench, spec, draft_facts(draft.model).kind)
             for index, context in enumerate(contexts):
                 progress(done + index, total, f"{what}: steps at context {context}")
                 timelines += measured.sweep(context)
@@ -223,8 +224,9 @@ def computed_spec(reference: ModelRef) -> ModelSpec:
 class _Measurement:
     """Requests of random tokens on one engine: latency does not depend on the text."""
 
-    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
+    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec, draft_kind: DraftKind) -> None:
         self._engine = engine
+        self._draft_kind = draft_kind
         self._bench = bench
         self._spec = spec
         self._rng = np.random.default_rng(0)
@@ -246,7 +248,7 @@ class _Measurement:
 
     def policies(self) -> list[tuple[str, Timeline]]:
         """Real rounds of policies, for their costs other than forwards."""
-        shapes = self._bench.host_shapes()
+        shapes = self._bench.host_shapes(self._draft_kind)
         return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS)) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:
