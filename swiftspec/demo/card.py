@@ -42,8 +42,8 @@ Context: {context} tokens.
   text and half on what the target itself writes after it, greedily and sampled.
 - **Parallel draft** (PARD, arXiv 2504.18583): the draft trained on for {parallel_steps} steps of
   {parallel_tokens_per_step} tokens, a quarter of that text and the rest what the target writes, with up to {num_masks}
-  mask tokens after a token. The mask is token {mask_token}, the byte 0xff, which no UTF-8 text contains; `pard_token` in
-  its config.json.
+  mask tokens after a token. The mask is token {mask_token}, the byte 0xff, which no UTF-8 text contains: `pard_token`
+  in its config.json.
 - **Reproduce**: `python -m swiftspec.demo.train --work DIR`, then `python -m swiftspec.demo.train_parallel --work DIR`
   (both seeded and resumable), then `python -m swiftspec.demo.card`.
 
