@@ -29,9 +29,18 @@ NUM_MASKS = 7
 RETENTION = 0.6  # of a distance's anchors at the next one
 STEPS = 260
 TOKENS_PER_STEP = 2048  # of text; each step has about three masks for every two of them
-SHORT_CONTEXT = 128
+SHORT_CONTEXT = 128  # most steps; the last ones run at LONG_CONTEXT
+LONG_CONTEXT = 512
 RATE_SCALE = 0.4  # of the rates that trained the serial draft
 CONTINUATION_BATCHES = 4
+
+
+def mask_token(tokenizer: Tokenizer) -> int:
+    """Id of the mask."""
+    token: int | None = tokenizer.token_to_id(MASK_PIECE)
+    if token is None:
+        raise ValueError(f"the tokenizer has no token {MASK_PIECE!r}")
+    return token
 
 
 class Layout(NamedTuple):
@@ -56,11 +65,11 @@ def masked_layout(context: int, *, num_masks: int, retention: float, generator: 
         kept = kept[torch.randperm(len(kept), generator=generator)[: round(retention * len(kept))]]
         anchors.append(kept)
         distances.append(torch.full_like(kept, distance))
-    anchor, distance = torch.cat(anchors), torch.cat(distances)
-    real = distance == 0
-    sees_text = real[None, :] & (anchor[None, :] <= anchor[:, None])
-    sees_masks = ~real[None, :] & (anchor[None, :] == anchor[:, None]) & (distance[None, :] <= distance[:, None])
-    return Layout(anchor + distance, sees_text | sees_masks)
+    anchor, masks = torch.cat(anchors), torch.cat(distances)
+    is_text = masks == 0
+    sees_text = is_text[None, :] & (anchor[None, :] <= anchor[:, None])
+    sees_masks = ~is_text[None, :] & (anchor[None, :] == anchor[:, None]) & (masks[None, :] <= masks[:, None])
+    return Layout(anchor + masks, sees_text | sees_masks)
 
 
 def parallel_loss(
@@ -89,7 +98,8 @@ def parallel_loss(
         surprise = nn.functional.cross_entropy(
             logits.float().flatten(0, 1), wanted[:, layout.positions].flatten(0, 1), reduction="none"
         ).unflatten(0, (len(tokens), num_rows))
-        return surprise[:, :context].mean() + surprise[:, context:].mean()
+        total: Tensor = surprise[:, :context].mean() + surprise[:, context:].mean()
+        return total
 
     return loss
 
@@ -102,7 +112,7 @@ def train_parallel(draft: PreTrainedModel, target: PreTrainedModel, tokenizer: T
 
     def batch(step: int) -> Tensor:
         latest[0] = step
-        context = train.CONTEXT if step >= (1 - train.LONG_FRACTION) * STEPS else SHORT_CONTEXT
+        context = LONG_CONTEXT if step >= (1 - train.LONG_FRACTION) * STEPS else SHORT_CONTEXT
         # A quarter of the corpus, the rest what the target writes: that is what the draft will have to propose.
         count = TOKENS_PER_STEP // context
         shares = ((stream, count // 4), (written, count - count // 4))
@@ -111,7 +121,7 @@ def train_parallel(draft: PreTrainedModel, target: PreTrainedModel, tokenizer: T
     train.fit(
         draft,
         batch,
-        parallel_loss(target, mask_token=tokenizer.token_to_id(MASK_PIECE), step_of=lambda: latest[0]),
+        parallel_loss(target, mask_token=mask_token(tokenizer), step_of=lambda: latest[0]),
         title="parallel draft",
         num_steps=STEPS,
         checkpoint=work / "parallel_draft.pt",
@@ -135,7 +145,7 @@ def main() -> None:
     train.save_pretrained(draft, tokenizer, args.out)
     path = args.out / "config.json"
     config = json.loads(path.read_text())
-    config["pard_token"] = tokenizer.token_to_id(MASK_PIECE)
+    config["pard_token"] = mask_token(tokenizer)
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

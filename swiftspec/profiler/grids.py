@@ -7,6 +7,8 @@ from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.mirror import Mirror
+from swiftspec.policies.parallel_chain import ParallelChain
+from swiftspec.policies.parallel_tree import ParallelTree
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.sequoia import SequoiaTree
@@ -14,6 +16,7 @@ from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
 from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
 
 __all__ = [
     "CONTEXTS",
@@ -47,6 +50,7 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         SwiftSpec(verify_rows=4, expand_rows=1, draft_temperature=_FITTED),
         SwiftSpec(verify_rows=8, expand_rows=4, draft_temperature=_FITTED),
         SwiftSpec(verify_rows=16, expand_rows=8, num_candidates=15, draft_temperature=_FITTED),
+        SwiftSpecParallel(verify_rows=8, draft_temperature=_FITTED),
         Mirror(num_draft_tokens=4, guesses=1),
         Amusd(lookahead=2, verify_rows=8),
         Pearl(num_draft_tokens=4),
@@ -59,6 +63,8 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         SerialTree(verify_rows=16, expand_rows=8, expansions=4, draft_temperature=_FITTED),
         EasySpec(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
         Eagle2Tree(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
+        ParallelTree(verify_rows=8, num_masks=4, draft_temperature=_FITTED),
+        ParallelChain(num_draft_tokens=4),
         SequoiaTree(verify_rows=6, depth=4, rank_acceptance=_RANKS),
         SerialChain(num_draft_tokens=4),
         HeadChain(num_draft_tokens=4),

@@ -39,7 +39,7 @@ def masked_guesses(
     text = [*prompt, *output]
     # The forward of `start` has some tokens of the text from there on, then the masks after each of them.
     per_forward = tree_slots // (1 + NUM_AHEAD)
-    for start in range(max(0, len(prompt) - NUM_AHEAD), len(text) - 2, per_forward):
+    for start in range(max(0, len(prompt) - NUM_AHEAD - 1), len(text) - 2, per_forward):
         known = text[start : min(start + per_forward, len(text) - 2)]
         logits = forward(_rows(known, start, mask_token), start)
         best = logits[len(known) :].log_softmax(-1).topk(num_candidates, dim=-1)

@@ -15,9 +15,7 @@ def length(rates: tuple[float, ...], num_draft_tokens: int) -> float:
 def test_a_published_head_has_the_published_length() -> None:
     found = published_rates("qwen3-14b", "dspark", "GSM8K")
     (record,) = (
-        one
-        for one in published_records()
-        if (one.target, one.drafter, one.dataset) == ("qwen3-14b", "DSpark", "GSM8K")
+        one for one in published_records() if (one.target, one.drafter, one.dataset) == ("qwen3-14b", "DSpark", "GSM8K")
     )
     assert found.provenance is Provenance.PUBLISHED
     assert length(found.rates, 7) == pytest.approx(record.values[0], abs=0.01)

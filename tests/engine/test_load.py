@@ -27,7 +27,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import start_engine, two_cores
-from tests.engine.pairs import VOCAB_SIZE, references, write_pair
+from tests.engine.pairs import VOCAB_SIZE, references, with_mask_token, write_pair
 from tests.engine.processes import until
 from tests.engine.victims import pid_of, wait_until_ready
 
@@ -47,7 +47,7 @@ def request_of(prompt: tuple[int, ...], max_new_tokens: int = 48) -> Request:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
-    return references(write_pair(tmp_path_factory.mktemp("load"), architecture="llama"))
+    return references(with_mask_token(write_pair(tmp_path_factory.mktemp("load"), architecture="llama")))
 
 
 @pytest.fixture(scope="module")

@@ -240,7 +240,7 @@ class _Models:
     def generate(self, policy: Policy, decoders: dict[Role, Decoder], sampler: Sampler) -> list[int]:
         tokens: list[int] = []
         models = {role: ModelRunner(decoder, (decoder.new_cache(200),)) for role, decoder in decoders.items()}
-        request = Request(prompt=(5, 17, 3, 88, 41), max_new_tokens=40)
+        request = Request(prompt=(5, 17, 3, 88, 41), max_new_tokens=40, mask_token=VOCAB_SIZE - 1)
         program = policy.programs(request)[Role.TARGET]
         run_alone(program, models=models, sampler=sampler, commit=tokens.extend)
         return tokens
