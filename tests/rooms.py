@@ -72,7 +72,9 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "scheduler"}
         | {"simulator", "joblib", "numpy", "scipy"}
     ),
-    "demo": frozenset({"profiler", "simulator", "artifacts", "files", *TORCH, "transformers", "tokenizers", "rich"}),
+    "demo": frozenset(
+        {"profiler", "simulator", "artifacts", "files", "models", *TORCH, "transformers", "tokenizers", "rich"}
+    ),
     "loadtest": frozenset({"artifacts", "files", "numpy"}),
     "atts": frozenset({"engine", "loadtest", "simulator", "workload", "artifacts", "policies"} | {"numpy", "simpy"}),
     "tenants": frozenset({"simulator", "artifacts", "files", "models", "numpy", "simpy"}),
