@@ -58,7 +58,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         console.error(_sentence(error))
         return 3 if isinstance(error, EngineError) else 2
-    return _interrupted() if code == 130 else code or 0
+    return _interrupted() if code == 130 else code or int(console.reader_has_gone())
 
 
 def _sentence(error: Exception) -> object:
