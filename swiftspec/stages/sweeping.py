@@ -9,7 +9,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.sweep import Sweep
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, read_plan
+from swiftspec.stages.inputs import Prompts, check_context, read_plan
 
 if TYPE_CHECKING:
     from swiftspec.latencymodel.coverage import ExpertCoverage
@@ -105,6 +105,8 @@ def sweep(
         num_jobs=num_jobs,
     )
     candidates = [] if planned is None else lengthened(planned, policy, num_draft_tokens)
+    if planned is not None:
+        check_context(planned.plan.target, candidates, asked)
     with stages("sweep") as progress:
         if planned is None:
             swept = list(sweeper.servers(num_draft_tokens, progress))
