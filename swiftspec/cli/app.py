@@ -205,6 +205,7 @@ def plan(
     op_tables: flags.OpTables = None,
     context: flags.Context = None,
     output_tokens: flags.OutputTokens = None,
+    draft_kv_budget: flags.DraftKvBudget = None,
     dataset: flags.Dataset = None,
     acceptance: flags.Acceptance = None,
     objective: flags.ObjectiveName = None,
@@ -269,6 +270,7 @@ def plan(
         engine=engine,
         context=context,
         output_tokens=output_tokens,
+        draft_kv_budget=draft_kv_budget,
         op_tables=op_tables,
     )
     goal = make_goal(
