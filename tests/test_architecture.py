@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,23 @@ class Module:
 
     @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        return _parsed(self.text)
 
     @property
     def imports(self) -> list[Import]:
-        collector = _ImportCollector(self.name if self.is_package else self.name.rpartition(".")[0])
-        collector.visit(self.tree)
-        return collector.found
+        return _imports(self)
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@cache
+def _imports(module: Module) -> list[Import]:
+    collector = _ImportCollector(module.name if module.is_package else module.name.rpartition(".")[0])
+    collector.visit(module.tree)
+    return collector.found
 
 
 class _ImportCollector(ast.NodeVisitor):
