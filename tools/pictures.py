@@ -9,7 +9,7 @@ from pathlib import Path
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.policies import POLICIES
+from swiftspec.policies import POLICIES, Layout, make_policy
 from swiftspec.policies.effects import Role
 
 __all__ = ["draw"]
@@ -17,6 +17,12 @@ __all__ = ["draw"]
 RECORDED = Path(__file__).resolve().parents[1] / "profiles/demo-zen4-2-cores"
 PROMPT_INDEX = 40
 NUM_ROUNDS = 5
+NUM_CORES = 2
+# The planner's best shapes on that machine of policies that are younger than the recorded plan.
+SHAPES: dict[str, dict[str, float]] = {
+    "suffix_decoding": {"verify_rows": 16, "branches": 3, "max_spec_factor": 4.0},
+    "suffix_or_draft": {"num_draft_tokens": 4, "least_score": 5.0, "verify_rows": 16, "max_spec_factor": 4.0},
+}
 
 
 def draw(directory: Path) -> None:
@@ -30,9 +36,12 @@ def draw(directory: Path) -> None:
         if candidate := plan.candidates.get(name):
             policy, title = candidate.build(), candidate.describe()
             degrees = {role: len(devices) for role, devices in candidate.groups.items()}
-        else:  # one core for each group, more than were recorded
+        elif cls.layout is Layout.DISAGGREGATED:  # one core for each group, more than were recorded
             policy, title = cls(), f"{name} {cls().target_groups}+1"
             degrees = {Role.TARGET: policy.target_groups, Role.DRAFT: 1}
+        else:
+            policy, degrees = make_policy(name, **SHAPES.get(name, {})), {Role.TARGET: NUM_CORES}
+            title = f"{name} {NUM_CORES}"
         (timeline,) = simulate(policy, degrees=degrees, profile=profile, trace=trace, prompt_indices=[PROMPT_INDEX])
         figure = timeline_rounds(timeline, num_rounds=NUM_ROUNDS)
         figure.axes[0].set_title(title, fontsize="medium")
