@@ -12,7 +12,7 @@ from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
 from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
-from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request
 from swiftspec.policies.base import Shape
 from swiftspec.policies.effects import Program, Role
 from swiftspec.simulator.driver import simulate
@@ -24,6 +24,9 @@ WHOSE = {
     **dict.fromkeys((Phase.EXPAND, Phase.FUZZY), Role.DRAFT),
     **dict.fromkeys((Phase.VERIFY, Phase.EXIT, Phase.FINISH), Role.TARGET),
 }
+
+# Those that work with a draft without masks.
+OF_SERIAL_DRAFTS = {name: policy for name, policy in POLICIES.items() if DraftKind.SERIAL in policy.drafts}
 
 
 def with_guesses(trace: AcceptanceTrace) -> AcceptanceTrace:

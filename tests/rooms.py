@@ -18,7 +18,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),
     "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
-    "acceptance": frozenset({"artifacts", "models", "numpy", "scipy", "pydantic"}),
+    "acceptance": frozenset({"artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
     "scheduler": frozenset({"policies"}),
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
@@ -72,7 +72,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "scheduler"}
         | {"simulator", "joblib", "numpy", "scipy"}
     ),
-    "demo": frozenset({"profiler", "simulator", "artifacts", "files", "torch", "transformers", "tokenizers", "rich"}),
+    "demo": frozenset({"profiler", "simulator", "artifacts", "files", *TORCH, "transformers", "tokenizers", "rich"}),
     "loadtest": frozenset({"artifacts", "files", "numpy"}),
     "atts": frozenset({"engine", "loadtest", "simulator", "workload", "artifacts", "policies"} | {"numpy", "simpy"}),
     "tenants": frozenset({"simulator", "artifacts", "files", "models", "numpy", "simpy"}),

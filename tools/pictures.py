@@ -1,15 +1,18 @@
 """Figures of a few simulated rounds of every policy. `python -m tools.pictures docs/policies`
 
-Latencies and acceptance are those recorded for the demo; shapes are the planner's best on that machine.
+Latencies and acceptance are those recorded for the demo; shapes are the planner's best on that machine. Policies for a
+parallel draft have the bundled one's acceptance, recorded here on the same text, and the shapes that they come with.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
+from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.policies import POLICIES, Layout, make_policy
+from swiftspec.policies import POLICIES, DraftKind, Layout, make_policy
 from swiftspec.policies.effects import Role
 
 __all__ = ["draw"]
@@ -32,20 +35,38 @@ def draw(directory: Path) -> None:
 
     plan = Plan.load(RECORDED / "plan.json")
     profile, trace = Profile.load(RECORDED / plan.profile.path), AcceptanceTrace.load(RECORDED / plan.trace.path)
+    parallel = with_parallel_draft(replace(trace, prompts=(trace.prompts[PROMPT_INDEX],)))
     for name, cls in POLICIES.items():
+        drawn, index = (trace, PROMPT_INDEX) if DraftKind.SERIAL in cls.drafts else (parallel, 0)
         if candidate := plan.candidates.get(name):
             policy, title = candidate.build(), candidate.describe()
             degrees = {role: len(devices) for role, devices in candidate.groups.items()}
-        elif cls.layout is Layout.DISAGGREGATED:  # one core for each group, more than were recorded
+        elif cls.layout is not Layout.DISAGGREGATED:
+            policy, title = make_policy(name, **SHAPES.get(name, {})), f"{name} {NUM_CORES}"
+            degrees = {Role.TARGET: NUM_CORES}
+        else:  # one core for each group, which may be more than were recorded
             policy, title = cls(), f"{name} {cls().target_groups}+1"
             degrees = {Role.TARGET: policy.target_groups, Role.DRAFT: 1}
-        else:
-            policy, degrees = make_policy(name, **SHAPES.get(name, {})), {Role.TARGET: NUM_CORES}
-            title = f"{name} {NUM_CORES}"
-        (timeline,) = simulate(policy, degrees=degrees, profile=profile, trace=trace, prompt_indices=[PROMPT_INDEX])
+        (timeline,) = simulate(policy, degrees=degrees, profile=profile, trace=drawn, prompt_indices=[index])
         figure = timeline_rounds(timeline, num_rounds=NUM_ROUNDS)
         figure.axes[0].set_title(title, fontsize="medium")
         save_figure(directory / f"{name}.svg", figure)
+
+
+def with_parallel_draft(trace: AcceptanceTrace) -> AcceptanceTrace:
+    """The bundled parallel draft's guesses of the same text."""
+    from swiftspec.profiler.acceptance import record_trace
+
+    return record_trace(
+        target=ModelRef(model="demo/target", dtype="float32"),
+        draft=ModelRef(model="demo/parallel_draft", dtype="float32"),
+        prompts=[(prompt.prompt_id, tuple(prompt.prompt_tokens.tolist())) for prompt in trace.prompts],
+        outputs=[prompt.target_tokens.tolist() for prompt in trace.prompts],
+        max_new_tokens=max(len(prompt.target_tokens) for prompt in trace.prompts),
+        num_candidates=8,
+        num_threads=1,
+        progress=lambda *_: None,
+    )
 
 
 def main() -> None:

@@ -46,7 +46,8 @@ def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], 
     if not drafts:
         drafts = [_unused_draft(target, policy)]
         console.note(f"--draft is not given; using {drafts[0]} as a placeholder, since {policy} needs no draft")
-    taken = [PlannedModel.of(Role.DRAFT, draft).name for draft in drafts]
+    planned = PlannedModel.of(Role.TARGET, target)
+    taken = [planned.draft(draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):
         raise ValueError(f"--draft is {twice} twice; expected different models")
     if not acceptance:

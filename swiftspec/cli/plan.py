@@ -137,8 +137,9 @@ def _plan_each(
 
 def _note_names(target: str, drafts: Sequence[Draft]) -> None:
     """Print the full names that short names stand for."""
-    for role, name in ((Role.TARGET, target), *((Role.DRAFT, draft.name) for draft in drafts)):
-        planned = PlannedModel.of(role, name)
+    found = PlannedModel.of(Role.TARGET, target)
+    named = [(Role.TARGET, target, found), *((Role.DRAFT, draft.name, found.draft(draft.name)) for draft in drafts)]
+    for role, name, planned in named:
         if planned.directory is None and planned.name != name:
             console.note(f"--{role} {name} is taken to mean {planned.name}")
 

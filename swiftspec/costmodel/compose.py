@@ -15,6 +15,7 @@ from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.costmodel.sharing import composed_cost
 from swiftspec.devices import DeviceSpec
+from swiftspec.models.heads import Product
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
@@ -46,6 +47,9 @@ class Named(Protocol):
 
     @property
     def spec(self) -> ModelSpec: ...
+
+    @property
+    def products(self) -> tuple[Product, ...]: ...
 
 
 def compose_profile(
@@ -95,12 +99,13 @@ def compose_profile(
     costs: list[SharingCost] = []
     for role, model, weights in ((Role.TARGET, target, quant), (Role.DRAFT, draft, draft_quant or quant)):
         for degree in range(1, min(num_devices, device.devices_per_node) + 1):
-            forwards = published if weights == "int4" else None
+            forwards = published if weights == "int4" and not model.products else None
             choice = _collective(role, model.spec, kernels=kernels, degree=degree, published=forwards, named=collective)
             collectives += [choice] if choice else []
             group = _Group(
                 role=role,
                 spec=model.spec,
+                products=model.products,
                 quant=weights,
                 kernels=kernels,
                 degree=degree,
@@ -152,6 +157,7 @@ class _Group:
 
     role: Role
     spec: ModelSpec
+    products: tuple[Product, ...]
     quant: str
     kernels: Kernels
     degree: int
@@ -199,6 +205,7 @@ class _Group:
             collective=collective,
             answers=answers,
             host=self.host,
+            products=self.products,
         )
 
     def _fuzzy(self, rows: int, context: int) -> tuple[Part, ...]:

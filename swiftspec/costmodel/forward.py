@@ -1,7 +1,7 @@
 """A forward of a model on a group of devices, composed of its operations, layer by layer."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import log2
@@ -10,6 +10,7 @@ from swiftspec.artifacts.latency import Part, Provenance
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.models import QUANTISATIONS, sharded
+from swiftspec.models.heads import Product
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import BF16_BYTES
@@ -106,6 +107,11 @@ class _Forward:
                 raise unknown("collective", name, times)
             yield "all_reduce", times[name], count
 
+    def products(self, products: Iterable[Product]) -> Iterable[_Timed]:
+        """Products beside those of the layers, their columns divided over the group."""
+        for product in products:
+            yield product.name, self._gemm(-(-product.num_outputs // self.degree), product.num_inputs), 1
+
     def ends(self, answers: int) -> Iterable[_Timed]:
         """Embedding, last norm, and the LM head for `answers` rows, its columns divided over the group."""
         spec, kernels = self.spec, self.kernels
@@ -139,6 +145,7 @@ def forward_parts(
     kv_dtype: str = "bf16",
     answers: int | None = None,
     host: Host | None = None,
+    products: Sequence[Product] = (),
 ) -> tuple[Part, ...]:
     """Parts of a forward: equal operations of all layers together, with their seconds.
 
@@ -163,6 +170,8 @@ def forward_parts(
         Rows with logits; all if not given.
     host : Host, optional
         Without one, the parts are the devices' only.
+    products : sequence of Product
+        Of a head, beside those of its layers.
     """
     forward = _Forward(
         spec=spec,
@@ -180,6 +189,7 @@ def forward_parts(
         *forward.attention_block(layers),
         *forward.feed_forward(layers),
         *forward.exchanges(2 * layers),
+        *forward.products(products),
         *forward.ends(answers or rows),
         *_host_time(host, degree),
     )

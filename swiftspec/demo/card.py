@@ -1,31 +1,38 @@
-"""Measures the bundled pair on held-out modules and writes MODEL_CARD.md: `python -m swiftspec.demo.card`."""
+"""Measures the bundled models on held-out modules and writes MODEL_CARD.md: `python -m swiftspec.demo.card`."""
 
 import argparse
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.demo import train
+from swiftspec.demo import train, train_parallel
 from swiftspec.demo.corpus import HELD_OUT_MODULES, held_out_sources
 from swiftspec.demo.prompts import traced_prompts, validated_prompts
 from swiftspec.files.writing import write_output
+from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.profiler.acceptance import record_trace
+from swiftspec.profiler.masked_guesses import NUM_AHEAD
 
 __all__ = ["main"]
 
+_MODELS = ("target", "draft", "parallel_draft")
 _OUTPUT_TOKENS = 256
 _RANKS = 8
-_CARD = """# Model card of the bundled pair
+_CARD = """# Model card of the bundled models
 
-Two Llama-architecture models in Hugging Face format, so that speculative decoding can be tried without a hub:
-a target of {target_millions:.2f} M parameters and a draft of {draft_millions:.2f} M, over one byte-pair tokenizer
-of {vocab_size} entries. They complete Python source code, as far as models of this size do.
+Three Llama-architecture models in Hugging Face format, so that speculative decoding can be tried without a hub:
+a target of {target_millions:.2f} M parameters, a draft of {draft_millions:.2f} M and a parallel draft of the same
+size, over one byte-pair tokenizer of {vocab_size} entries. They complete Python source code, as far as models of this
+size do.
 Context: {context} tokens.
 
 - **Text**: the sources of CPython {python}'s standard library (PSF licence), without tests, codecs' tables and the
@@ -33,17 +40,31 @@ Context: {context} tokens.
 - **Target**: next-token training, {target_steps} steps of {tokens_per_step} tokens.
 - **Draft**: {draft_steps} steps of as many tokens, trained on the target's distribution (KL divergence), half on that
   text and half on what the target itself writes after it, greedily and sampled.
-- **Reproduce**: `python -m swiftspec.demo.train --work DIR` (seeded, resumable), then `python -m swiftspec.demo.card`.
+- **Parallel draft** (PARD, arXiv 2504.18583): the draft trained on for {parallel_steps} steps of
+  {parallel_tokens_per_step} tokens, a quarter of that text and the rest what the target writes, with up to {num_masks}
+  mask tokens after a token. The mask is token {mask_token}, the byte 0xff, which no UTF-8 text contains: `pard_token`
+  in its config.json.
+- **Reproduce**: `python -m swiftspec.demo.train --work DIR`, then `python -m swiftspec.demo.train_parallel --work DIR`
+  (both seeded and resumable), then `python -m swiftspec.demo.card`.
 
-| measured by `python -m swiftspec.demo.card` | target | draft |
-|---|---|---|
-| held-out loss, nats per token | {target_loss:.3f} | {draft_loss:.3f} |
+| measured by `python -m swiftspec.demo.card` | target | draft | parallel draft |
+|---|---|---|---|
+| held-out loss, nats per token | {target_loss:.3f} | {draft_loss:.3f} | {parallel_loss:.3f} |
 
 How the draft ranks the target's own greedy output ({num_tokens} tokens after {num_prompts} held-out prompts, fp32):
 
 | draft's choice | {rank_names} |
 |---|{rank_rules}|
-| share of the target's tokens | {rank_shares} |
+| draft: share of the target's tokens | {rank_shares} |
+| parallel draft, without masks | {parallel_shares} |
+
+Share of positions of that output from which the first choices for the next n tokens are all the target's. The draft
+makes n forwards for them, the parallel draft one, with n - 1 masks:
+
+| n | {length_names} |
+|---|{length_rules}|
+| draft | {survival} |
+| parallel draft | {parallel_survival} |
 """
 
 
@@ -53,7 +74,9 @@ class Measured:
 
     target_loss: float
     draft_loss: float
+    parallel_loss: float
     trace: AcceptanceTrace
+    parallel_trace: AcceptanceTrace
 
 
 @torch.inference_mode()
@@ -75,29 +98,51 @@ def measure(directory: Path) -> Measured:
     tokenizer = Tokenizer.from_file(str(directory / "target" / "tokenizer.json"))
     losses = [
         held_out_loss(LlamaForCausalLM.from_pretrained(directory / name, dtype=torch.float32), tokenizer)
-        for name in ("target", "draft")
+        for name in _MODELS
     ]
     prompts = [
         (prompt["id"], tuple(tokenizer.encode(prompt["prompt"]).ids))
         for prompt in traced_prompts() + validated_prompts()
     ]
-    trace = record_trace(
+    record = partial(
+        record_trace,
         target=ModelRef(model=str(directory / "target"), dtype="float32"),
-        draft=ModelRef(model=str(directory / "draft"), dtype="float32"),
         prompts=prompts,
         max_new_tokens=_OUTPUT_TOKENS,
         num_candidates=_RANKS,
         num_threads=torch.get_num_threads(),
         progress=lambda *_: None,
     )
-    return Measured(target_loss=losses[0], draft_loss=losses[1], trace=trace)
+    trace = record(draft=ModelRef(model=str(directory / "draft"), dtype="float32"))
+    outputs = [prompt.target_tokens.tolist() for prompt in trace.prompts]
+    parallel = record(draft=ModelRef(model=str(directory / "parallel_draft"), dtype="float32"), outputs=outputs)
+    return Measured(
+        target_loss=losses[0], draft_loss=losses[1], parallel_loss=losses[2], trace=trace, parallel_trace=parallel
+    )
+
+
+def survival(trace: AcceptanceTrace) -> list[float]:
+    """Share of output positions from which the first n choices are the target's, for n = 1, 2, ..
+
+    A serial draft's all follow the target's own tokens, since a chain ends at the first that does not.
+    """
+    alive = []
+    for prompt in trace.prompts:
+        right = [prompt.draft.tokens[:, 0] == prompt.target_tokens]
+        for ahead in range(NUM_AHEAD):
+            choices = prompt.draft.tokens if prompt.ahead is None else prompt.ahead.tokens[:, ahead]
+            right.append(choices[:, 0] == prompt.target_tokens)
+        # Choice n + 1 from position t on is that for position t + n.
+        count = len(prompt.target_tokens) - NUM_AHEAD
+        along = [one[distance : distance + count] for distance, one in enumerate(right)]
+        alive.append(np.logical_and.accumulate(along, axis=0) if count > 0 else np.empty((len(right), 0)))
+    return [float(share) for share in np.concatenate(alive, axis=1).mean(axis=1)]
 
 
 def write_card(directory: Path) -> None:
     """Measure, and write MODEL_CARD.md next to the models."""
     measured = measure(directory)
-    sizes = [LlamaForCausalLM.from_pretrained(directory / name).num_parameters() / 1e6 for name in ("target", "draft")]
-    shares = measured.trace.rank_acceptance(_RANKS)
+    sizes = [LlamaForCausalLM.from_pretrained(directory / name).num_parameters() / 1e6 for name in _MODELS]
     card = _CARD.format(
         target_millions=sizes[0],
         draft_millions=sizes[1],
@@ -112,16 +157,34 @@ def write_card(directory: Path) -> None:
         draft_loss=measured.draft_loss,
         num_tokens=measured.trace.num_tokens,
         num_prompts=len(measured.trace.prompts),
-        rank_names=" | ".join(str(rank + 1) for rank in range(_RANKS)),
+        parallel_steps=train_parallel.STEPS,
+        parallel_tokens_per_step=train_parallel.TOKENS_PER_STEP,
+        num_masks=train_parallel.NUM_MASKS,
+        mask_token=draft_facts(directory / "parallel_draft").mask_token,
+        parallel_loss=measured.parallel_loss,
+        rank_names=_cells(map(str, range(1, _RANKS + 1))),
         rank_rules="|".join("---" for _ in range(_RANKS)),
-        rank_shares=" | ".join(f"{share:.3f}" for share in shares),
+        rank_shares=_shares(measured.trace.rank_acceptance(_RANKS)),
+        parallel_shares=_shares(measured.parallel_trace.rank_acceptance(_RANKS)),
+        length_names=_cells(map(str, range(1, NUM_AHEAD + 2))),
+        length_rules="|".join("---" for _ in range(NUM_AHEAD + 1)),
+        survival=_shares(survival(measured.trace)),
+        parallel_survival=_shares(survival(measured.parallel_trace)),
     )
     write_output(directory / "MODEL_CARD.md", card.encode())
 
 
+def _cells(texts: Iterable[str]) -> str:
+    return " | ".join(texts)
+
+
+def _shares(shares: Iterable[float]) -> str:
+    return _cells(f"{share:.3f}" for share in shares)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", type=Path, default=Path(__file__).parent, help="folder with target/ and draft/")
+    parser.add_argument("--dir", type=Path, default=Path(__file__).parent, help="folder with the models")
     write_card(parser.parse_args().dir)
 
 

@@ -16,7 +16,7 @@ from swiftspec.policies.scoring import PromptScoring
 if TYPE_CHECKING:
     from swiftspec.engine.model.sampler import Sampler
 
-__all__ = ["ContextLimit", "check_acceptance", "check_devices", "check_layout"]
+__all__ = ["ContextLimit", "check_acceptance", "check_devices", "check_layout", "check_tree"]
 
 
 def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: str) -> None:
@@ -91,6 +91,12 @@ def check_layout(policy: Policy, layout: Layout, *, target_groups: int) -> None:
         raise ValueError(
             f"policy {policy.name} needs {policy.target_groups} target groups; the engine has {target_groups}"
         )
+
+
+def check_tree(policy: Policy, num_slots: int) -> None:
+    """ValueError unless caches with this many tree slots have room for a policy's largest tree."""
+    if (rows := max(policy.draft_rows, policy.target_rows)) > num_slots:
+        raise ValueError(f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {num_slots}")
 
 
 def check_acceptance(policy: Policy, sampler: Sampler) -> None:

@@ -13,7 +13,7 @@ from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
-from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout
+from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout, check_tree
 from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
@@ -139,7 +139,8 @@ class Launcher:
                     prepare_library()  # which the processes load
                 executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))
             available = executor.num_devices(device)
-            tp_groups = self._tp_groups(groups, ranks or {}, available, device)
+            check_groups(groups, ranks or {}, target_groups=target_groups, device=device, num_available=available)
+            tp_groups = worker_specs(groups, ranks or {}, target_groups=target_groups, device=device)
             num_used = sum(len(worker_spec.devices) for tp_group in tp_groups for worker_spec in tp_group)
             self._report_every_s = _REPORT_EVERY_S if device == "cpu" and num_used == available else 0.0
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
@@ -227,12 +228,6 @@ class Launcher:
                     _log.warning("still waiting for models to be loaded by: %s", said := states)
             if cancelled.wait(_LOOK_EVERY_S):
                 raise InterruptedError("the start was cancelled")
-
-    def _tp_groups(
-        self, groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], available: int, device: Device
-    ) -> list[list[WorkerSpec]]:
-        check_groups(groups, ranks, target_groups=self.target_groups, device=device, num_available=available)
-        return worker_specs(groups, ranks, target_groups=self.target_groups, device=device)
 
     def _setup(
         self,
@@ -397,9 +392,6 @@ class Launcher:
         check_layout(policy, self.layout, target_groups=self.target_groups)
         check_acceptance(policy, sampler)
         check_draft(policy, self._draft_facts.kind)
-        if (rows := max(policy.draft_rows, policy.target_rows)) > self._tree_slots:
-            raise ValueError(
-                f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {self._tree_slots}"
-            )
+        check_tree(policy, self._tree_slots)
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)

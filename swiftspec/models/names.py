@@ -11,7 +11,7 @@ _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"
 _MOST_CHOICES = 8
 
 _MIXTURE = "is a mixture of experts, which is not supported: the layers of a model have to be dense"
-_HEAD = "is a head that drafts from the target's own features, which is not supported: a draft is a model of its own"
+_HEAD = "is a head of a kind that is not supported; as a draft, those named eagle3, mtp, p-eagle, dflash and dspark are"
 _OTHER = "is of an architecture that is not supported; those of llama, mistral, qwen2 and qwen3 are"
 # Patterns of lower-case names, and why such a model cannot be planned for. The first match counts.
 _OUT_OF_SCOPE = (

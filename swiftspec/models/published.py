@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from swiftspec.models.heads import Product
 from swiftspec.models.names import out_of_scope, resolve, unknown
 from swiftspec.models.spec import ModelSpec
 
@@ -35,12 +36,16 @@ MOST_PADDING = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedModel:
-    """A model of the table. `source`: its repository on the Hugging Face hub."""
+    """A model of the table.
+
+    source: its repository on the Hugging Face hub. products: of its forwards, beside those of its layers: none.
+    """
 
     name: str
     spec: ModelSpec
     vocabulary: str
     source: str
+    products: tuple[Product, ...] = ()
 
 
 @cache

@@ -3,7 +3,7 @@
 Its profiles are composed of op tables; see `costmodel`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +13,12 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.engines import ENGINES, INT4_ENGINES, SERVING_ENGINES
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
+from swiftspec.models.draft_kinds import draft_facts
+from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import check_same_vocabulary
+from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 
 if TYPE_CHECKING:
@@ -24,18 +27,25 @@ if TYPE_CHECKING:
 __all__ = ["Deployment", "PlannedModel", "planned_pair"]
 
 MOST_NODES = 2
+_PARALLEL = "pard"  # before the name of the model that a parallel draft was made of
 MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
 _QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedModel:
-    """A model whose shape is known, though its weights may not be here."""
+    """A model whose shape is known, though its weights may not be here.
+
+    vocabulary: of models in the registry. directory: of models from elsewhere. kind: of a draft. products: of a head's
+    forwards, beside those of its layers.
+    """
 
     name: str
     spec: ModelSpec
-    vocabulary: str | None  # of models in the registry
-    directory: Path | None  # of models from elsewhere
+    vocabulary: str | None
+    directory: Path | None
+    kind: DraftKind = DraftKind.SERIAL
+    products: tuple[Product, ...] = ()
 
     @classmethod
     def of(cls, role: Role, name: str) -> "PlannedModel":
@@ -55,15 +65,34 @@ class PlannedModel:
         if not is_path:
             raise unknown(role, name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
-        return cls(
-            name=model_name(name), spec=ModelSpec.from_directory(directory), vocabulary=None, directory=directory
-        )
+        kind = draft_facts(directory).kind if role is Role.DRAFT else DraftKind.SERIAL
+        spec = ModelSpec.from_directory(directory)
+        return cls(name=model_name(name), spec=spec, vocabulary=None, directory=directory, kind=kind)
+
+    def draft(self, name: str) -> "PlannedModel":
+        """A draft for this target: one of `HEADS` by its name, `pard:MODEL`, or a model as `of` takes it."""
+        if (head := HEADS.get(name.lower())) is not None:
+            return replace(
+                self,
+                name=name.lower(),
+                spec=head.spec(self.spec),
+                directory=None,
+                kind=head.kind,
+                products=tuple(head.products(self.spec)),
+            )
+        prefix, colon, model = name.partition(":")
+        if colon and prefix.lower() == _PARALLEL:
+            serial = PlannedModel.of(Role.DRAFT, model)
+            return replace(serial, name=f"{_PARALLEL}:{serial.name}", kind=DraftKind.PARALLEL)
+        return PlannedModel.of(Role.DRAFT, name)
 
 
 def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
     """Both models; ValueError unless they share a vocabulary and the draft is the smaller one."""
-    theirs, ours = PlannedModel.of(Role.TARGET, target), PlannedModel.of(Role.DRAFT, draft)
-    _check_vocabularies(theirs, ours)
+    theirs = PlannedModel.of(Role.TARGET, target)
+    ours = theirs.draft(draft)
+    if not ours.products:  # a head's vocabulary is a part of its target's
+        _check_vocabularies(theirs, ours)
     sizes = [model.spec.num_parameters / 1e9 for model in (theirs, ours)]
     if sizes[1] >= sizes[0]:
         raise ValueError(
@@ -186,7 +215,7 @@ class Deployment:
             Tokens of the longest prefix.
         """
         target = PlannedModel.of(Role.TARGET, target) if isinstance(target, str) else target
-        draft = PlannedModel.of(Role.DRAFT, draft) if isinstance(draft, str) else draft
+        draft = target.draft(draft) if isinstance(draft, str) else draft
         from swiftspec.costmodel.device_profile import device_profile
 
         return device_profile(

@@ -20,7 +20,10 @@ from swiftspec.policies.conformance import faults, field_types
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.mirror import Mirror
+from swiftspec.policies.parallel_chain import ParallelChain
+from swiftspec.policies.parallel_tree import ParallelTree
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.sequoia import SequoiaTree
@@ -30,6 +33,7 @@ from swiftspec.policies.ssd import Ssd
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 from swiftspec.policies.suffix_or_draft import SuffixOrDraft
 from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -62,6 +66,10 @@ POLICIES: dict[str, type[Policy]] = {
         SequoiaTree,
         Eagle2Tree,
         EasySpec,
+        HeadChain,
+        HeadTree,
+        ParallelChain,
+        ParallelTree,
         Pearl,
         SpecBranch,
         Amusd,
@@ -69,6 +77,7 @@ POLICIES: dict[str, type[Policy]] = {
         Ssd,
         Mirror,
         SwiftSpec,
+        SwiftSpecParallel,
     )
 }
 

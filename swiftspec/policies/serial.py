@@ -5,8 +5,9 @@ cumulative log-prob, the serial arm of SwiftSpec's Table 7. A chain is a tree of
 serves both. A round lasts expansions * (draft forward) + (verification); nothing is drafted while the target works.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 from swiftspec.policies.base import Layout, Shape, check_shape
@@ -21,11 +22,12 @@ from swiftspec.policies.effects import (
     read_unread,
     target_forward,
 )
+from swiftspec.policies.masked_tree import MaskedTree
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand, follow
 
-__all__ = ["Quotes", "SerialChain", "SerialTree", "serial_rounds"]
+__all__ = ["Quotes", "SerialChain", "SerialTree", "serial_rounds", "tree_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +143,28 @@ class Quotes(Protocol):
 
 
 def serial_rounds(request: Request, shape: SerialTree, quotes: Quotes | None = None) -> Program:
-    """Rounds of the draft's trees, or of `quotes` where it has one and the draft's tree is empty.
+    """Rounds of a serial draft's trees, or of `quotes`."""
+    tree = TokenTree(
+        request.prompt[-1],
+        position=request.root_position,
+        capacity=shape.draft_rows,
+        temperature=shape.draft_temperature,
+    )
+    draft = partial(_draft, tree, shape)
+    yield from tree_rounds(request, tree, draft, verify_rows=shape.verify_rows, quotes=quotes)
 
+
+def tree_rounds(
+    request: Request,
+    tree: TokenTree | MaskedTree,
+    draft: Callable[[list[int]], Step[None]],
+    *,
+    verify_rows: int,
+    quotes: Quotes | None = None,
+) -> Program:
+    """Rounds of a co-located policy: grow the tree, verify its best nodes; or what `quotes` has, if the tree is empty.
+
+    draft: grows the tree, which is only the root at first; it is given the verified tokens that the draft has not read.
     A round of `quotes` must not throw drafted nodes away: residual sampling is exact only if a node that was drawn is
     verified or not whatever its token.
     """
@@ -150,18 +172,12 @@ def serial_rounds(request: Request, shape: SerialTree, quotes: Quotes | None = N
         quotes.extend(request.prompt)
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
-    tree = TokenTree(
-        request.prompt[-1],
-        position=request.root_position,
-        capacity=shape.draft_rows,
-        temperature=shape.draft_temperature,
-    )
     num_generated = 0
     while True:
         subtree = quotes.subtree(tree.position) if quotes and tree.is_bare else None
         if subtree is None:
-            yield from _draft(tree, shape, unread)
-            subtree = tree.best(shape.verify_rows)
+            yield from draft(unread)
+            subtree = tree.best(verify_rows)
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)

@@ -10,8 +10,9 @@ grows its first tree during the target's prefill. Two options decide when a veri
 unlikely to be accepted are left out, round by round, and after a miss the tree may grow deeper first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import ClassVar
 
@@ -30,11 +31,12 @@ from swiftspec.policies.effects import (
     prefill,
     receive,
 )
+from swiftspec.policies.masked_tree import MaskedTree
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand, verify_rounds
 
-__all__ = ["SwiftSpec"]
+__all__ = ["SwiftSpec", "draft_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +95,30 @@ class SwiftSpec(Shape):
     def draft_rows(self) -> int:
         return self.tree_capacity
 
-    def best(self, tree: TokenTree) -> Subtree:
-        """The best subtree to verify."""
-        return tree.best(self.verify_rows, least_probability=self.least_probability)
-
-    def is_worth_sending(self, subtree: Subtree, tree: TokenTree) -> bool:
-        """Whether growing the tree would add nothing to a subtree, or nothing worth a row."""
-        enough = self.least_probability > 0 and not tree.is_bare
-        return enough or len(subtree.tokens) == self.verify_rows
-
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: verify_rounds(request, max_rows=self.verify_rows), Role.DRAFT: _draft(request, self)}
+        return {Role.TARGET: verify_rounds(request, max_rows=self.verify_rows), Role.DRAFT: self._draft(request)}
+
+    def _draft(self, request: Request) -> Program:
+        yield from prefill(Role.DRAFT, request.prompt[:-1])
+        tree = TokenTree(
+            request.prompt[-1],
+            position=request.root_position,
+            capacity=self.tree_capacity,
+            temperature=self.draft_temperature,
+        )
+
+        def is_enough(subtree: Subtree) -> bool:
+            """Whether growing the tree would add nothing to a subtree, or nothing worth a row."""
+            enough = self.least_probability > 0 and not tree.is_bare
+            return enough or len(subtree.tokens) == self.verify_rows
+
+        yield from draft_rounds(
+            tree,
+            expand=partial(expand, tree, self.expand_rows, self.num_candidates),
+            best=partial(tree.best, self.verify_rows, least_probability=self.least_probability),
+            is_enough=is_enough,
+            miss_expansions=self.miss_expansions,
+        )
 
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpec"]:
@@ -122,43 +137,55 @@ class SwiftSpec(Shape):
                 )
 
 
-def _draft(request: Request, shape: SwiftSpec) -> Program:
-    yield from prefill(Role.DRAFT, request.prompt[:-1])
-    tree = TokenTree(
-        request.prompt[-1],
-        position=request.root_position,
-        capacity=shape.tree_capacity,
-        temperature=shape.draft_temperature,
-    )
+def draft_rounds(
+    tree: TokenTree | MaskedTree,
+    *,
+    expand: Callable[[], Step[bool]],
+    best: Callable[[], Subtree],
+    is_enough: Callable[[Subtree], bool],
+    miss_expansions: int,
+) -> Program:
+    """The draft's half, after its prefill.
+
+    Parameters
+    ----------
+    tree : TokenTree or MaskedTree
+        Only the root.
+    expand : callable
+        Grows the tree by one forward.
+    best : callable
+        The subtree to verify.
+    is_enough : callable
+        Whether that is sent rather than the tree grown further.
+    miss_expansions : int
+        Fewest forwards once the tree has to be grown before anything is sent.
+    """
     while True:
-        verdict = as_verdict((yield from _grow_until_verdict(tree, shape)))
+        verdict = as_verdict((yield from _grow_until_verdict(tree, expand)))
         if isinstance(verdict, Stop):
             return
         tree.advance(verdict.tokens)
-        subtree = shape.best(tree)
-        if ready := shape.is_worth_sending(subtree, tree):
+        subtree = best()
+        if ready := is_enough(subtree):
             yield Send(subtree)
         yield KeepKV(Role.DRAFT, *tree.compact())
-        if not ready:
-            yield from _regrow(tree, shape)
+        if ready:
+            continue
+        # A miss, or a hit on a bare leaf: expand until there is enough to verify, as far as the tree can.
+        num_expansions = 0
+        while tree.can_grow:
+            yield from expand()
+            num_expansions += 1
+            if num_expansions >= miss_expansions and is_enough(best()):
+                break
+        yield Send(best())
 
 
-def _grow_until_verdict(tree: TokenTree, shape: SwiftSpec) -> Step[Message]:
+def _grow_until_verdict(tree: TokenTree | MaskedTree, expand: Callable[[], Step[bool]]) -> Step[Message]:
     """Expand without pause; a verdict is noticed after the expansion in progress."""
     while tree.can_grow:
         message = yield from poll()
         if message is not None:
             return message
-        yield from expand(tree, shape.expand_rows, shape.num_candidates)
+        yield from expand()
     return (yield from receive())
-
-
-def _regrow(tree: TokenTree, shape: SwiftSpec) -> Step[None]:
-    """After a miss, or a hit on a bare leaf: expand until there is enough to verify, as far as the tree can."""
-    num_expansions = 0
-    while tree.can_grow:
-        yield from expand(tree, shape.expand_rows, shape.num_candidates)
-        num_expansions += 1
-        if num_expansions >= shape.miss_expansions and shape.is_worth_sending(shape.best(tree), tree):
-            break
-    yield Send(shape.best(tree))

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from math import exp, inf, log
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Candidates", "Kept", "Row", "Subtree", "TokenTree", "at_temperature"]
+__all__ = ["Candidates", "Kept", "Node", "Row", "SlottedTree", "Subtree", "TokenTree", "at_temperature"]
 
 
 class Row(NamedTuple):
@@ -58,22 +58,103 @@ class Kept(NamedTuple):
     num_verified: int
 
 
-class _Node:
-    """A row of a past forward, or a verified token that still has to be one.
+class Node:
+    """A row of a past forward, or a token that still has to be one.
 
-    Its candidates are expanded best first, so `children` are the nodes of the first ones; the others, bare leaves, need
-    no object. Nodes refer to their parent by slot only, so pruned nodes are freed at once, without garbage collection.
+    Nodes refer to their parent by slot only, so pruned nodes are freed at once, without garbage collection.
     """
 
-    __slots__ = ("ancestors", "children", "logprobs", "parent", "position", "score", "slot", "token", "tokens")
+    __slots__ = ("ancestors", "parent", "position", "slot", "token")
 
-    def __init__(self, token: int, position: int, score: float, slot: int, parent: int, ancestors: int) -> None:
+    def __init__(self, token: int, position: int, slot: int = -1, parent: int = -1, ancestors: int = 0) -> None:
         self.token = token
         self.position = position
-        self.score = score  # cumulative log-prob; only differences under one root matter
         self.slot = slot  # -1 before its forward
         self.parent = parent
         self.ancestors = ancestors
+
+
+N = TypeVar("N", bound=Node)
+
+
+class SlottedTree(Generic[N]):
+    """The nodes of a tree that have slots of the draft's cache, under a root that verdicts move.
+
+    The root is the last verified token. Its KV is not in the prefix: it is a row of the next forward.
+    """
+
+    def __init__(self, root: N, *, capacity: int, temperature: float) -> None:
+        if capacity < 2:
+            raise ValueError(f"capacity is {capacity}; a miss alone needs 2 tree slots")
+        if temperature <= 0:
+            raise ValueError(f"temperature is {temperature}; expected a positive number")
+        self._capacity = capacity
+        self._temperature = temperature
+        self._root = root
+        self._stem: list[N] = []  # verified tokens before the root whose KV is not in the prefix yet
+        self._nodes: list[N] = []  # by slot
+        self._picked: list[N] = []
+
+    @property
+    def position(self) -> int:
+        """Position of the root; also the number of verified tokens before it."""
+        return self._root.position
+
+    @property
+    def num_slots(self) -> int:
+        """Tree slots in use."""
+        return len(self._nodes)
+
+    def compact(self) -> Kept:
+        """Forget what the last `advance` cut off. Returns the slots to keep: verified ones, then the tree's."""
+        verified = [node.slot for node in self._stem if node.slot >= 0]
+        self._stem = [node for node in self._stem if node.slot < 0]
+        survivors = self._surviving()
+        kept = Kept((*verified, *[node.slot for node in survivors]), len(verified))
+        for slot, node in enumerate(survivors):
+            if slot:  # parents have lower slots than their children, so the parent's is already renumbered
+                parent = self._nodes[node.parent]
+                node.parent, node.ancestors = parent.slot, parent.ancestors | 1 << parent.slot
+            else:
+                node.parent, node.ancestors = -1, 0  # its ancestors are in the prefix, which every row sees
+            node.slot = slot
+        self._nodes = survivors
+        return kept
+
+    def take_unread(self) -> list[int]:
+        """Remove the verified tokens before the root: they were never forwarded. No slot is in use."""
+        tokens = [node.token for node in self._stem]
+        self._stem = []
+        return tokens
+
+    def _surviving(self) -> list[N]:
+        """The root and all nodes below it, in order of their slots."""
+        root = self._root
+        if root.slot < 0:
+            return []
+        below = 1 << root.slot
+        return [root, *[node for node in self._nodes[root.slot + 1 :] if node.ancestors & below]]
+
+    def _place_path(self) -> list[N]:
+        """Slots for the verified tokens without KV, each below the previous one, the root last. The tree is empty."""
+        path = [*[node for node in self._stem if node.slot < 0], self._root][: self._capacity]
+        for slot, node in enumerate(path):
+            node.slot, node.parent, node.ancestors = slot, slot - 1, (1 << slot) - 1
+        return path
+
+
+class _Node(Node):
+    """A node of a tree that grows level by level.
+
+    Its candidates are expanded best first, so `children` are the nodes of the first ones; the others, bare leaves, need
+    no object.
+    """
+
+    __slots__ = ("children", "logprobs", "score", "tokens")
+
+    def __init__(self, token: int, position: int, score: float, slot: int, parent: int, ancestors: int) -> None:
+        super().__init__(token, position, slot, parent, ancestors)
+        self.score = score  # cumulative log-prob; only differences under one root matter
         self.tokens: tuple[int, ...] = ()
         self.logprobs: tuple[float, ...] = ()
         self.children: list[_Node] = []
@@ -86,11 +167,10 @@ class _Node:
         return _Node(token, self.position + 1, 0.0, -1, -1, 0)
 
 
-class TokenTree:
+class TokenTree(SlottedTree[_Node]):
     """Best-first growth by cumulative log-prob. A child never outscores its parent, so the best nodes are connected.
 
-    The root is the last verified token. Its KV is not in the prefix: it is the first row of the next forward. Use:
-    `pick` rows, forward them, `grow`; `advance` with a verdict, then `compact` before the next `pick`.
+    Use: `pick` rows, forward them, `grow`; `advance` with a verdict, then `compact` before the next `pick`.
 
     Parameters
     ----------
@@ -104,28 +184,9 @@ class TokenTree:
     """
 
     def __init__(self, root: int, *, position: int, capacity: int, temperature: float = 1.0) -> None:
-        if capacity < 2:
-            raise ValueError(f"capacity is {capacity}; a miss alone needs 2 tree slots")
-        if temperature <= 0:
-            raise ValueError(f"temperature is {temperature}; expected a positive number")
-        self._temperature = temperature
-        self._capacity = capacity
-        self._root = _Node(root, position, 0.0, -1, -1, 0)
-        self._stem: list[_Node] = []  # verified tokens before the root whose KV is not in the prefix yet
-        self._nodes: list[_Node] = []  # by slot
-        self._picked: list[_Node] = []
+        super().__init__(_Node(root, position, 0.0, -1, -1, 0), capacity=capacity, temperature=temperature)
         # Best bare leaf of every node that has one, best first: (-score of the leaf, slot of the node, the node).
         self._frontier: list[tuple[float, int, _Node]] = []
-
-    @property
-    def position(self) -> int:
-        """Position of the root; also the number of verified tokens before it."""
-        return self._root.position
-
-    @property
-    def num_slots(self) -> int:
-        """Tree slots in use."""
-        return len(self._nodes)
 
     @property
     def can_grow(self) -> bool:
@@ -210,27 +271,10 @@ class TokenTree:
         return hit
 
     def compact(self) -> Kept:
-        """Forget what the last `advance` cut off. Returns the slots to keep: verified ones, then the tree's."""
-        verified = [node.slot for node in self._stem if node.slot >= 0]
-        self._stem = [node for node in self._stem if node.slot < 0]
-        survivors = self._surviving()
-        kept = Kept((*verified, *[node.slot for node in survivors]), len(verified))
-        for slot, node in enumerate(survivors):
-            if slot:  # parents have lower slots than their children, so the parent's is already renumbered
-                parent = self._nodes[node.parent]
-                node.parent, node.ancestors = parent.slot, parent.ancestors | 1 << parent.slot
-            else:
-                node.parent, node.ancestors = -1, 0  # its ancestors are in the prefix, which every row sees
-            node.slot = slot
-        self._nodes = survivors
+        """As `SlottedTree.compact`."""
+        kept = super().compact()
         self._rebuild_frontier()
         return kept
-
-    def take_unread(self) -> list[int]:
-        """Remove the verified tokens before the root: they were never forwarded. No slot is in use."""
-        tokens = [node.token for node in self._stem]
-        self._stem = []
-        return tokens
 
     def _rebuild_frontier(self) -> None:
         self._frontier = [
@@ -239,21 +283,6 @@ class TokenTree:
             if len(node.children) < len(node.tokens)
         ]
         heapify(self._frontier)
-
-    def _surviving(self) -> list[_Node]:
-        """The root and all nodes below it, in order of their slots."""
-        root = self._root
-        if root.slot < 0:
-            return []
-        below = 1 << root.slot
-        return [root, *[node for node in self._nodes[root.slot + 1 :] if node.ancestors & below]]
-
-    def _place_path(self) -> list[_Node]:
-        """Slots for the verified tokens without KV, each below the previous one, the root last. The tree is empty."""
-        path = [*[node for node in self._stem if node.slot < 0], self._root][: self._capacity]
-        for slot, node in enumerate(path):
-            node.slot, node.parent, node.ancestors = slot, slot - 1, (1 << slot) - 1
-        return path
 
     def _place_leaves(self, num_rows: int) -> list[_Node]:
         """Nodes for the best bare leaves."""

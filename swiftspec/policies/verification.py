@@ -19,10 +19,11 @@ from swiftspec.policies.effects import (
     receive_subtree,
     target_forward,
 )
+from swiftspec.policies.masked_tree import MaskedTree
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 
-__all__ = ["below", "expand", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
+__all__ = ["below", "expand", "expand_masked", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
 
 
 def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Step[bool]:
@@ -37,6 +38,18 @@ def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 
         return True
     tree.put_back()
     return False
+
+
+def expand_masked(tree: MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Step[bool]:
+    """One expansion of a parallel draft's tree: as `expand`, with masks, which leave the cache at once."""
+    rows = tree.pick(num_rows)
+    candidates = yield from draft_forward(rows, num_candidates, level=level)
+    if not candidates:
+        tree.put_back()
+        return False
+    tree.grow(candidates)
+    yield KeepKV(Role.DRAFT, *tree.compact())
+    return True
 
 
 def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,11 +1,14 @@
 """Grid of a CPU profile: row counts, contexts, repetitions, and the policies that are run for host costs."""
 
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.amusd import Amusd
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.mirror import Mirror
+from swiftspec.policies.parallel_chain import ParallelChain
+from swiftspec.policies.parallel_tree import ParallelTree
 from swiftspec.policies.pearl import Pearl
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.sequoia import SequoiaTree
@@ -15,6 +18,7 @@ from swiftspec.policies.ssd import Ssd
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 from swiftspec.policies.suffix_or_draft import SuffixOrDraft
 from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
 
 __all__ = [
     "CONTEXTS",
@@ -27,6 +31,7 @@ __all__ = [
     "REPEATS",
     "SWEEP_REPEATS",
     "TARGET_ROWS",
+    "host_shapes",
 ]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
@@ -47,6 +52,7 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         SwiftSpec(verify_rows=4, expand_rows=1, draft_temperature=_FITTED),
         SwiftSpec(verify_rows=8, expand_rows=4, draft_temperature=_FITTED),
         SwiftSpec(verify_rows=16, expand_rows=8, num_candidates=15, draft_temperature=_FITTED),
+        SwiftSpecParallel(verify_rows=8, draft_temperature=_FITTED),
         Mirror(num_draft_tokens=4, guesses=1),
         Amusd(lookahead=2, verify_rows=8),
         Pearl(num_draft_tokens=4),
@@ -59,8 +65,12 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         SerialTree(verify_rows=16, expand_rows=8, expansions=4, draft_temperature=_FITTED),
         EasySpec(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
         Eagle2Tree(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
+        ParallelTree(verify_rows=8, num_masks=4, draft_temperature=_FITTED),
+        ParallelChain(num_draft_tokens=4),
         SequoiaTree(verify_rows=6, depth=4, rank_acceptance=_RANKS),
         SerialChain(num_draft_tokens=4),
+        HeadChain(num_draft_tokens=4),
+        HeadTree(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
         SuffixOrDraft(num_draft_tokens=4, least_score=3.0, max_spec_factor=4.0),
         PromptLookup(num_draft_tokens=4),
         SuffixDecoding(verify_rows=8, max_spec_factor=4.0),
@@ -68,3 +78,8 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
     ),
 }
 HOST_TOKENS = 48
+
+
+def host_shapes(layout: Layout, kind: DraftKind = DraftKind.SERIAL) -> list[Policy]:
+    """Shapes of a layout that work with a kind of draft."""
+    return [shape for shape in HOST_SHAPES[layout] if kind in shape.drafts]

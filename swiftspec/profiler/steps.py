@@ -24,8 +24,9 @@ from swiftspec.engine.model.input_batch import CAPTURE_SIZES
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
-from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies import DraftKind, Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
@@ -92,7 +93,8 @@ def measure_profile(
     wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
     contexts = [context for context in wanted if context + max(rows) <= spec.max_position]
     max_context = min(spec.max_position, max(contexts, default=0) + _SLACK)
-    benches = list(benches_of("cuda" if device == "cuda" else "cpu", num_devices, ranks))
+    kind = draft_facts(draft.model).kind
+    benches = list(benches_of("cuda" if device == "cuda" else "cpu", num_devices, ranks, kind=kind))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[tuple[str, Timeline]] = []  # and their policies
     warm_up: list[WarmUpCost] = []
@@ -118,7 +120,7 @@ def measure_profile(
                     interrupted.append(measured.interrupt(context))
             progress(done + len(contexts), total, f"{what}: {'collectives' if bench.silent else 'host costs'}")
             if not bench.ranks:
-                rounds += measured.policies()
+                rounds += measured.policies(kind)
             if number == 1 and device == "cpu" and bench.layout is Layout.COLOCATED and not bench.ranks:
                 degree = len(bench.groups[Role.TARGET])
                 cost = measure_pauses(engine, degree=degree, vocab_size=spec.vocab_size)
@@ -244,9 +246,9 @@ class _Measurement:
         sweep = Interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
         return self._run(sweep, context, max_new_tokens=1)
 
-    def policies(self) -> list[tuple[str, Timeline]]:
-        """Real rounds of policies, for their costs other than forwards."""
-        shapes = self._bench.host_shapes()
+    def policies(self, kind: DraftKind) -> list[tuple[str, Timeline]]:
+        """Real rounds of policies for a kind of draft, for their costs other than forwards."""
+        shapes = self._bench.host_shapes(kind)
         return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS)) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:

@@ -91,7 +91,7 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
     start = partial(
         Launcher,
         target=ModelRef(model="demo/target", inflate=request.param, dtype="float32"),
-        draft=ModelRef(model="demo/draft", dtype="float32"),
+        draft=ModelRef(model="demo/parallel_draft", dtype="float32"),  # every policy works with it
         max_context=1024,
         patience_s=5.0,  # the draft takes part on a busy machine, too
     )

@@ -11,7 +11,7 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from tests.engine.pairs import references, write_pair
+from tests.engine.pairs import references, with_mask_token, write_pair
 from tests.engine.victims import generate
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="disaggregated policies need two cores")
@@ -19,8 +19,9 @@ two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="disaggr
 
 @pytest.fixture(scope="session", params=["llama", "qwen2", "qwen3"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
-    """A random target and its draft in fp32."""
-    return references(write_pair(tmp_path_factory.mktemp(request.param), architecture=request.param))
+    """A random target and its draft in fp32, with which every policy works."""
+    directories = write_pair(tmp_path_factory.mktemp(request.param), architecture=request.param)
+    return references(with_mask_token(directories))
 
 
 def start_engine(

@@ -1,5 +1,6 @@
 """Small random draft/target pairs as Hugging Face directories; the draft is the target with noise on its weights."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ def write_pair(
             weight += noise * weight.std(correction=0) * torch.randn_like(weight)
     model.save_pretrained(directory / "draft")
     return directory / "target", directory / "draft"
+
+
+def with_mask_token(pair: tuple[Path, Path]) -> tuple[Path, Path]:
+    """The pair, its draft made a parallel one by a mask token, about which it has learnt nothing."""
+    config = pair[1] / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"pard_token": VOCAB_SIZE - 1}))
+    return pair
 
 
 def references(pair: tuple[Path, Path], *, inflate: str | None = None) -> tuple[ModelRef, ModelRef]:

@@ -29,8 +29,9 @@ class TableModel:
         self.tree: list[tuple[int, ...]] = []
 
     def after(self, path: tuple[int, ...]) -> Tensor:
-        """Logits after at least two tokens."""
-        return self.table[path[-2], path[-1]]
+        """Logits after some tokens; a single one follows token 0."""
+        before, last = (0, *path)[-2:]
+        return self.table[before, last]
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
         assert batch.kind in (ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL), "policies on one group ask for no halves"

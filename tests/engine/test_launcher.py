@@ -23,7 +23,7 @@ from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.errors import EngineError
-from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
@@ -35,7 +35,11 @@ from tests.engine.processes import gone_within, until
 
 Own = Callable[[tuple[int, ...]], tuple[int, ...]]
 PROMPTS = ((5, 17, 3, 88, 41), (9,), tuple(range(1, 60)), (40, 40, 40, 41))
-AS_THEY_COME = tuple(make_policy(name) for name in POLICIES if name != Autoregressive.name)
+AS_THEY_COME = tuple(
+    make_policy(name)
+    for name, policy in POLICIES.items()
+    if name != Autoregressive.name and DraftKind.SERIAL in policy.drafts
+)
 COLOCATED = (
     *(policy for policy in AS_THEY_COME if policy.layout is not Layout.DISAGGREGATED),
     SerialChain(num_draft_tokens=1),

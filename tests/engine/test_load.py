@@ -19,7 +19,7 @@ from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Event
-from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
@@ -27,7 +27,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import start_engine, two_cores
-from tests.engine.pairs import VOCAB_SIZE, references, write_pair
+from tests.engine.pairs import VOCAB_SIZE, references, with_mask_token, write_pair
 from tests.engine.processes import until
 from tests.engine.victims import pid_of, wait_until_ready
 
@@ -47,7 +47,7 @@ def request_of(prompt: tuple[int, ...], max_new_tokens: int = 48) -> Request:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
-    return references(write_pair(tmp_path_factory.mktemp("load"), architecture="llama"))
+    return references(with_mask_token(write_pair(tmp_path_factory.mktemp("load"), architecture="llama")))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def together(engine: Launcher, policy: Policy, *, gap_s: float = 0.002) -> list[
         return list(threads.map(one, range(len(WORK))))
 
 
-ALL = tuple(make_policy(name) for name in POLICIES)
+ALL = tuple(make_policy(name) for name, policy in POLICIES.items() if DraftKind.SERIAL in policy.drafts)
 
 
 @pytest.fixture(scope="module")

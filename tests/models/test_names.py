@@ -70,8 +70,8 @@ def test_an_ambiguous_name_is_refused_with_the_choices(written: str, choices: st
         ("gpt-oss-120b", "mixture of experts"),
         ("Qwen/Qwen3-30B-A3B", "mixture of experts"),
         ("Llama-4-Scout-17B-16E", "mixture of experts"),
-        ("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "a head that drafts from the target's own features"),
-        ("eagle3", "a head that drafts from the target's own features"),
+        ("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "a head of a kind that is not supported"),
+        ("medusa", "a head of a kind that is not supported"),
         ("gemma-3-27b", "an architecture that is not supported"),
     ],
 )

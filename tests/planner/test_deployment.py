@@ -16,6 +16,7 @@ from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.models import known_model
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.for_device import prepare
+from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 from tests.cli.tokenizer_files import write_byte_tokenizer, write_printable_tokenizer
 
@@ -148,3 +149,24 @@ def test_a_directory_is_planned_with_what_stands_in_for_it(tmp_path: Path) -> No
     assert inputs.acceptance.provenance is Provenance.ASSUMED
     assert f"with {draft.name} is published; llama-3.3-70b with llama-3.2-1b stands in" in inputs.acceptance.basis
     assert inputs.acceptance.warning.startswith("known only on InstructCoder (code editing, ")
+
+
+def test_a_head_is_planned_in_its_targets_shape() -> None:
+    target, head = planned_pair("llama-3.3-70b", "EAGLE3")
+    assert (head.name, head.kind, head.spec.num_layers) == ("eagle3", DraftKind.HEAD, 1)
+    deployment = Deployment(device="h100", num_devices=8, quant="fp8")
+    profile = deployment.profile(target, head, max_context=1024)
+    (step,) = (
+        point
+        for point in profile.steps
+        if (point.role, point.phase, point.degree, point.rows, point.context) == (Role.DRAFT, Phase.EXPAND, 8, 1, 1024)
+    )
+    seconds = {part.name: part.seconds for part in step.parts}
+    # The features' product reads three quarters of a layer's two largest products, and the layer is there once.
+    assert 0 < seconds["qkv of embeddings"] < seconds["features"] < seconds["gate_up"] + seconds["down"]
+
+
+def test_a_parallel_draft_is_named_after_the_model_it_was_made_of() -> None:
+    _, draft = planned_pair("llama-3.3-70b", "pard:llama-3.2-1b")
+    assert (draft.name, draft.kind) == ("pard:llama-3.2-1b", DraftKind.PARALLEL)
+    assert draft.spec == known_model("llama-3.2-1b").spec

@@ -13,10 +13,9 @@ from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search import Search, make_plan
 from swiftspec.planner.sensitivity import Changes
 from swiftspec.planner.space import feasible_options
-from swiftspec.policies import POLICIES
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED, forward_errors
-from tests.builders import with_guesses
+from tests.builders import OF_SERIAL_DRAFTS, with_guesses
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
 from tools.iid_trace import synthesise_trace
 
@@ -63,7 +62,7 @@ def test_no_option_on_any_split_is_much_faster_than_what_is_quickly_found(made: 
 
 def test_every_policy_is_there_and_every_option_simulated_or_rejected(made: tuple[Plan, object]) -> None:
     subject, _ = made
-    assert set(subject.candidates) == set(POLICIES)
+    assert set(subject.candidates) == set(OF_SERIAL_DRAFTS)
     options, rejected = feasible_options(PROFILE, TRACE, num_devices=3, memory=MEMORY)
     assert subject.num_simulated + sum(subject.rejected.values()) == len(options) + sum(rejected.values())
     assert subject.num_simulated < len(options) / 4

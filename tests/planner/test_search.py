@@ -9,15 +9,15 @@ from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.search import make_plan
 from swiftspec.planner.space import Option, feasible_options
-from swiftspec.policies import POLICIES, Layout
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator, simulate
-from tests.builders import constant_profile, divided_profile, machine_profile, with_guesses
+from tests.builders import OF_SERIAL_DRAFTS, constant_profile, divided_profile, machine_profile, with_guesses
 from tools.iid_trace import synthesise_trace
 
 BASIS = Basis(path="profile.json", sha256="0" * 64)
 TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
-ON_TWO_DEVICES = set(POLICIES) - {"dsi"}
+ON_TWO_DEVICES = set(OF_SERIAL_DRAFTS) - {"dsi"}
 PROFILE = machine_profile(cost_ratio=15.0)
 
 
@@ -173,7 +173,7 @@ def test_a_draft_that_is_always_wrong_leaves_decoding_to_the_target() -> None:
 def test_one_device_plans_without_disaggregation_and_says_why() -> None:
     subject = plan(num_devices=1)
     assert set(subject.candidates) == {
-        name for name, policy in POLICIES.items() if policy.layout is not Layout.DISAGGREGATED
+        name for name, policy in OF_SERIAL_DRAFTS.items() if policy.layout is not Layout.DISAGGREGATED
     }
     assert "swiftspec: needs 2 devices, and there is 1" in subject.rejected
 

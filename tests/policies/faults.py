@@ -263,6 +263,13 @@ class World:
 
 SHAPES: dict[str, dict[str, Any]] = {
     "swiftspec": {"verify_rows": 4, "expand_rows": 2, "num_candidates": 3, "tree_capacity": 12},
+    "swiftspec_parallel": {
+        "verify_rows": 4,
+        "expand_nodes": 2,
+        "num_masks": 2,
+        "num_candidates": 3,
+        "tree_capacity": 12,
+    },
     "pearl": {"num_draft_tokens": 3},
     "specbranch": {"num_draft_tokens": 3, "branches": 2},
     "amusd": {"lookahead": 2, "verify_rows": 6},

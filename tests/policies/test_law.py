@@ -36,6 +36,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sequoia_tree": {"verify_rows": 5, "depth": 2, "rank_acceptance": (0.6, 0.3, 0.1)},
     "eagle2_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
     "easyspec": {"verify_rows": 5, "top_k": 2, "depth": 1},
+    "head_chain": {"num_draft_tokens": 2},
+    "head_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
+    "parallel_chain": {"num_draft_tokens": 2},
+    "parallel_tree": {"verify_rows": 4, "num_masks": 1, "num_candidates": 3},
     "pearl": {"num_draft_tokens": 2},
     "specbranch": {"num_draft_tokens": 2, "branches": 2},
     "amusd": {"lookahead": 1, "verify_rows": 4},
@@ -43,6 +47,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "mirror": {"num_draft_tokens": 2, "guesses": 1},
     "ssd": {"num_draft_tokens": 2, "branches": 4},
     "swiftspec": {"verify_rows": 4, "expand_rows": 2, "num_candidates": 3, "tree_capacity": 12},
+    "swiftspec_parallel": {
+        "verify_rows": 4,
+        "expand_nodes": 2,
+        "num_masks": 2,
+        "num_candidates": 3,
+        "tree_capacity": 12,
+    },
 }
 
 

@@ -16,6 +16,10 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "sequoia_tree",
         "eagle2_tree",
         "easyspec",
+        "head_chain",
+        "head_tree",
+        "parallel_chain",
+        "parallel_tree",
         "pearl",
         "specbranch",
         "amusd",
@@ -23,6 +27,7 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "ssd",
         "mirror",
         "swiftspec",
+        "swiftspec_parallel",
     ]
     assert all(policy.name == name for name, policy in POLICIES.items())
 

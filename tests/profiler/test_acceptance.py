@@ -10,8 +10,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
+from swiftspec.policies import DraftKind
 from swiftspec.profiler.acceptance import record_trace
-from tests.engine.pairs import references, write_pair
+from swiftspec.profiler.masked_guesses import NUM_AHEAD
+from tests.engine.pairs import VOCAB_SIZE, references, with_mask_token, write_pair
 
 PROMPTS = (("a", (5, 17, 3)), ("b", (9,)), ("c", tuple(range(1, 90))))
 
@@ -109,3 +111,29 @@ def test_the_cache_is_as_long_as_the_prompts_ask_for(models: tuple[Path, Path], 
 def test_a_trace_that_could_not_be_read_again_is_not_begun(models: tuple[Path, Path]) -> None:
     with pytest.raises(ValueError, match=r"--max-new-tokens is 100000000 for 3 prompts; a trace has room for"):
         record(models, 10**8)
+
+
+def test_guesses_ahead_are_those_of_a_plain_forward_over_masks(models: tuple[Path, Path], tmp_path: Path) -> None:
+    copies = with_mask_token((models[0], shutil.copytree(models[1], tmp_path / "draft")))
+    trace, draft = record(copies, 20), AutoModelForCausalLM.from_pretrained(copies[1]).eval()
+    assert (trace.draft_kind, trace.num_ahead) == (DraftKind.PARALLEL, NUM_AHEAD)
+    for (_, prompt), traced in zip(PROMPTS, trace.prompts, strict=True):
+        assert traced.ahead is not None
+        text = [*prompt, *traced.target_tokens.tolist()]
+        for index in range(len(traced.target_tokens)):
+            for masks in range(1, NUM_AHEAD + 1):
+                known = text[: max(0, len(prompt) + index - masks)]
+                if not known:  # the guess without masks stands in
+                    expected, logprobs = traced.draft.tokens[index], traced.draft.logprobs[index]
+                else:
+                    with torch.no_grad():
+                        logits = draft(torch.tensor([[*known, *[VOCAB_SIZE - 1] * masks]])).logits[0, -1]
+                    best = logits.log_softmax(-1).topk(5)
+                    expected, logprobs = best.indices.numpy(), best.values.numpy()
+                assert traced.ahead.tokens[index, masks - 1].tolist() == expected.tolist()
+                np.testing.assert_allclose(traced.ahead.logprobs[index, masks - 1], logprobs, atol=1e-4)
+
+
+def test_a_serial_draft_has_no_guesses_ahead(models: tuple[Path, Path]) -> None:
+    trace = record(models, 4)
+    assert (trace.draft_kind, trace.num_ahead) == (DraftKind.SERIAL, 0)

@@ -9,7 +9,7 @@ from swiftspec.artifacts.sharing import SharingTable
 from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
-from swiftspec.policies import POLICIES, Layout
+from swiftspec.policies import POLICIES, DraftKind, Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
@@ -208,7 +208,7 @@ def test_every_built_in_policy_has_host_costs_of_its_own() -> None:
 
 def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> None:
     for bench in benches_of("cuda", 2):
-        shapes = bench.host_shapes()
+        shapes = bench.host_shapes(DraftKind.PARALLEL)
         assert shapes
         assert max(max(shape.target_rows, shape.draft_rows) for shape in shapes) <= TREE_SLOTS["cuda"]
 

@@ -21,6 +21,7 @@ from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.planner.fit import Fit
@@ -28,7 +29,7 @@ from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Candidates, ForwardKind, Role, Row
 from swiftspec.profiler.acceptance import record_trace
 from swiftspec.simulator.driver import Simulator
-from swiftspec.simulator.oracle import TraceOracle
+from swiftspec.simulator.oracle import MASK_TOKEN, TraceOracle
 from tests.builders import machine_profile
 
 NUM_PROMPTS = 16
@@ -45,12 +46,17 @@ TREES = {
     "serial_tree": {"verify_rows": 16, "expand_rows": 4, "expansions": 5},
     "swiftspec": {"verify_rows": 16, "expand_rows": 8, "num_candidates": 15},
 }
+PARALLEL_TREES = {
+    "parallel_tree": {"verify_rows": 12, "num_masks": 5},
+    "swiftspec_parallel": {"verify_rows": 12, "expand_nodes": 6, "num_masks": 5},
+}
 
 
 class RealDraft(TraceOracle):
     """Answers the draft's forwards by the draft itself, and the target's from the trace: those are its own output."""
 
     model: ClassVar[ModelRunner]
+    mask_token: ClassVar[int]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,7 +70,8 @@ class RealDraft(TraceOracle):
     def draft(self, rows: Sequence[Row], num_candidates: int, *, fuzzy: bool = False) -> tuple[Candidates, ...]:
         super().draft(rows, num_candidates, fuzzy=fuzzy)  # keeps count of the cache
         kind = ForwardKind.LAYER_PARALLEL if fuzzy else ForwardKind.EXACT
-        return self.model.forward(ForwardBatch(kind, (Rows(0, tuple(rows)),), num_candidates)).candidates[0]
+        known = tuple(row._replace(token=self.mask_token) if row.token == MASK_TOKEN else row for row in rows)
+        return self.model.forward(ForwardBatch(kind, (Rows(0, known),), num_candidates)).candidates[0]
 
     def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
         super().keep(role, slots, num_verified)
@@ -90,15 +97,31 @@ def weakened(draft: Path, directory: Path) -> Path:
 @pytest.fixture(scope="module", params=["bundled", "weak"])
 def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AcceptanceTrace:
     """Of prompts evenly spread over the bundled ones for validation."""
-    target, draft = model_directory("demo/target"), model_directory("demo/draft")
+    draft = model_directory("demo/draft")
     if request.param == "weak":
         draft = weakened(draft, tmp_path_factory.mktemp("pair") / "draft")
+    recorded = record(draft)
+    first_choices = recorded.rank_acceptance(1)[0]
+    assert first_choices > 0.7 if request.param == "bundled" else 0.35 < first_choices < 0.68
+    return recorded
+
+
+@pytest.fixture(scope="module")
+def parallel_trace() -> AcceptanceTrace:
+    """Of the bundled parallel draft, on the same prompts."""
+    return record(model_directory("demo/parallel_draft"))
+
+
+def record(draft: Path) -> AcceptanceTrace:
+    """A draft's trace; from now on `RealDraft` answers by it."""
+    target = model_directory("demo/target")
     tokenizer = Tokenizer(target)
     lines = (target.parent / "prompts" / "validate.jsonl").read_text().splitlines()
     prompts = [json.loads(lines[number * len(lines) // NUM_PROMPTS]) for number in range(NUM_PROMPTS)]
     reference = ModelRef(model=str(draft), dtype=DTYPE)
     RealDraft.model = ModelRunner.load(reference, max_context=512, tree_slots=256)
-    recorded = record_trace(
+    RealDraft.mask_token = draft_facts(draft).mask_token
+    return record_trace(
         target=ModelRef(model=str(target), dtype=DTYPE),
         draft=reference,
         prompts=[(prompt["id"], tokenizer.encode(prompt["prompt"])) for prompt in prompts],
@@ -107,9 +130,6 @@ def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         num_threads=torch.get_num_threads(),
         progress=lambda *_: None,
     )
-    first_choices = recorded.rank_acceptance(1)[0]
-    assert first_choices > 0.7 if request.param == "bundled" else 0.35 < first_choices < 0.68
-    return recorded
 
 
 def tokens_per_round(name: str, shape: dict[str, Any], trace: AcceptanceTrace, **kwargs: Any) -> float:
@@ -132,3 +152,18 @@ def test_chains_are_accepted_as_the_real_drafts(trace: AcceptanceTrace, name: st
 def test_trees_are_accepted_as_the_real_drafts(trace: AcceptanceTrace, name: str) -> None:
     replayed = sum(tokens_per_round(name, TREES[name], trace, seed=seed) for seed in SEEDS) / len(SEEDS)
     assert replayed == pytest.approx(tokens_per_round(name, TREES[name], trace, oracle=RealDraft), rel=0.03)
+
+
+def test_a_chain_from_one_forward_is_accepted_as_the_real_drafts(parallel_trace: AcceptanceTrace) -> None:
+    shape = {"num_draft_tokens": 6}
+    replayed = tokens_per_round("parallel_chain", shape, parallel_trace)
+    real = tokens_per_round("parallel_chain", shape, parallel_trace, oracle=RealDraft)
+    assert replayed == pytest.approx(real, rel=0.005)
+    assert real > 1.5  # the draft is of use
+
+
+@pytest.mark.parametrize("name", PARALLEL_TREES)
+def test_trees_of_masks_are_accepted_as_the_real_drafts(parallel_trace: AcceptanceTrace, name: str) -> None:
+    shape = PARALLEL_TREES[name]
+    replayed = sum(tokens_per_round(name, shape, parallel_trace, seed=seed) for seed in SEEDS) / len(SEEDS)
+    assert replayed == pytest.approx(tokens_per_round(name, shape, parallel_trace, oracle=RealDraft), rel=0.05)

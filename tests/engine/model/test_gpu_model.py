@@ -17,7 +17,7 @@ from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import WeightFormat
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import ForwardKind, Role
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, write_checkpoint
 from tests.engine.forwards import candidates, forward, prefill
@@ -240,7 +240,7 @@ class _Models:
     def generate(self, policy: Policy, decoders: dict[Role, Decoder], sampler: Sampler) -> list[int]:
         tokens: list[int] = []
         models = {role: ModelRunner(decoder, (decoder.new_cache(200),)) for role, decoder in decoders.items()}
-        request = Request(prompt=(5, 17, 3, 88, 41), max_new_tokens=40)
+        request = Request(prompt=(5, 17, 3, 88, 41), max_new_tokens=40, mask_token=VOCAB_SIZE - 1)
         program = policy.programs(request)[Role.TARGET]
         run_alone(program, models=models, sampler=sampler, commit=tokens.extend)
         return tokens
@@ -254,7 +254,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> _Models:
 IN_ONE_PROCESS = tuple(
     policy
     for policy in map(make_policy, POLICIES)
-    if policy.layout is not Layout.DISAGGREGATED and max(policy.draft_rows, policy.target_rows) <= TREE_SLOTS["cuda"]
+    if policy.layout is not Layout.DISAGGREGATED
+    and DraftKind.SERIAL in policy.drafts
+    and max(policy.draft_rows, policy.target_rows) <= TREE_SLOTS["cuda"]
 )
 SAMPLERS = {
     "greedy": Sampler(),

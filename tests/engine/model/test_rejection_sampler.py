@@ -119,7 +119,7 @@ def test_a_tree_that_survives_a_second_round_is_followed() -> None:
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if POLICIES[name].layout is not Layout.DISAGGREGATED])
 def test_greedy_output_does_not_depend_on_the_method(name: str) -> None:
-    pair, request = random_pair(9), Request(prompt=(1, 2), max_new_tokens=30)
+    pair, request = random_pair(9), Request(prompt=(1, 2), max_new_tokens=30, mask_token=8)
     outputs = [
         pair.generate(make_policy(name), request, sampler)[0] for sampler in (Sampler(), Sampler(acceptance="residual"))
     ]

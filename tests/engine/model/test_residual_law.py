@@ -31,12 +31,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "serial_tree": {"verify_rows": 4, "expand_rows": 2, "expansions": 2, "num_candidates": 3},
     "suffix_or_draft": {"num_draft_tokens": 2, "least_score": 0.5, "verify_rows": 4},
     "sequoia_tree": {"verify_rows": 5, "depth": 2, "rank_acceptance": (0.6, 0.3, 0.1)},
+    "parallel_chain": {"num_draft_tokens": 2},
+    "parallel_tree": {"verify_rows": 4, "num_masks": 2, "num_candidates": 3},
     "eagle2_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
 }
 NAMES = [name for name, policy in POLICIES.items() if policy.layout is Layout.COLOCATED]
 SAMPLER = Sampler(temperature=1.0, acceptance="residual")
 FILTERED = Sampler(temperature=0.8, top_k=2, acceptance="residual")
-REQUEST = Request(prompt=(0, 1), max_new_tokens=3)
+REQUEST = Request(prompt=(0, 1), max_new_tokens=3, mask_token=2)
 PAIR = random_pair(3, spread=0.8, disagreement=1.5)
 NUM_REQUESTS = 2000
 ELASTIC = [name for name in NAMES if POLICIES[name].elastic]

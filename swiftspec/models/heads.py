@@ -1,0 +1,109 @@
+"""Heads by name: drafts that read their target's hidden states, and whose shape follows from the target's.
+
+A head stands for the usual checkpoint of its kind: as wide as its target, with the target's attention heads and
+feed-forward width. A checkpoint of another shape is planned from its own config.json.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies import DraftKind
+
+__all__ = ["HEADS", "Head", "Product"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product of a forward beside those of its layers: rows of `num_inputs` values, of `num_outputs` after."""
+
+    name: str
+    num_outputs: int
+    num_inputs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A kind of head.
+
+    Parameters
+    ----------
+    kind : DraftKind
+    num_layers : int
+    num_features : int
+        Hidden states of the target that are read for each token, side by side.
+    is_doubled : bool
+        Whether the first layer reads the token's embedding beside its features.
+    most_tokens : int, optional
+        Vocabulary of its answers, where it is smaller than the target's.
+    markov_rank : int
+        Rank of the product that corrects each position of a block by the token before it; 0 without one.
+    source : str
+        Where these facts are from.
+    """
+
+    kind: DraftKind
+    num_layers: int
+    num_features: int
+    is_doubled: bool = False
+    most_tokens: int | None = None
+    markov_rank: int = 0
+    source: str
+
+    def spec(self, target: ModelSpec) -> ModelSpec:
+        """Its shape with this target."""
+        vocab_size = min(target.vocab_size, self.most_tokens or target.vocab_size)
+        return dataclasses.replace(
+            target, num_layers=self.num_layers, vocab_size=vocab_size, tie_word_embeddings=False, eos_token_ids=()
+        )
+
+    def products(self, target: ModelSpec) -> Iterator[Product]:
+        """Products of its forwards beside those of its layers.
+
+        That of the features is counted in every forward, though a serial head computes it once per round.
+        """
+        hidden = target.hidden_size
+        yield Product("features", hidden, self.num_features * hidden)
+        if self.is_doubled:
+            yield Product("qkv of embeddings", target.query_size + 2 * target.kv_size, hidden)
+        if self.markov_rank:
+            yield Product("markov", target.vocab_size, self.markov_rank)
+
+
+HEADS = {
+    "eagle3": Head(
+        kind=DraftKind.HEAD,
+        num_layers=1,
+        num_features=3,
+        is_doubled=True,
+        most_tokens=32000,
+        source="EAGLE-3 (arXiv 2503.01840) and the configurations of its authors' heads",
+    ),
+    "mtp": Head(
+        kind=DraftKind.HEAD,
+        num_layers=1,
+        num_features=2,  # the embedding and the last hidden state go through one product
+        source="DeepSeek-V3 (arXiv 2412.19437), section 2.2; here with a dense layer",
+    ),
+    "p-eagle": Head(
+        kind=DraftKind.BLOCK,
+        num_layers=4,
+        num_features=3,
+        is_doubled=True,
+        source="P-EAGLE (arXiv 2602.01469)",
+    ),
+    "dflash": Head(
+        kind=DraftKind.BLOCK,
+        num_layers=5,
+        num_features=5,
+        source="DFlash (arXiv 2602.06036)",
+    ),
+    "dspark": Head(
+        kind=DraftKind.BLOCK,
+        num_layers=5,
+        num_features=5,
+        markov_rank=256,
+        source="DSpark (arXiv 2607.05147)",
+    ),
+}

@@ -1,0 +1,108 @@
+"""Parallel drafting (PARD, arXiv 2504.18583): one draft forward proposes all tokens of a round.
+
+The forward has the verified tokens that the draft lacks, then K - 1 mask tokens. The answer after the last verified
+token is the first draft token, the answer after the k-th mask the one k further. They are verified as a chain. A round
+lasts one draft forward and one verification, whatever K.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
+from swiftspec.policies.effects import (
+    Commit,
+    KeepKV,
+    Program,
+    Role,
+    Step,
+    draft_forward,
+    prefill,
+    read_unread,
+    target_forward,
+)
+from swiftspec.policies.request import Request
+from swiftspec.policies.tree import Row, Subtree
+from swiftspec.policies.verification import follow
+
+__all__ = ["ParallelChain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelChain(Shape):
+    """Draft `num_draft_tokens` in one forward, verify them and the root together."""
+
+    name: ClassVar[str] = "parallel_chain"
+    layout: ClassVar[Layout] = Layout.COLOCATED
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
+    elastic: ClassVar[bool] = True
+
+    num_draft_tokens: int = 6
+
+    def __post_init__(self) -> None:
+        check_shape(self, num_draft_tokens=1)
+
+    @property
+    def target_rows(self) -> int:
+        return self.num_draft_tokens + 1
+
+    @property
+    def draft_rows(self) -> int:
+        # All of a round accepted, with the bonus token and the masks after it.
+        return 2 * self.num_draft_tokens
+
+    @property
+    def expand_rows(self) -> int:
+        return self.draft_rows
+
+    @property
+    def least_target_rows(self) -> int:
+        return 1  # without a draft
+
+    @property
+    def serial_forwards(self) -> int:
+        return 1
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: _rounds(request, self.num_draft_tokens)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["ParallelChain"]:
+        for num_draft_tokens in (*range(1, 10), 11, 15):
+            yield cls(num_draft_tokens=num_draft_tokens)
+
+
+def _rounds(request: Request, num_draft_tokens: int) -> Program:
+    yield from prefill(Role.TARGET, request.prompt[:-1])
+    *unread, root = request.prompt  # by the draft
+    position = request.root_position
+    num_generated = 0
+    while True:
+        drafted = yield from _draft(unread, root, position, num_draft_tokens, request.mask_token)
+        chain = Subtree(position, (root, *drafted), tuple(range(-1, len(drafted))))
+        choices = yield from target_forward(chain.rows())
+        path, verified = follow(chain, choices)
+        tokens, finished = request.clip(verified, num_generated=num_generated)
+        yield Commit(tokens)
+        if finished:
+            return
+        yield KeepKV(Role.TARGET, path, len(path))
+        unread.append(root)
+        if drafted:
+            yield KeepKV(Role.DRAFT, tuple(range(len(unread))), len(unread))
+            unread.clear()
+        unread += tokens[:-1]
+        root = tokens[-1]
+        position += len(tokens)
+        num_generated += len(tokens)
+
+
+def _draft(unread: list[int], root: int, position: int, num_tokens: int, mask_token: int) -> Step[tuple[int, ...]]:
+    """A round's draft tokens; none if the round does without. Where earlier rounds did, their text is read first."""
+    if len(unread) > num_tokens and not (yield from read_unread(unread, position)):
+        return ()
+    tokens = (*unread, root, *[mask_token] * (num_tokens - 1))
+    first = position - len(unread)
+    rows = tuple(Row(token, first + slot, (1 << slot) - 1) for slot, token in enumerate(tokens))
+    answers = yield from draft_forward(rows, 1, level=1)
+    return tuple(answer.tokens[0] for answer in answers[len(unread) :])
