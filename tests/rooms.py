@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-__all__ = ["NEVERS", "ROOMS"]
+__all__ = ["NEVERS", "ROOMS", "SHIPPED", "WRITERS"]
 
 # Room -> what its modules may import beside the standard library: rooms below it and third-party packages. A room is a
 # folder of swiftspec, a folder of the engine, or a module that lies in none; rooms stand in their order, lowest first.
@@ -104,4 +104,17 @@ NEVERS = (
     ("swiftspec.engine.model.gpu", ("swiftspec.engine.model.cpu",)),
     ("swiftspec.engine.model.loader", ("swiftspec.engine.parallel", "torch.distributed")),
     ("swiftspec.engine.parallel", ("swiftspec.engine.driver",)),
+)
+
+# Modules that write files by themselves; inflate writes a folder that appears whole.
+WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate")
+# Modules that read files by themselves: what comes with the package is believed.
+SHIPPED = (
+    "swiftspec.backtest.systems",
+    "swiftspec.costmodel.published",
+    "swiftspec.costmodel.constants",
+    "swiftspec.models.published",
+    "swiftspec.acceptance.published",
+    "swiftspec.acceptance.proxy_pairs",
+    "swiftspec.acceptance.records",
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import NEVERS, ROOMS
+from tests.rooms import NEVERS, ROOMS, SHIPPED, WRITERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "swiftspec"
@@ -198,17 +198,7 @@ def signature_violations(module: Module) -> Iterator[str]:
 
 
 WRITES = re.compile(r"\.(write_text|write_bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|\bnp\.save\w*\(")
-WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate")  # inflate: a folder that appears whole
 READS = re.compile(r"\bjson\.loads?\(|\bnp\.load\(")
-# What comes with the package is believed.
-SHIPPED = (
-    "swiftspec.backtest.systems",
-    "swiftspec.costmodel.published",
-    "swiftspec.costmodel.constants",
-    "swiftspec.models.published",
-    "swiftspec.acceptance.published",
-    "swiftspec.acceptance.proxy_pairs",
-)
 
 
 def own_file_violations(module: Module) -> Iterator[str]:
