@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftspec.files.reading import read_json, shown
+from swiftspec.models.block_spec import BlockSpec, is_block_drafter
 from swiftspec.models.head_spec import head_format
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import DraftKind
@@ -36,6 +37,8 @@ def draft_facts(model: str | Path) -> DraftFacts:
         raise ValueError(f"{path}: holds {type(values).__name__}; expected an object")
     if head_format(values) is not None:
         return DraftFacts(kind=DraftKind.HEAD)
+    if is_block_drafter(values):
+        return DraftFacts(kind=DraftKind.BLOCK, mask_token=BlockSpec.from_directory(path.parent).mask_token)
     mask_token = values.get(_MASK_FIELD)
     if mask_token is None:
         return DraftFacts()

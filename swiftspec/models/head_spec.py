@@ -16,7 +16,7 @@ from typing import Any
 from swiftspec.files.reading import read_json, shown
 from swiftspec.models.spec import Inflation, ModelSpec
 
-__all__ = ["HeadFormat", "HeadSpec", "head_format", "inflated_layers", "is_head"]
+__all__ = ["HeadFormat", "HeadSpec", "check_equal", "head_format", "inflated_layers"]
 
 _EAGLE3_NAMES = ("eagle3", "eagle-3")
 _MTP_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
@@ -38,12 +38,6 @@ def head_format(values: Mapping[str, Any]) -> HeadFormat | None:
     if any(isinstance(name, str) and mark in name.lower() for name in written for mark in _EAGLE3_NAMES):
         return HeadFormat.EAGLE3
     return HeadFormat.MTP if any(values.get(field) for field in _MTP_FIELDS) else None
-
-
-def is_head(directory: Path) -> bool:
-    """Whether a model's directory is that of a head."""
-    values = read_json(directory / "config.json")
-    return isinstance(values, dict) and head_format(values) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +112,10 @@ class HeadSpec:
         """
         count = target.num_layers
         layers = self.feature_layers or (2, count // 2, count - 3)
-        self._require("target_hidden_size", self.target_hidden_size, target.hidden_size, "hidden size")
-        self._require("vocab_size", self.layer.vocab_size, target.vocab_size, "vocabulary size")
+        self._check("target_hidden_size", self.target_hidden_size, target.hidden_size, "hidden size")
+        self._check("vocab_size", self.layer.vocab_size, target.vocab_size, "vocabulary size")
         if self.format is HeadFormat.MTP:
-            self._require("num_hidden_layers", self.layer_index, count, "number of layers")
+            self._check("num_hidden_layers", self.layer_index, count, "number of layers")
         for layer in layers:
             if not 0 <= layer <= count:
                 raise ValueError(
@@ -130,11 +124,14 @@ class HeadSpec:
                 )
         return layers
 
-    def _require(self, field: str, value: int, expected: int, what: str) -> None:
-        if value != expected:
-            raise ValueError(
-                f"{self.directory}: config.json {field} is {value}; expected {expected}, the target's {what}"
-            )
+    def _check(self, field: str, value: int, expected: int, what: str) -> None:
+        check_equal(self.directory, field, value, expected, what)
+
+
+def check_equal(directory: Path, field: str, value: int, expected: int, what: str) -> None:
+    """ValueError unless a field of a draft's config.json is what the target has; `what` names that."""
+    if value != expected:
+        raise ValueError(f"{directory}: config.json {field} is {value}; expected {expected}, the target's {what}")
 
 
 def inflated_layers(layers: tuple[int, ...], spec: ModelSpec, inflation: Inflation | None) -> tuple[int, ...]:

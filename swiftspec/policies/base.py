@@ -30,6 +30,11 @@ class DraftKind(StrEnum):
     HEAD = "head"  # hidden states of the target; one token per forward (EAGLE-3, MTP)
     BLOCK = "block"  # hidden states of the target; a block of tokens per forward (DFlash)
 
+    @property
+    def reads_target(self) -> bool:
+        """Whether it needs the target's hidden states, and so has to be in the target's process."""
+        return self in (DraftKind.HEAD, DraftKind.BLOCK)
+
 
 class Policy(Protocol):
     """A frozen dataclass whose fields are the shape (rows, expansions, capacities); stateless between requests."""

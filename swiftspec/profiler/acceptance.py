@@ -9,6 +9,7 @@ import torch
 
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.engine.model.block_runner import BlockRunner
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.models import Models, load_models
@@ -142,9 +143,11 @@ def _traced(
     text, target, draft = (prompt, output), models[Role.TARGET], models[Role.DRAFT]
     # First the target, whose cache then holds what a head reads.
     half, _ = _guesses(target, text, _halfway, rows=_TREE_SLOTS, num_candidates=few)
-    best, ranks = _guesses(draft, text, _exactly, rows=_TREE_SLOTS, num_candidates=num_candidates)
+    # A block drafter answers after one token at a time.
+    rows = 1 if isinstance(draft, BlockRunner) else _TREE_SLOTS
+    best, ranks = _guesses(draft, text, _exactly, rows=rows, num_candidates=num_candidates)
     guesses = {Guesser.DRAFT: best, Guesser.EXIT: half}
-    if not isinstance(draft, HeadRunner):
+    if not isinstance(draft, HeadRunner | BlockRunner):
         guesses[Guesser.FUZZY], _ = _guesses(draft, text, _fuzzily, rows=_FUZZY_ROWS, num_candidates=few)
     return TracedPrompt(
         prompt_id=prompt_id,
@@ -178,7 +181,8 @@ def _ahead(draft: Model, traced: TracedPrompt, mask_token: int) -> Guesses:
         draft.keep(_SEQUENCE, (), 0)
         return logits
 
-    return masked_guesses(forward, prompt, nearest, output, mask_token=mask_token, tree_slots=_TREE_SLOTS)
+    slots = 1 + NUM_AHEAD if isinstance(draft, BlockRunner) else _TREE_SLOTS
+    return masked_guesses(forward, prompt, nearest, output, mask_token=mask_token, tree_slots=slots)
 
 
 def _logits(model: Model, entry: Entry, kind: ForwardKind = ForwardKind.EXACT) -> torch.Tensor:

@@ -76,7 +76,7 @@ def benches_of(
     A head is in its target's process: there are no splits. ValueError for ranks that are not 1 to `num_devices`, or
     that would divide a head.
     """
-    is_head = kind is DraftKind.HEAD
+    is_head = kind.reads_target
     if is_head and ranks > 1:
         raise ValueError(f"ranks is {ranks}; expected 1 with a head, which ranks do not divide")
     if not 1 <= ranks <= num_devices:

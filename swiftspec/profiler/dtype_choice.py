@@ -1,8 +1,7 @@
 """`--dtype auto`: the faster dtype depends on the CPU and on the model, so it is measured for each."""
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.models.head_spec import is_head
-from swiftspec.models.spec import model_directory
+from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.profiler.forward_time import forward_seconds
 
 __all__ = ["choose_dtype"]
@@ -18,7 +17,7 @@ def choose_dtype(reference: ModelRef) -> str:
 
     A head, whose forwards need a target, gets float32.
     """
-    if is_head(model_directory(reference.model)):
+    if draft_facts(reference.model).kind.reads_target:
         return "float32"
     exact_s, rounded_s = (
         _forward_s(reference.model_copy(update={"dtype": dtype})) for dtype in ("float32", "bfloat16")

@@ -216,9 +216,15 @@ class Interruptions(_Sweep):
 
 
 def _chain(request: Request, num_rows: int) -> tuple[Row, ...]:
-    """Rows of a chain, which cost as much as a tree's: time depends on their number, not on the mask."""
+    """Rows of a chain, which cost as much as a tree's: time depends on their number, not on the mask.
+
+    If the draft has a mask token, all rows but the first are masks: a block drafter computes no others.
+    """
     length = len(request.prompt)
-    return tuple(Row(request.prompt[i % length], length + i, (1 << i) - 1) for i in range(num_rows))
+    tokens = [request.prompt[i % length] for i in range(num_rows)]
+    if request.mask_token >= 0:
+        tokens[1:] = [request.mask_token] * (num_rows - 1)
+    return tuple(Row(token, length + i, (1 << i) - 1) for i, token in enumerate(tokens))
 
 
 def verify(request: Request, num_rows: int) -> Step[None]:

@@ -19,7 +19,7 @@ from swiftspec.files.safetensors import weight_files
 from swiftspec.models.head_spec import HeadFormat, HeadSpec
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["LAYER", "load_head_weights"]
+__all__ = ["LAYER", "load_head_weights", "read_tensors"]
 
 LAYER = "model.layers.0."
 _NORM = "model.norm.weight"
@@ -60,7 +60,7 @@ def load_head_weights(spec: HeadSpec, target: ModelSpec, target_directory: Path)
     optional: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.layer.vocab_size, spec.layer.hidden_size)}
     optional |= {HEAD: (spec.draft_vocab_size, spec.layer.hidden_size), _TOKENS: (spec.draft_vocab_size,)}
     renamed = _mtp_name(spec) if is_mtp else _eagle3_name
-    weights = _read(spec.directory, renamed, shapes | optional)
+    weights = read_tensors(spec.directory, renamed, shapes | optional)
     if missing := sorted(shapes.keys() - weights.keys()):
         raise ValueError(f"{spec.directory}: tensor {missing[0]} of the head is missing from the checkpoint")
     _share(weights, spec, target, target_directory)
@@ -118,10 +118,13 @@ def _mtp_name(spec: HeadSpec) -> Callable[[str], str | None]:
     return renamed
 
 
-def _read(
+def read_tensors(
     directory: Path, renamed: Callable[[str], str | None], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Tensor]:
-    """Tensors by their new names; those renamed to None are none of the head's."""
+    """Tensors of a checkpoint by their new names, without those renamed to None.
+
+    ValueError names the file and a tensor that is not among `shapes`, or of another shape.
+    """
     weights: dict[str, Tensor] = {}
     for path in weight_files(directory):
         with opened(path) as file:
@@ -142,7 +145,7 @@ def _share(weights: dict[str, Tensor], spec: HeadSpec, target: ModelSpec, direct
     """Add what the head shares with its target."""
     shape = (target.vocab_size, target.hidden_size)
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: shape, HEAD: shape, _NORM: (target.hidden_size,)}
-    own = _read(directory, lambda name: name if name in shapes else None, shapes)
+    own = read_tensors(directory, lambda name: name if name in shapes else None, shapes)
     own.setdefault(HEAD, own[EMBEDDING])
     if spec.format is HeadFormat.MTP:
         weights["feature_norm.weight"] = own[_NORM]

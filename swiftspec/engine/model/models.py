@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.engine.model.block_layers import BlockLayers, load_block_weights
+from swiftspec.engine.model.block_runner import BlockRunner
 from swiftspec.engine.model.features import FeatureTaps
 from swiftspec.engine.model.head_layers import HeadLayers
 from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.head_weights import load_head_weights
 from swiftspec.engine.model.runner import DTYPES, ModelRunner
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.head_spec import HeadSpec, inflated_layers, is_head
+from swiftspec.models.block_spec import BlockSpec
+from swiftspec.models.draft_kinds import draft_facts
+from swiftspec.models.head_spec import HeadSpec, inflated_layers
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 
 __all__ = ["Models", "head_of", "load_models"]
 
-Models = Mapping[Role, ModelRunner | HeadRunner]
+Models = Mapping[Role, ModelRunner | HeadRunner | BlockRunner]
 
 
 def load_models(
@@ -53,16 +58,23 @@ def load_models(
         return whole
     draft, directory = references[Role.DRAFT], model_directory(references[Role.TARGET].model)
     dtype = DTYPES["float32" if draft.dtype == "int8" else draft.dtype]
-    weights = load_head_weights(spec, ModelSpec.from_directory(directory), directory)
-    layers = HeadLayers(spec, weights, dtype=dtype)
-    head = HeadRunner(layers, whole[Role.TARGET].caches, capacity=max_context + tree_slots, dtype=dtype)
-    return {**whole, Role.DRAFT: head}
+    target, caches = ModelSpec.from_directory(directory), whole[Role.TARGET].caches
+    capacity = max_context + tree_slots
+    if isinstance(spec, BlockSpec):
+        block = BlockLayers(spec, load_block_weights(spec, target, directory), dtype=dtype)
+        return {**whole, Role.DRAFT: BlockRunner(block, caches, capacity=capacity, dtype=dtype)}
+    head = HeadLayers(spec, load_head_weights(spec, target, directory), dtype=dtype)
+    return {**whole, Role.DRAFT: HeadRunner(head, caches, capacity=capacity, dtype=dtype)}
 
 
-def head_of(references: Mapping[Role, ModelRef], *, device: str = "cpu") -> HeadSpec | None:
-    """The draft's shape if it is a head. ValueError unless its target is in the same process, on a CPU."""
+def head_of(references: Mapping[Role, ModelRef], *, device: str = "cpu") -> HeadSpec | BlockSpec | None:
+    """The draft's shape if it reads the target's features.
+
+    ValueError unless its target is in the same process, on a CPU.
+    """
     draft = references.get(Role.DRAFT)
-    if draft is None or not is_head(model_directory(draft.model)):
+    kind = draft_facts(draft.model).kind if draft else DraftKind.SERIAL
+    if draft is None or not kind.reads_target:
         return None
     if Role.TARGET not in references:
         raise ValueError(f"draft {draft.model} reads the target's hidden states; expected a co-located policy")
@@ -70,10 +82,11 @@ def head_of(references: Mapping[Role, ModelRef], *, device: str = "cpu") -> Head
         raise ValueError(f"draft {draft.model} reads the target's hidden states, on CPUs only; the device is {device}")
     if draft.inflate:
         raise ValueError(f"draft {draft.model} is a head; it cannot be inflated to {draft.inflate}")
-    return HeadSpec.from_directory(model_directory(draft.model))
+    directory = model_directory(draft.model)
+    return HeadSpec.from_directory(directory) if kind is DraftKind.HEAD else BlockSpec.from_directory(directory)
 
 
-def _taps(head: HeadSpec, target: ModelRef) -> FeatureTaps:
+def _taps(head: HeadSpec | BlockSpec, target: ModelRef) -> FeatureTaps:
     spec = ModelSpec.from_directory(model_directory(target.model))
     inflation = Inflation.parse(target.inflate) if target.inflate else None
     return FeatureTaps(inflated_layers(head.layers_of(spec), spec, inflation), spec.hidden_size)

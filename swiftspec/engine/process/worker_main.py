@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.model.block_runner import BlockRunner
 from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.memory import trim_memory
 from swiftspec.engine.model.models import Models, load_models
@@ -120,7 +121,7 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
         if tp_group.size > 1:
             # A head is no shard: the leader computes it whole.
             leading = {
-                role: model if isinstance(model, HeadRunner) else ShardedModel(model, tp_group, role)
+                role: model if isinstance(model, HeadRunner | BlockRunner) else ShardedModel(model, tp_group, role)
                 for role, model in models.items()
             }
         vocab_size = min(model.vocab_size for model in models.values())
