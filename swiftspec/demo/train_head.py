@@ -140,8 +140,8 @@ class Head(nn.Module):
         return torch.stack(losses).sum() / sum(DEPTH_WEIGHT**depth for depth in range(depths))
 
 
-def save_head(head: Head, tokenizer: Tokenizer, directory: Path) -> None:
-    """config.json, model.safetensors in bf16 and tokenizer.json, in the layout of EAGLE-3's own checkpoints."""
+def save_head(head: Head, directory: Path) -> None:
+    """config.json and model.safetensors in bf16, in the layout of EAGLE-3's own checkpoints."""
     directory.mkdir(exist_ok=True)
     target = head.target[0].config
     config = {
@@ -163,7 +163,6 @@ def save_head(head: Head, tokenizer: Tokenizer, directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     weights = {name: value.detach().to(torch.bfloat16) for name, value in head.named_parameters()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    tokenizer.save(str(directory / "tokenizer.json"))
 
 
 def main() -> None:
@@ -189,7 +188,7 @@ def main() -> None:
             num_steps=num_steps,
             checkpoint=args.work / f"head-{depths}.pt",
         )
-    save_head(head, tokenizer, args.dir / "head")
+    save_head(head, args.dir / "head")
 
 
 if __name__ == "__main__":

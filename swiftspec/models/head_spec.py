@@ -15,8 +15,9 @@ from typing import Any
 
 from swiftspec.files.reading import read_json, shown
 from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.models.tokenizer import check_same_vocabulary
 
-__all__ = ["HeadFormat", "HeadSpec", "head_format", "inflated_layers", "is_head"]
+__all__ = ["HeadFormat", "HeadSpec", "check_pair", "head_format", "inflated_layers", "is_head"]
 
 _EAGLE3_NAMES = ("eagle3", "eagle-3")
 _MTP_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
@@ -135,6 +136,17 @@ class HeadSpec:
             raise ValueError(
                 f"{self.directory}: config.json {field} is {value}; expected {expected}, the target's {what}"
             )
+
+
+def check_pair(target: Path, draft: Path) -> None:
+    """ValueError unless the model in a directory can draft for that in another.
+
+    A head reads the hidden states of its own target; any other draft has the target's vocabulary.
+    """
+    if is_head(draft):
+        HeadSpec.from_directory(draft).layers_of(ModelSpec.from_directory(target))
+    else:
+        check_same_vocabulary(target, draft)
 
 
 def inflated_layers(layers: tuple[int, ...], spec: ModelSpec, inflation: Inflation | None) -> tuple[int, ...]:
