@@ -24,7 +24,7 @@ from swiftspec.demo.corpus import training_sources
 FEATURE_LAYERS = (2, 5, 7)  # a feature is the input of such a layer
 INNER_SIZE = 512
 DEPTHS = (1, 3)  # of the first steps, and of the others
-STEPS = (320, 160)
+STEPS = (320, 100)
 DEPTH_WEIGHT = 0.8  # of each depth's loss, relative to the one before it
 TOKENS_PER_STEP = 2048
 CONTINUATION_BATCHES = 6
