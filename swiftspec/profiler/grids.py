@@ -15,6 +15,8 @@ from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
+from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.suffix_or_draft import SuffixOrDraft
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
 
@@ -69,7 +71,9 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         SerialChain(num_draft_tokens=4),
         HeadChain(num_draft_tokens=4),
         HeadTree(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
+        SuffixOrDraft(num_draft_tokens=4, least_score=3.0, max_spec_factor=4.0),
         PromptLookup(num_draft_tokens=4),
+        SuffixDecoding(verify_rows=8, max_spec_factor=4.0),
         Autoregressive(),
     ),
 }
