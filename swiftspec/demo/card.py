@@ -64,7 +64,8 @@ How the draft ranks the target's own greedy output ({num_tokens} tokens after {n
 | head, after verified tokens | {head_shares} |
 
 Share of positions of that output from which the first choices for the next n tokens are all the target's. The draft
-makes n forwards for them, and the head, n - 1 of them on its own hidden states; the parallel draft one, with n - 1 masks:
+makes n forwards for them; so does the head, all but the first on its own hidden states; the parallel draft makes one,
+with n - 1 masks:
 
 | n | {length_names} |
 |---|{length_rules}|
@@ -174,8 +175,7 @@ def write_card(directory: Path) -> None:
         num_masks=train_parallel.NUM_MASKS,
         mask_token=draft_facts(directory / "parallel_draft").mask_token,
         parallel_loss=measured.parallel_loss,
-        head_millions=sum(weight.numel() for weight in load_file(directory / "head" / "model.safetensors").values())
-        / 1e6,
+        head_millions=sum(map(torch.numel, load_file(directory / "head" / "model.safetensors").values())) / 1e6,
         head_steps=sum(train_head.STEPS),
         head_tokens_per_step=train_head.TOKENS_PER_STEP,
         unrolled_steps=train_head.STEPS[-1],
