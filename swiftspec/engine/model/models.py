@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.features import FeatureTaps
+from swiftspec.engine.model.head_kernels import HeadKernels
 from swiftspec.engine.model.head_layers import HeadLayers
 from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.head_weights import load_head_weights
 from swiftspec.engine.model.runner import DTYPES, ModelRunner
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.head_spec import HeadSpec, inflated_layers, is_head
+from swiftspec.kernels.cpu_library import load_library
+from swiftspec.models.head_spec import HeadFormat, HeadSpec, inflated_layers, is_head
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies.effects import Role
 
@@ -54,7 +58,8 @@ def load_models(
     draft, directory = references[Role.DRAFT], model_directory(references[Role.TARGET].model)
     dtype = DTYPES["float32" if draft.dtype == "int8" else draft.dtype]
     weights = load_head_weights(spec, ModelSpec.from_directory(directory), directory)
-    layers = HeadLayers(spec, weights, dtype=dtype)
+    library = load_library() if spec.format is HeadFormat.EAGLE3 and dtype == torch.float32 else None
+    layers = HeadKernels(spec, weights, library=library) if library else HeadLayers(spec, weights, dtype=dtype)
     head = HeadRunner(layers, whole[Role.TARGET].caches, capacity=max_context + tree_slots, dtype=dtype)
     return {**whole, Role.DRAFT: head}
 
