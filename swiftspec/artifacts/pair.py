@@ -6,8 +6,8 @@ from pathlib import Path
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.models.draft_kinds import check_pair
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
-from swiftspec.models.tokenizer import check_same_vocabulary
 
 __all__ = [
     "CPU_DTYPES",
@@ -58,13 +58,13 @@ def model_name(model: str) -> str:
 
 
 def resolve_pair(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
-    """Both models, readable and with one vocabulary. ValueError with one sentence if not."""
+    """Both models, readable, and the draft one for this target. ValueError with one sentence if not."""
     target, draft = model_name(target), model_name(draft)
     spec = ModelSpec.from_directory(model_directory(target))
     ModelSpec.from_directory(model_directory(draft))
     if inflate is not None:
         Inflation.parse(inflate).inflated(spec)
-    check_same_vocabulary(model_directory(target), model_directory(draft))
+    check_pair(model_directory(target), model_directory(draft))
     target_dtype, draft_dtype = (named_dtype(each, device=device) for each in dtypes_of_roles(dtype))
     return Pair(
         target=ModelRef(model=target, inflate=inflate, dtype=target_dtype),

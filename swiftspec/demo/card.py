@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.demo import train, train_parallel
+from swiftspec.demo import train, train_head, train_parallel
 from swiftspec.demo.corpus import HELD_OUT_MODULES, held_out_sources
 from swiftspec.demo.prompts import traced_prompts, validated_prompts
 from swiftspec.files.writing import write_output
@@ -44,8 +45,11 @@ Context: {context} tokens.
   {parallel_tokens_per_step} tokens, a quarter of that text and the rest what the target writes, with up to {num_masks}
   mask tokens after a token. The mask is token {mask_token}, the byte 0xff, which no UTF-8 text contains: `pard_token`
   in its config.json.
+- **Head** (EAGLE-3, arXiv 2503.01840), {head_millions:.2f} M parameters beside the target's embedding, which it shares:
+  {head_steps} steps of {head_tokens_per_step} tokens, half of that text and half what the target writes; the last
+  {unrolled_steps} steps are unrolled {head_depths} times on its own hidden states.
 - **Reproduce**: `python -m swiftspec.demo.train --work DIR`, then `python -m swiftspec.demo.train_parallel --work DIR`
-  (both seeded and resumable), then `python -m swiftspec.demo.card`.
+  and `python -m swiftspec.demo.train_head --work DIR` (all seeded and resumable), then `python -m swiftspec.demo.card`.
 
 | measured by `python -m swiftspec.demo.card` | target | draft | parallel draft |
 |---|---|---|---|
@@ -57,14 +61,17 @@ How the draft ranks the target's own greedy output ({num_tokens} tokens after {n
 |---|{rank_rules}|
 | draft: share of the target's tokens | {rank_shares} |
 | parallel draft, without masks | {parallel_shares} |
+| head, after verified tokens | {head_shares} |
 
 Share of positions of that output from which the first choices for the next n tokens are all the target's. The draft
-makes n forwards for them, the parallel draft one, with n - 1 masks:
+makes n forwards for them; so does the head, all but the first on its own hidden states; the parallel draft makes one,
+with n - 1 masks:
 
 | n | {length_names} |
 |---|{length_rules}|
 | draft | {survival} |
 | parallel draft | {parallel_survival} |
+| head | {head_survival} |
 """
 
 
@@ -77,6 +84,7 @@ class Measured:
     parallel_loss: float
     trace: AcceptanceTrace
     parallel_trace: AcceptanceTrace
+    head_trace: AcceptanceTrace
 
 
 @torch.inference_mode()
@@ -117,7 +125,12 @@ def measure(directory: Path) -> Measured:
     outputs = [prompt.target_tokens.tolist() for prompt in trace.prompts]
     parallel = record(draft=ModelRef(model=str(directory / "parallel_draft"), dtype="float32"), outputs=outputs)
     return Measured(
-        target_loss=losses[0], draft_loss=losses[1], parallel_loss=losses[2], trace=trace, parallel_trace=parallel
+        target_loss=losses[0],
+        draft_loss=losses[1],
+        parallel_loss=losses[2],
+        trace=trace,
+        parallel_trace=parallel,
+        head_trace=record(draft=ModelRef(model=str(directory / "head"), dtype="float32"), outputs=outputs),
     )
 
 
@@ -162,14 +175,21 @@ def write_card(directory: Path) -> None:
         num_masks=train_parallel.NUM_MASKS,
         mask_token=draft_facts(directory / "parallel_draft").mask_token,
         parallel_loss=measured.parallel_loss,
+        head_millions=sum(map(torch.numel, load_file(directory / "head" / "model.safetensors").values())) / 1e6,
+        head_steps=sum(train_head.STEPS),
+        head_tokens_per_step=train_head.TOKENS_PER_STEP,
+        unrolled_steps=train_head.STEPS[-1],
+        head_depths=train_head.DEPTHS[-1],
         rank_names=_cells(map(str, range(1, _RANKS + 1))),
         rank_rules="|".join("---" for _ in range(_RANKS)),
         rank_shares=_shares(measured.trace.rank_acceptance(_RANKS)),
         parallel_shares=_shares(measured.parallel_trace.rank_acceptance(_RANKS)),
+        head_shares=_shares(measured.head_trace.rank_acceptance(_RANKS)),
         length_names=_cells(map(str, range(1, NUM_AHEAD + 2))),
         length_rules="|".join("---" for _ in range(NUM_AHEAD + 1)),
         survival=_shares(survival(measured.trace)),
         parallel_survival=_shares(survival(measured.parallel_trace)),
+        head_survival=_shares(survival(measured.head_trace)),
     )
     write_output(directory / "MODEL_CARD.md", card.encode())
 

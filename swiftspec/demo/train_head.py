@@ -25,7 +25,7 @@ from swiftspec.files.writing import write_output
 FEATURE_LAYERS = (2, 5, 7)  # a feature is the input of such a layer
 INNER_SIZE = 512
 DEPTHS = (1, 3)  # of the first steps, and of the others
-STEPS = (320, 160)
+STEPS = (320, 100)
 DEPTH_WEIGHT = 0.8  # of each depth's loss, relative to the one before it
 TOKENS_PER_STEP = 2048
 CONTINUATION_BATCHES = 6
@@ -141,8 +141,8 @@ class Head(nn.Module):
         return torch.stack(losses).sum() / sum(DEPTH_WEIGHT**depth for depth in range(depths))
 
 
-def save_head(head: Head, tokenizer: Tokenizer, directory: Path) -> None:
-    """config.json, model.safetensors in bf16 and tokenizer.json, in the layout of EAGLE-3's own checkpoints."""
+def save_head(head: Head, directory: Path) -> None:
+    """config.json and model.safetensors in bf16, in the layout of EAGLE-3's own checkpoints."""
     directory.mkdir(exist_ok=True)
     target = head.target[0].config
     config = {
@@ -164,7 +164,6 @@ def save_head(head: Head, tokenizer: Tokenizer, directory: Path) -> None:
     write_output(directory / "config.json", f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     weights = {name: value.detach().to(torch.bfloat16) for name, value in head.named_parameters()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    tokenizer.save(str(directory / "tokenizer.json"))
 
 
 def main() -> None:
@@ -190,7 +189,7 @@ def main() -> None:
             num_steps=num_steps,
             checkpoint=args.work / f"head-{depths}.pt",
         )
-    save_head(head, tokenizer, args.dir / "head")
+    save_head(head, args.dir / "head")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from swiftspec.files.reading import read_json, shown
 from swiftspec.models.block_spec import BlockSpec, is_block_drafter
-from swiftspec.models.head_spec import head_format
-from swiftspec.models.spec import model_directory
+from swiftspec.models.head_spec import HeadSpec, head_format
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.tokenizer import check_same_vocabulary
 from swiftspec.policies import DraftKind
 
-__all__ = ["DraftFacts", "draft_facts"]
+__all__ = ["DraftFacts", "check_pair", "draft_facts"]
 
 _MASK_FIELD = "pard_token"  # as in the checkpoints of PARD's authors
 
@@ -47,3 +48,16 @@ def draft_facts(model: str | Path) -> DraftFacts:
     if not isinstance(mask_token, int) or isinstance(mask_token, bool) or not 0 <= mask_token < most:
         raise ValueError(f"{path}: {_MASK_FIELD} is {shown(mask_token)}; expected a token id below {most}")
     return DraftFacts(kind=DraftKind.PARALLEL, mask_token=mask_token)
+
+
+def check_pair(target: Path, draft: Path) -> None:
+    """ValueError unless the model in a directory can draft for that in another.
+
+    A draft that reads hidden states is for its own target; any other has the target's vocabulary.
+    """
+    kind = draft_facts(draft).kind
+    if kind.reads_target:
+        reader = HeadSpec if kind is DraftKind.HEAD else BlockSpec
+        reader.from_directory(draft).layers_of(ModelSpec.from_directory(target))
+    else:
+        check_same_vocabulary(target, draft)

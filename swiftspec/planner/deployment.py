@@ -13,11 +13,10 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.engines import ENGINES, INT4_ENGINES, SERVING_ENGINES
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
-from swiftspec.models.draft_kinds import draft_facts
+from swiftspec.models.draft_kinds import check_pair, draft_facts
 from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.models.tokenizer import check_same_vocabulary
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 
@@ -113,7 +112,7 @@ def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
         return
     directories = [model.directory for model in (theirs, ours) if model.directory is not None]
     if len(directories) == len((theirs, ours)) and all((path / "tokenizer.json").exists() for path in directories):
-        check_same_vocabulary(*directories)
+        check_pair(*directories)
     elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > MOST_PADDING:
         raise ValueError(
             f"draft is {ours.name} with a vocabulary of {ours.spec.vocab_size} tokens; "

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.demo.corpus import HELD_OUT_MODULES, training_sources
 from swiftspec.demo.prompts import TRACED_MODULES, VALIDATED_MODULES
 from swiftspec.engine.launcher import Launcher
@@ -19,7 +20,7 @@ from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from tests.engine.forwards import forward
@@ -83,7 +84,8 @@ def test_traced_and_validated_prompts_are_held_out_and_different() -> None:
         assert {prompt_id.rpartition("-")[0] for prompt_id in ids} == set(modules)
 
 
-Engines = dict[tuple[Layout, int], Launcher]  # by layout and number of target groups
+Place = tuple[Layout, int, bool]  # layout, number of target groups, and whether the draft is a head
+Engines = dict[Place, Launcher]
 
 
 @pytest.fixture(scope="module", params=[None, "layers=10,hidden=512"], ids=["plain", "inflated"])
@@ -91,28 +93,35 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
     start = partial(
         Launcher,
         target=ModelRef(model="demo/target", inflate=request.param, dtype="float32"),
-        draft=ModelRef(model="demo/parallel_draft", dtype="float32"),  # every policy works with it
         max_context=1024,
         patience_s=5.0,  # the draft takes part on a busy machine, too
     )
+    draft = ModelRef(model="demo/parallel_draft", dtype="float32")  # every policy works with it, or with a head
+    head = ModelRef(model="demo/head", dtype="float32")
     with ExitStack() as stack:
-        together = start(groups={Role.TARGET: (0,)}, layout=Layout.COLOCATED)
-        stack.enter_context(together)
-        engines = {(Layout.TARGET_ONLY, 1): together, (Layout.COLOCATED, 1): together}
+        alone = partial(start, groups={Role.TARGET: (0,)}, layout=Layout.COLOCATED)
+        together, with_head = (stack.enter_context(alone(draft=each)) for each in (draft, head))
+        engines: Engines = {(Layout.TARGET_ONLY, 1, False): together, (Layout.COLOCATED, 1, False): together}
+        engines[Layout.COLOCATED, 1, True] = with_head
         # Two target groups and the draft on two cores: slow, and none the less right.
         for target_groups in (1, 2) if len(os.sched_getaffinity(0)) > 1 else ():
             apart = start(
+                draft=draft,
                 groups={Role.TARGET: (0, 1)[:target_groups], Role.DRAFT: (1,)},
                 layout=Layout.DISAGGREGATED,
                 target_groups=target_groups,
             )
-            engines[Layout.DISAGGREGATED, target_groups] = stack.enter_context(apart)
+            engines[Layout.DISAGGREGATED, target_groups, False] = stack.enter_context(apart)
         yield engines
+
+
+def place(policy: Policy) -> Place:
+    return policy.layout, policy.target_groups, policy.drafts == {DraftKind.HEAD}
 
 
 def output(engines: Engines, policy: Policy, number: int) -> tuple[int, ...]:
     request = Request(prompt=prompts()[number], max_new_tokens=64, eos_token_ids=frozenset({0}))
-    engine = engines[policy.layout, policy.target_groups]
+    engine = engines[place(policy)]
     return engine.generate(policy, request, request_id=policy.name, sampler=Sampler()).tokens
 
 
@@ -128,7 +137,14 @@ def test_output_is_the_autoregressive_one(
     engines: Engines, undisturbed: list[tuple[int, ...]], name: str, number: int
 ) -> None:
     policy = make_policy(name)
-    if (policy.layout, policy.target_groups) not in engines:
+    if place(policy) not in engines:
         pytest.skip("disaggregated policies need two cores")
     assert output(engines, policy, number) == undisturbed[number]
     assert len(undisturbed[number]) > 1
+
+
+def test_the_head_proposes_what_the_target_writes(engines: Engines, undisturbed: list[tuple[int, ...]]) -> None:
+    engine = engines[Layout.COLOCATED, 1, True]
+    request = Request(prompt=prompts()[0], max_new_tokens=64, eos_token_ids=frozenset({0}))
+    generation = engine.generate(make_policy("head_chain"), request, request_id="head", sampler=Sampler())
+    assert len(generation.timeline.phase(Phase.VERIFY)) < 0.8 * len(undisturbed[0])

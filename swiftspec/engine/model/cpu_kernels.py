@@ -27,13 +27,13 @@ from swiftspec.kernels.cpu_library import Library, Model, SequenceRows, Step
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["KernelLayers"]
+__all__ = ["KernelLayers", "Workspace", "best_candidates"]
 
 _FEW_ROWS = 16
 _MOST_CANDIDATES = 64  # the kernel inserts one by one
 
 
-class _Workspace:
+class Workspace:
     """Buffers for up to some number of rows, and the step that points to them."""
 
     def __init__(self, spec: ModelSpec, num_rows: int, *, models: Sequence[Model], widest_adapter: int) -> None:
@@ -74,12 +74,19 @@ class _Workspace:
             held.visible = None if ancestors is None else packed_visibility(ancestors, cache.tree_length)
         self.step.num_rows, self.step.num_sequences = end, len(inputs)
 
+    def fill_rows(self, num_rows: int) -> None:
+        """Set rows that are not attended to, each of which has an answer."""
+        held = self.sequences[0]
+        held.model = self._models[0]
+        held.first_row, held.num_rows, held.num_logits = 0, num_rows, num_rows
+        self.step.num_rows, self.step.num_sequences = num_rows, 1
+
 
 @dataclass(slots=True, kw_only=True)
 class _Forward:
     """A forward in progress: what the kernels read, and the owners of what it points to."""
 
-    work: _Workspace
+    work: Workspace
     residual: Tensor  # [R, hidden]
     inputs: Sequence[SequenceInput]
 
@@ -113,8 +120,8 @@ class KernelLayers:
         self._num_threads = torch.get_num_threads()
         self._workspace = self._room_for(_FEW_ROWS)
 
-    def _room_for(self, num_rows: int) -> _Workspace:
-        return _Workspace(
+    def _room_for(self, num_rows: int) -> Workspace:
+        return Workspace(
             self._spec,
             num_rows,
             models=[tenant.model for tenant in self._tenants],
@@ -170,14 +177,7 @@ class KernelLayers:
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """As `sampler.top_candidates`; of equally likely tokens the first."""
-        num_rows, num_tokens = logits.shape
-        k = min(k, num_tokens)
-        if k > _MOST_CANDIDATES or not logits.is_contiguous():
-            return top_candidates(logits, k)
-        tokens, log_probs = np.empty((num_rows, k), dtype=np.int32), np.empty((num_rows, k), dtype=np.float32)
-        addresses = tokens.ctypes.data, log_probs.ctypes.data
-        self._library.top_candidates(logits.data_ptr(), num_rows, num_tokens, k, *addresses)
-        return tokens.tolist(), log_probs.tolist()
+        return best_candidates(self._library, logits, k)
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)
@@ -188,3 +188,15 @@ class KernelLayers:
         update = torch.zeros_like(forward.residual)
         self._library.feed_forward(forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)
+
+
+def best_candidates(library: Library, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+    """As `sampler.top_candidates`; of equally likely tokens the first."""
+    num_rows, num_tokens = logits.shape
+    k = min(k, num_tokens)
+    if k > _MOST_CANDIDATES or not logits.is_contiguous():
+        return top_candidates(logits, k)
+    tokens, log_probs = np.empty((num_rows, k), dtype=np.int32), np.empty((num_rows, k), dtype=np.float32)
+    addresses = tokens.ctypes.data, log_probs.ctypes.data
+    library.top_candidates(logits.data_ptr(), num_rows, num_tokens, k, *addresses)
+    return tokens.tolist(), log_probs.tolist()

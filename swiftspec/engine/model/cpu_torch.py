@@ -28,7 +28,7 @@ from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["TorchLayers"]
+__all__ = ["TorchLayers", "rows_with_logits"]
 
 _Made = TypeVar("_Made")
 
@@ -189,7 +189,7 @@ class TorchLayers:
         """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
         hidden = self._normalised(forward)
         if any(sequence.ancestors is None for sequence in forward.inputs):
-            hidden = hidden.index_select(0, torch.tensor(_rows_with_logits(forward.inputs)))
+            hidden = hidden.index_select(0, torch.tensor(rows_with_logits(forward.inputs)))
         return self._head(hidden)
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
@@ -235,7 +235,8 @@ class TorchLayers:
         return work
 
 
-def _rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:
+def rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:
+    """Rows of a forward that are to have logits."""
     rows: list[int] = []
     end = 0
     for sequence in inputs:

@@ -27,6 +27,12 @@ class _Forwards(NamedTuple):
     inputs: Sequence[SequenceInput]
     parts: Sequence[tuple[TorchLayers, Any]]
 
+    @property
+    def residual(self) -> Tensor:
+        """Residual stream of all rows, without padding."""
+        own = [each.residual[: sum(len(sequence.tokens) for sequence in each.inputs)] for _, each in self.parts]
+        return own[0] if len(own) == 1 else torch.cat(own)
+
 
 class TorchTenants:
     """Layers of a model and its tenants. Layers that are equal as a whole are held once; adapters become layers."""

@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.model.attention import TreeAttention, Visibility
+from swiftspec.engine.model.attention import TreeAttention, causal_visibility, tree_visibility
 from swiftspec.engine.model.cpu_layers import build_head, build_layer
+from swiftspec.engine.model.cpu_torch import rows_with_logits
 from swiftspec.engine.model.head_weights import LAYER
-from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.packed_linear import Linear
 from swiftspec.engine.model.rope import rotations
+from swiftspec.engine.model.sampler import top_candidates
+from swiftspec.engine.model.sequence_input import SequenceInput
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD
 from swiftspec.models.head_spec import HeadFormat, HeadSpec
 
-__all__ = ["HeadLayers", "HeadRows"]
-
-
-class HeadRows(NamedTuple):
-    """Rows of one sequence, and the cache that their keys and values join.
-
-    visible: what each row sees of the slots after the prefix, these rows included.
-    """
-
-    num_rows: int
-    cache: KVCache
-    visible: Visibility
+__all__ = ["HeadLayers"]
 
 
 class HeadLayers:
@@ -53,6 +43,8 @@ class HeadLayers:
     tokens : Tensor or None
         The target's token for each that it can propose, if those are not all.
     """
+
+    has_own_threads = False
 
     def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:
         self.spec, self._layer_spec, self._dtype = spec, spec.layer, dtype
@@ -87,22 +79,22 @@ class HeadLayers:
             return self._unit(features) * self._feature_norm
         return self._fusion(features.to(self._dtype)).float()
 
-    def forward(
-        self, tokens: Sequence[int], positions: Sequence[int], hidden: Tensor, parts: Sequence[HeadRows]
-    ) -> Tensor:
-        """Hidden states [R, h] of rows, part after part, whose keys and values are written to their caches.
+    def forward(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:
+        """Hidden states [R, h] of the rows of all inputs, whose keys and values are written to their caches.
 
         hidden: what precedes each row, [R, h].
         """
+        tokens = [token for sequence in inputs for token in sequence.tokens]
+        positions = [position for sequence in inputs for position in sequence.positions]
         embedded = self._unit(self._embedding.index_select(0, torch.tensor(tokens)).float())
         if self._is_mtp:
             residual = self._fusion(torch.cat([embedded, self._unit(hidden)], 1).to(self._dtype)).float()
-            inputs = self._unit(residual)
+            rows = self._unit(residual)
         else:
             unit = self._unit(hidden)
             residual = unit * self._residual_norm if self.spec.norm_before_residual else hidden
-            inputs = torch.cat([embedded, unit], 1)
-        residual = residual + self._attended(inputs, positions, parts)
+            rows = torch.cat([embedded, unit], 1)
+        residual = residual + self._attended(rows, positions, inputs)
         gate, up = self._layer.gate_up(self._unit(residual).to(self._dtype)).chunk(2, -1)
         return residual + self._layer.down(F.silu(gate).mul_(up))
 
@@ -110,20 +102,19 @@ class HeadLayers:
         """Hidden states as the next rows read them."""
         return hidden if self._carried_norm is None else self._unit(hidden) * self._carried_norm
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits in fp32 of the tokens that it can propose, [R, draft vocabulary]."""
+    def logits(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:
+        """Logits in fp32 of the tokens that it can propose, [rows that are to have them, draft vocabulary]."""
+        if any(sequence.ancestors is None for sequence in inputs):
+            hidden = hidden.index_select(0, torch.tensor(rows_with_logits(inputs)))
         return self._head(self._unit(hidden).to(self._dtype)).float()
 
-    def spread(self, logits: Tensor) -> Tensor:
-        """The same over the target's vocabulary, [R, V]: tokens that it cannot propose have -inf."""
-        if self.tokens is None:
-            return logits
-        spread = logits.new_full((len(logits), self._layer_spec.vocab_size), -math.inf)
-        return spread.index_copy_(1, self.tokens, logits)
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """As `sampler.top_candidates`."""
+        return top_candidates(logits, k)
 
-    def _attended(self, inputs: Tensor, positions: Sequence[int], parts: Sequence[HeadRows]) -> Tensor:
+    def _attended(self, rows: Tensor, positions: Sequence[int], inputs: Sequence[SequenceInput]) -> Tensor:
         spec = self._layer_spec
-        qkv = self._layer.qkv(inputs.to(self._dtype)).float()
+        qkv = self._layer.qkv(rows.to(self._dtype)).float()
         heads = qkv.view(len(qkv), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
         turning = heads[:, : spec.num_heads + spec.num_kv_heads]
         if self._layer.qk_norm is not None:
@@ -133,18 +124,19 @@ class HeadLayers:
         queries = heads[:, : spec.num_heads].unflatten(1, (spec.num_kv_heads, spec.group_size)).transpose(0, 1)
         keys_values = heads[:, spec.num_heads :].unflatten(1, (2, spec.num_kv_heads)).permute(1, 2, 0, 3)
         outputs, end = [], 0
-        for part in parts:
-            first, end = end, end + part.num_rows
-            outputs.append(self._attention(part, queries[:, first:end], keys_values[:, :, first:end]))
+        for sequence in inputs:
+            first, end = end, end + len(sequence.tokens)
+            outputs.append(self._attention(sequence, queries[:, first:end], keys_values[:, :, first:end]))
         return self._layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs)).float()
 
-    def _attention(self, part: HeadRows, queries: Tensor, new: Tensor) -> Tensor:
-        cache, num_rows = part.cache, part.num_rows
+    def _attention(self, sequence: SequenceInput, queries: Tensor, new: Tensor) -> Tensor:
+        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
+        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
         attention = self._attentions.get(num_rows)
         if attention is None:
             attention = TreeAttention(self._layer_spec, num_rows=num_rows, dtype=self._dtype)
             self._attentions[num_rows] = attention
-        num_slots = attention.prepare(part.visible, prefix_length=cache.prefix_length)
+        num_slots = attention.prepare(visible, prefix_length=cache.prefix_length)
         attention.queries_GRJD.copy_(queries)
         data = cache.data[0]
         data[:, :, num_slots - num_rows : num_slots].copy_(new)

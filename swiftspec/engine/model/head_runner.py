@@ -7,21 +7,23 @@ heads have no row for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_CHUNK
-from swiftspec.engine.model.attention import Visibility, causal_visibility, tree_visibility
 from swiftspec.engine.model.batch_caches import cache_of, checked_caches
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
-from swiftspec.engine.model.head_layers import HeadLayers, HeadRows
+from swiftspec.engine.model.head_kernels import HeadKernels
+from swiftspec.engine.model.head_layers import HeadLayers
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.runner import Cache
-from swiftspec.engine.model.sampler import top_candidates
+from swiftspec.engine.model.sequence_input import SequenceInput, sequence_input
 from swiftspec.policies.effects import ForwardKind, Row
 
 __all__ = ["HeadRunner"]
@@ -45,16 +47,8 @@ class _Input(NamedTuple):
     """Rows of one sequence. sources: position of a feature, `~slot` of an own hidden state, or None for nothing."""
 
     sequence: _Sequence
-    tokens: Sequence[int]
-    positions: Sequence[int]
+    rows: SequenceInput
     sources: Sequence[int | None]
-    visible: Visibility
-    is_prompt: bool
-
-    @property
-    def num_logits(self) -> int:
-        """Logits are wanted of so many of the last rows."""
-        return min(1, len(self.tokens)) if self.is_prompt else len(self.tokens)
 
 
 class HeadRunner:
@@ -62,7 +56,7 @@ class HeadRunner:
 
     Parameters
     ----------
-    layers : HeadLayers
+    layers : HeadLayers or HeadKernels
     target : sequence of Cache
         The target's cache of each sequence, with features.
     capacity : int
@@ -71,12 +65,14 @@ class HeadRunner:
         Of the cache.
     """
 
-    has_own_threads = False
     tenant_bytes: tuple[int, ...] = ()
 
-    def __init__(self, layers: HeadLayers, target: Sequence[Cache], *, capacity: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, layers: HeadLayers | HeadKernels, target: Sequence[Cache], *, capacity: int, dtype: torch.dtype
+    ) -> None:
         self._layers = layers
         spec = layers.spec.layer
+        self.has_own_threads = layers.has_own_threads
         self.vocab_size = spec.vocab_size
         self._sequences = [
             _Sequence(KVCache(spec, capacity=capacity, dtype=dtype, feature_size=spec.hidden_size), cache)
@@ -114,76 +110,72 @@ class HeadRunner:
         So the head drafts on its own, whatever the target has verified.
         """
         held = self._sequences[sequence]
-        visible = tree_visibility([row.ancestors for row in rows], held.own.tree_length)
         sources = [~(held.own.prefix_length + slot) for slot in parents]
-        tokens, positions, _ = zip(*rows, strict=True)
-        return self._computed([_Input(held, tokens, positions, sources, visible, is_prompt=False)], 0).logits[0]
+        inputs = _Input(held, sequence_input(Rows(sequence, tuple(rows)), held.own), sources)
+        return self._computed([inputs], 0).logits[0]
 
     def _input(self, entry: Entry) -> _Input:
         """An entry's rows. Of a long chunk all pieces but the last are computed here."""
         sequence = self._sequences[entry.sequence]
         if isinstance(entry, Rows):
-            tokens, positions, ancestors = zip(*entry.rows, strict=True)
-            visible = tree_visibility(ancestors, sequence.own.tree_length)
-            return _Input(sequence, tokens, positions, _sources(sequence, entry.rows), visible, is_prompt=False)
+            return _Input(sequence, sequence_input(entry, sequence.own), _sources(sequence, entry.rows))
         *pieces, last = _pieces(sequence, entry)
         for piece in pieces:
             self._hidden([piece])
         return last
 
     def _computed(self, inputs: Sequence[_Input], top_k: int) -> BatchResult:
-        hidden, end = self._hidden(inputs), 0
-        wanted: list[int] = []
-        for each in inputs:
-            end += len(each.tokens)
-            wanted += range(end - each.num_logits, end)
-        if len(wanted) < len(hidden):
-            hidden = hidden.index_select(0, torch.tensor(wanted))
-        logits = self._layers.logits(hidden)
-        counts = [each.num_logits for each in inputs]
-        spread = self._layers.spread(logits).split(counts)
+        counts = [each.rows.num_logits for each in inputs]
+        computed = [each for each in inputs if each.rows.tokens]
+        if not computed:
+            return BatchResult(tuple(torch.empty(0, self.vocab_size) for _ in inputs), ((),) * len(inputs))
+        logits = self._layers.logits([each.rows for each in computed], self._hidden(computed))
+        spread = self._spread(logits).split(counts)
         if not top_k:
-            return BatchResult(spread)
-        tokens, log_probs = top_candidates(logits, top_k)
+            return BatchResult(tuple(spread))
+        tokens, log_probs = self._layers.candidates(logits, top_k)
         if self._layers.tokens is not None:
             tokens = self._layers.tokens[torch.tensor(tokens, dtype=torch.long)].tolist()
         left = iter(as_candidates(tokens, log_probs))
-        return BatchResult(spread, tuple(tuple(next(left) for _ in range(count)) for count in counts))
+        return BatchResult(tuple(spread), tuple(tuple(islice(left, count)) for count in counts))
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        """Logits over the target's vocabulary, [R, V]: tokens that the head cannot propose have -inf."""
+        if self._layers.tokens is None:
+            return logits
+        return logits.new_full((len(logits), self.vocab_size), -math.inf).index_copy_(1, self._layers.tokens, logits)
 
     def _hidden(self, inputs: Sequence[_Input]) -> Tensor:
         """Hidden states of all rows, which are in the caches then."""
-        tokens = [token for each in inputs for token in each.tokens]
-        positions = [position for each in inputs for position in each.positions]
-        if not tokens:
-            return torch.empty(0, self._layers.spec.layer.hidden_size)
         before = [self._before(each) for each in inputs]
-        parts = [HeadRows(len(each.tokens), each.sequence.own, each.visible) for each in inputs if each.tokens]
-        hidden = self._layers.forward(tokens, positions, torch.cat(before) if len(before) > 1 else before[0], parts)
+        rows = [each.rows for each in inputs]
+        hidden = self._layers.forward(rows, before[0] if len(before) == 1 else torch.cat(before))
         carried, end = self._layers.carried(hidden), 0
-        for each in inputs:
-            first, end, own = end, end + len(each.tokens), each.sequence.own
+        for each in rows:
+            first, end, own = end, end + len(each.tokens), each.cache
             own.features[own.length : own.length + end - first] = carried[first:end]
-            if each.is_prompt:
+            if each.ancestors is None:
                 own.extend_prefix(end - first)
             else:
                 own.extend_tree(end - first)
         return hidden
 
-    def _before(self, rows: _Input) -> Tensor:
+    def _before(self, inputs: _Input) -> Tensor:
         """What precedes each row, [R, hidden]."""
-        known = [(index, source) for index, source in enumerate(rows.sources) if source is not None and source >= 0]
-        own = [(index, ~source) for index, source in enumerate(rows.sources) if source is not None and source < 0]
-        if len(known) == len(rows.tokens):
-            return self._layers.fused(rows.sequence.target.features[torch.tensor(rows.sources)])
-        if len(own) == len(rows.tokens):
-            return rows.sequence.own.features[torch.tensor([slot for _, slot in own])]
-        before = torch.zeros(len(rows.tokens), self._layers.spec.layer.hidden_size)
+        sequence, sources, num_rows = inputs.sequence, inputs.sources, len(inputs.rows.tokens)
+        known = [(index, source) for index, source in enumerate(sources) if source is not None and source >= 0]
+        own = [(index, ~source) for index, source in enumerate(sources) if source is not None and source < 0]
+        if len(known) == num_rows:
+            return self._layers.fused(sequence.target.features[torch.tensor(sources)])
+        if len(own) == num_rows:
+            return sequence.own.features[torch.tensor([slot for _, slot in own])]
+        before = torch.zeros(num_rows, self._layers.spec.layer.hidden_size)
         if known:
             places, positions = torch.tensor(known).T
-            before[places] = self._layers.fused(rows.sequence.target.features[positions])
+            before[places] = self._layers.fused(sequence.target.features[positions])
         if own:
             places, slots = torch.tensor(own).T
-            before[places] = rows.sequence.own.features[slots]
+            before[places] = sequence.own.features[slots]
         return before
 
 
@@ -218,6 +210,6 @@ def _pieces(sequence: _Sequence, chunk: Chunk) -> list[_Input]:
     for start in range(0, max(1, len(tokens)), PREFILL_CHUNK):
         part = tokens[start : start + PREFILL_CHUNK]
         positions = range(first + start, first + start + len(part))
-        before = [position - 1 for position in positions]
-        pieces.append(_Input(sequence, part, positions, before, causal_visibility(len(part)), is_prompt=True))
+        rows = SequenceInput(part, positions, None, sequence.own, min(1, len(part)))
+        pieces.append(_Input(sequence, rows, [position - 1 for position in positions]))
     return pieces

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.block_layers import BlockLayers, load_block_weights
 from swiftspec.engine.model.block_runner import BlockRunner
 from swiftspec.engine.model.features import FeatureTaps
+from swiftspec.engine.model.head_kernels import HeadKernels
 from swiftspec.engine.model.head_layers import HeadLayers
 from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.head_weights import load_head_weights
 from swiftspec.engine.model.runner import DTYPES, ModelRunner
 from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.head_spec import HeadSpec, inflated_layers
+from swiftspec.models.head_spec import HeadFormat, HeadSpec, inflated_layers
 from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
@@ -63,7 +67,9 @@ def load_models(
     if isinstance(spec, BlockSpec):
         block = BlockLayers(spec, load_block_weights(spec, target, directory), dtype=dtype)
         return {**whole, Role.DRAFT: BlockRunner(block, caches, capacity=capacity, dtype=dtype)}
-    head = HeadLayers(spec, load_head_weights(spec, target, directory), dtype=dtype)
+    weights = load_head_weights(spec, target, directory)
+    library = load_library() if spec.format is HeadFormat.EAGLE3 and dtype == torch.float32 else None
+    head = HeadKernels(spec, weights, library=library) if library else HeadLayers(spec, weights, dtype=dtype)
     return {**whole, Role.DRAFT: HeadRunner(head, caches, capacity=capacity, dtype=dtype)}
 
 

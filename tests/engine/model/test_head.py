@@ -42,7 +42,8 @@ def read(models: Models, tokens: tuple[int, ...], *, sequence: int = 0) -> None:
 
 
 CASES: list[tuple[str, str | None, bool]] = [(layout, None, True) for layout in LAYOUTS]
-CASES += [("eagle3", "layers=7,hidden=64", True), ("mtp", "layers=5", True), ("eagle3", None, False)]
+CASES += [("eagle3", "layers=7,hidden=64", True), ("mtp", "layers=5", True)]
+CASES += [("eagle3", None, False), ("speculators", None, False)]
 
 
 @pytest.mark.parametrize(("layout", "inflate", "has_kernels"), CASES)
@@ -50,7 +51,8 @@ def test_logits_are_those_of_the_definition(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, inflate: str | None, has_kernels: bool
 ) -> None:
     if not has_kernels:
-        monkeypatch.setattr("swiftspec.engine.model.cpu_model.load_library", lambda: None)
+        for module in ("cpu_model", "models"):
+            monkeypatch.setattr(f"swiftspec.engine.model.{module}.load_library", lambda: None)
     head = write_head(tmp_path / "head", target, layout)
     reference = Reference(head, target, layout)
     models = load(target, head, inflate=inflate)
