@@ -12,7 +12,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.policies import POLICIES, DraftKind, Layout
+from swiftspec.policies import POLICIES, DraftKind, Layout, make_policy
 from swiftspec.policies.effects import Role
 
 __all__ = ["draw"]
@@ -20,6 +20,12 @@ __all__ = ["draw"]
 RECORDED = Path(__file__).resolve().parents[1] / "profiles/demo-zen4-2-cores"
 PROMPT_INDEX = 40
 NUM_ROUNDS = 5
+NUM_CORES = 2
+# The planner's best shapes on that machine of policies that are younger than the recorded plan.
+SHAPES: dict[str, dict[str, float]] = {
+    "suffix_decoding": {"verify_rows": 16, "branches": 3, "max_spec_factor": 4.0},
+    "suffix_or_draft": {"num_draft_tokens": 4, "least_score": 5.0, "verify_rows": 16, "max_spec_factor": 4.0},
+}
 
 
 def draw(directory: Path) -> None:
@@ -35,9 +41,9 @@ def draw(directory: Path) -> None:
         if candidate := plan.candidates.get(name):
             policy, title = candidate.build(), candidate.describe()
             degrees = {role: len(devices) for role, devices in candidate.groups.items()}
-        elif cls.layout is Layout.COLOCATED:
-            policy, title = cls(), f"{name} 2"
-            degrees = {Role.TARGET: 2}
+        elif cls.layout is not Layout.DISAGGREGATED:
+            policy, title = make_policy(name, **SHAPES.get(name, {})), f"{name} {NUM_CORES}"
+            degrees = {Role.TARGET: NUM_CORES}
         else:  # one core for each group, which may be more than were recorded
             policy, title = cls(), f"{name} {cls().target_groups}+1"
             degrees = {Role.TARGET: policy.target_groups, Role.DRAFT: 1}

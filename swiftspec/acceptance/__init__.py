@@ -4,12 +4,15 @@ from swiftspec.acceptance.fitting import Chain, Fit, Length, Observation, Ranks,
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 from swiftspec.acceptance.proxy_pairs import Acceptance, acceptance_for, dataset_names
-from swiftspec.acceptance.synthesis import synthesise
+from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords, published_records
+from swiftspec.acceptance.synthesis import synthesise, synthesise_positions
 
 __all__ = [
     "PRIOR",
     "Acceptance",
     "AcceptanceModel",
+    "AcceptanceRecord",
+    "AcceptanceRecords",
     "Chain",
     "Fit",
     "GivenAcceptance",
@@ -19,7 +22,9 @@ __all__ = [
     "acceptance_for",
     "dataset_names",
     "fit_acceptance_model",
+    "published_records",
     "rank_acceptance",
     "synthesise",
+    "synthesise_positions",
     "tree_acceptance",
 ]

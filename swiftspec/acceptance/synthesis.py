@@ -1,15 +1,19 @@
-"""Synthesised trace of an acceptance model, like one that `swiftspec trace` would record."""
+"""Synthesised trace of an acceptance model, or of rates by position, like one that `swiftspec trace` would record."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from swiftspec.acceptance.model import AcceptanceModel, candidate_shares, logits
+from swiftspec.acceptance.model import PRIOR, AcceptanceModel, candidate_shares, logits
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.policies import DraftKind
 
-__all__ = ["EXIT_ACCEPTANCE", "EXIT_SLOPE", "FUZZY_SHARE", "synthesise"]
+__all__ = ["EXIT_ACCEPTANCE", "EXIT_SLOPE", "FUZZY_SHARE", "synthesise", "synthesise_positions"]
 
 _Floats = npt.NDArray[np.float64]
 
@@ -23,6 +27,8 @@ EXIT_SLOPE = 0.3
 
 _FIRST_TOKEN, _LAST_TOKEN = 100, 30_000  # ids are arbitrary here; those below are never candidates
 _GOLDEN = (5**0.5 - 1) / 2
+_LEAST_RATE = 1e-4  # at a position; logits are finite
+_INDEPENDENT = PRIOR.model_copy(update={"persistence": 0.0})
 
 
 def synthesise(
@@ -52,43 +58,132 @@ def synthesise(
     ValueError
         If a count is below 1, or the acceptance model has a depth loss, since a trace has no depth.
     """
-    counts = {"num_prompts": num_prompts, "prompt_length": prompt_length, "num_tokens": num_tokens}
-    for name, value in (counts | {"num_candidates": num_candidates}).items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
     if acceptance_model.depth_loss:
         raise ValueError(
             f"depth_loss is {acceptance_model.depth_loss}; a trace has no depth, so only 0 can be synthesised"
         )
+    texts = _texts(acceptance_model, num_prompts=num_prompts, num_tokens=num_tokens, seed=seed)
+    acceptance = float(expit(texts.logits).mean())
+    first = {
+        Guesser.DRAFT: expit(texts.logits),
+        Guesser.FUZZY: _of_mean(texts.logits, FUZZY_SHARE * acceptance),
+        Guesser.EXIT: _of_mean(EXIT_SLOPE * texts.logits, EXIT_ACCEPTANCE),
+    }
+    guessed = {
+        guesser: texts.guesses(shares, num_candidates, exits=guesser is Guesser.EXIT)
+        for guesser, shares in first.items()
+    }
+    return _trace(texts, guessed, prompt_length=prompt_length, target=target, draft=draft)
+
+
+def synthesise_positions(
+    rates: Sequence[float],
+    *,
+    kind: DraftKind,
+    num_prompts: int,
+    prompt_length: int,
+    num_tokens: int,
+    seed: int,
+    target: ModelRef,
+    draft: ModelRef,
+    num_candidates: int = 16,
+) -> AcceptanceTrace:
+    """Prompts on which a draft's chains are accepted at these conditional rates, whatever their length.
+
+    The draft is as sure as it is right at every position, and a token that it is unsure of it guesses worse from any
+    distance; but positions are independent, unlike those of `synthesise`, since otherwise the rates of the later ones
+    would depend on the length of the chains. Beyond the last rate it holds.
+
+    Parameters
+    ----------
+    rates : sequence of float
+        By position, the share of rounds that accept the token there, of those that accepted all before it.
+    kind : DraftKind
+        What a later position has not seen: masks, or hidden states of the target.
+    num_prompts, prompt_length, num_tokens, seed
+        As of `synthesise`.
+
+    Raises
+    ------
+    ValueError
+        If there is no rate, one is not a share, or a count is below 1.
+    """
+    if not rates:
+        raise ValueError("rates is empty; expected one for each position")
+    if strange := [rate for rate in rates if not 0 <= rate <= 1]:
+        raise ValueError(f"rates has {strange[0]:g}; expected shares from 0 to 1")
+    texts = _texts(_INDEPENDENT, num_prompts=num_prompts, num_tokens=num_tokens, seed=seed)
+    within = [min(max(rate, _LEAST_RATE), 1 - _LEAST_RATE) for rate in rates]
+    by_position = [texts.guesses(_of_mean(texts.logits, rate), num_candidates) for rate in within]
+    ahead = None
+    if by_position[1:]:
+        ahead = _Guessed(*(np.stack(arrays, axis=2) for arrays in zip(*by_position[1:], strict=True)))
+    guessed = {Guesser.DRAFT: by_position[0]}
+    return _trace(texts, guessed, prompt_length=prompt_length, target=target, draft=draft, kind=kind, ahead=ahead)
+
+
+class _Guessed(NamedTuple):
+    """For N texts: the target's rank (K if it is not among the candidates), the candidates' ids and their log-probs."""
+
+    ranks: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+
+
+class _Texts(NamedTuple):
+    """Output tokens, the draft's logits and the luck of its guesses, arrays (N, T)."""
+
+    acceptance_model: AcceptanceModel
+    tokens: npt.NDArray[np.int32]
+    logits: _Floats
+    luck: _Floats
+    luck_of_exit: _Floats
+
+    def guesses(self, first: _Floats, num_candidates: int, *, exits: bool = False) -> _Guessed:
+        """Guesses whose first candidate has these probabilities."""
+        if num_candidates < 1:
+            raise ValueError(f"num_candidates is {num_candidates}; expected at least 1")
+        shares = candidate_shares(first, self.acceptance_model.runner_up, num_candidates)
+        return _guesses(shares, self.tokens, self.luck_of_exit if exits else self.luck)
+
+
+def _texts(acceptance_model: AcceptanceModel, *, num_prompts: int, num_tokens: int, seed: int) -> _Texts:
+    for name, value in {"num_prompts": num_prompts, "num_tokens": num_tokens}.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1")
     of_draft = logits(acceptance_model, num_texts=num_prompts, num_tokens=num_tokens, seed=seed)
     rng = np.random.default_rng([seed, 1])
     tokens = rng.integers(_FIRST_TOKEN, _LAST_TOKEN, of_draft.shape, dtype=np.int32)
-    luck, luck_of_exit = _luck(of_draft, rng), _luck(of_draft, rng)
-    acceptance = float(expit(of_draft).mean())
-    confidences = {
-        Guesser.DRAFT: (expit(of_draft), luck),
-        Guesser.FUZZY: (_of_mean(of_draft, FUZZY_SHARE * acceptance), luck),
-        Guesser.EXIT: (_of_mean(EXIT_SLOPE * of_draft, EXIT_ACCEPTANCE), luck_of_exit),
-    }
-    guessed = {
-        guesser: _guesses(candidate_shares(first, acceptance_model.runner_up, num_candidates), tokens, drawn)
-        for guesser, (first, drawn) in confidences.items()
-    }
-    ranks = guessed[Guesser.DRAFT][0]
+    return _Texts(acceptance_model, tokens, of_draft, _luck(of_draft, rng), _luck(of_draft, rng))
+
+
+def _trace(
+    texts: _Texts,
+    guessed: dict[Guesser, _Guessed],
+    *,
+    prompt_length: int,
+    target: ModelRef,
+    draft: ModelRef,
+    kind: DraftKind = DraftKind.SERIAL,
+    ahead: _Guessed | None = None,
+) -> AcceptanceTrace:
+    if prompt_length < 1:
+        raise ValueError(f"prompt_length is {prompt_length}; expected at least 1")
     prompts = tuple(
         TracedPrompt(
             prompt_id=f"synthesised-{number}",
             prompt_tokens=np.zeros(prompt_length, np.int32),
-            target_tokens=tokens[number],
-            guesses={
-                guesser: Guesses(ids[number], logprobs[number]) for guesser, (_, ids, logprobs) in guessed.items()
-            },
-            ranks=ranks[number],
+            target_tokens=tokens,
+            guesses={guesser: Guesses(found.ids[number], found.logprobs[number]) for guesser, found in guessed.items()},
+            ranks=guessed[Guesser.DRAFT].ranks[number],
             ended=False,
+            ahead=None if ahead is None else Guesses(ahead.ids[number], ahead.logprobs[number]),
         )
-        for number in range(num_prompts)
+        for number, tokens in enumerate(texts.tokens)
     )
-    return AcceptanceTrace(origin=Origin.here(), source="synthesised", target=target, draft=draft, prompts=prompts)
+    return AcceptanceTrace(
+        origin=Origin.here(), source="synthesised", target=target, draft=draft, prompts=prompts, draft_kind=kind
+    )
 
 
 def _luck(confidence: _Floats, rng: np.random.Generator) -> _Floats:
@@ -109,14 +204,9 @@ def _of_mean(from_logits: _Floats, mean: float) -> _Floats:
     return shifted
 
 
-def _guesses(
-    shares: _Floats, tokens: npt.NDArray[np.int32], luck: _Floats
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """The target's rank (K if it is not among the candidates), the candidates' ids and their log-probs.
-
-    The candidates are consecutive ids: the target's is the one at its rank.
-    """
+def _guesses(shares: _Floats, tokens: npt.NDArray[np.int32], luck: _Floats) -> _Guessed:
+    """Guesses of these shares, array (N, T, K). The candidates are consecutive ids: the target's is at its rank."""
     num_candidates = shares.shape[-1]
     ranks = (np.cumsum(shares, axis=-1) <= luck[..., None]).sum(axis=-1, dtype=np.int32)
     ids = (tokens - ranks)[..., None] + np.arange(num_candidates, dtype=np.int32)
-    return ranks, ids, np.log(shares).astype(np.float32)
+    return _Guessed(ranks, ids, np.log(shares).astype(np.float32))

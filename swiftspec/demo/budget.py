@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from swiftspec.demo.gauge import Gauge
-from swiftspec.policies import DraftKind
 from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
@@ -16,6 +15,7 @@ from swiftspec.profiler.grids import (
     REPEATS,
     SWEEP_REPEATS,
     TARGET_ROWS,
+    host_shapes,
 )
 
 __all__ = [
@@ -168,7 +168,7 @@ def _sweep_seconds(gauge: Gauge, choice: Choice) -> float:
 
 def _host_seconds(gauge: Gauge, choice: Choice) -> float:
     """Seconds of the policies that a profile runs to measure a round's costs other than forwards."""
-    num_shapes = max(sum(DraftKind.SERIAL in shape.drafts for shape in shapes) for shapes in HOST_SHAPES.values())
+    num_shapes = max(len(host_shapes(layout)) for layout in HOST_SHAPES)
     return num_shapes * HOST_TOKENS / _RANDOM_TOKENS_PER_ROUND * _round_seconds(gauge, choice)
 
 

@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -35,6 +36,9 @@ CHECKPOINT_EVERY = 25
 # Half the bytes are twice the speed only where the processor multiplies bf16.
 FAST_DTYPE = torch.bfloat16 if torch.cpu.get_capabilities().get("avx512_bf16") else torch.float32
 DECAY_FRACTION = 0.6  # of all steps, at the end: linear to zero; the rest runs at the full rate
+
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 
 def train_tokenizer(path: Path, texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
@@ -116,9 +120,9 @@ def progress_steps(title: str, first: int, num_steps: int, loss: Callable[[], fl
 
 
 def fit(
-    model: PreTrainedModel,
+    model: _Model,
     batch: Callable[[int], Tensor],
-    loss_of: Callable[[PreTrainedModel, Tensor], Tensor],
+    loss_of: Callable[[_Model, Tensor], Tensor],
     *,
     title: str,
     num_steps: int,
@@ -217,6 +221,22 @@ def continuations(target: PreTrainedModel, stream: Tensor, *, num_batches: int, 
     return result
 
 
+def mixed_batches(
+    stream: Tensor, written: Tensor, *, context: Callable[[int], int], tokens_per_step: int
+) -> Callable[[int], Tensor]:
+    """The tokens of each step, half from the corpus and half from the target's continuations.
+
+    context: tokens per sequence at a step.
+    """
+
+    def batch(step: int) -> Tensor:
+        half = tokens_per_step // context(step) // 2
+        sources = (stream, written)
+        return torch.cat([crops(source, num_crops=half, context=context(step), step=step) for source in sources])
+
+    return batch
+
+
 def save_pretrained(model: PreTrainedModel, tokenizer: Tokenizer, directory: Path) -> None:
     """config.json, model.safetensors in bf16 and tokenizer.json, as any Hugging Face loader expects them."""
     model.to(torch.bfloat16).save_pretrained(directory)
@@ -244,14 +264,10 @@ def train_pair(
     target.eval()
     written = continuations(target, stream, num_batches=continuation_batches, path=work / "continuations.pt")
 
-    def mixed_batch(step: int) -> Tensor:
-        context = context_at(step, draft_steps)
-        half = TOKENS_PER_STEP // context // 2
-        sources = (stream, written)
-        return torch.cat([crops(source, num_crops=half, context=context, step=step) for source in sources])
-
-    loss_of = distillation_loss(target)
-    fit(draft, mixed_batch, loss_of, title="draft", num_steps=draft_steps, checkpoint=work / "draft.pt")
+    batch = mixed_batches(
+        stream, written, context=lambda step: context_at(step, draft_steps), tokens_per_step=TOKENS_PER_STEP
+    )
+    fit(draft, batch, distillation_loss(target), title="draft", num_steps=draft_steps, checkpoint=work / "draft.pt")
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftspec.files.reading import read_json, shown
+from swiftspec.models.head_spec import head_format
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import DraftKind
 
@@ -33,6 +34,8 @@ def draft_facts(model: str | Path) -> DraftFacts:
     values = read_json(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: holds {type(values).__name__}; expected an object")
+    if head_format(values) is not None:
+        return DraftFacts(kind=DraftKind.HEAD)
     mask_token = values.get(_MASK_FIELD)
     if mask_token is None:
         return DraftFacts()

@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from swiftspec.files.reading import read_json, shown
 
-__all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "is_model_directory", "model_directory"]
+__all__ = [
+    "Inflation",
+    "ModelSpec",
+    "RopeScaling",
+    "dtype_bytes",
+    "inflated_spec",
+    "is_model_directory",
+    "model_directory",
+]
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1}
 _ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
@@ -44,6 +52,12 @@ def model_directory(name: str | Path) -> Path:
 def is_model_directory(name: str | Path) -> bool:
     """Whether the directory of `name` exists."""
     return _directory(name).is_dir()
+
+
+def inflated_spec(name: str | Path, inflate: str | None) -> ModelSpec:
+    """Shape of the model of a directory as it runs: inflated if asked for."""
+    spec = ModelSpec.from_directory(model_directory(name))
+    return Inflation.parse(inflate).inflated(spec) if inflate else spec
 
 
 def _directory(name: str | Path) -> Path:
@@ -83,6 +97,7 @@ class ModelSpec:
     output_bias: bool
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
+    num_mtp_layers: int = 0  # multi-token prediction layers in the same checkpoint; no part of the model
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> ModelSpec:
@@ -93,6 +108,10 @@ class ModelSpec:
     def from_config(cls, values: Mapping[str, Any], *, source: str) -> ModelSpec:
         """The shape from the values of a config.json; `source` names their origin in errors."""
         return _Config(Path(source), values).spec()
+
+    def one_layer(self) -> ModelSpec:
+        """The shape of one of its layers, alone."""
+        return dataclasses.replace(self, num_layers=1, num_mtp_layers=0)
 
     @property
     def query_size(self) -> int:
@@ -224,7 +243,8 @@ class _Config:
         values = read_json(path)
         if not isinstance(values, dict):
             raise ValueError(f"{path}: holds {type(values).__name__}; expected an object")
-        return cls(directory, values)
+        inner = values.get("transformer_layer_config")  # the layers' own fields, in a draft written by speculators
+        return cls(directory, inner if isinstance(inner, dict) else values)
 
     def fail(self, field: str, value: object, expected: str) -> ValueError:
         return ValueError(f"{self.directory}: config.json {field} is {shown(value)}; expected {expected}")
@@ -235,6 +255,9 @@ class _Config:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
             raise self.fail(field, value, "a positive integer")
         return value
+
+    def count(self, field: str) -> int:
+        return self.integer(field) if self.values.get(field) else 0
 
     def number(self, field: str, default: float | None = None, *, source: Mapping[str, Any] | None = None) -> float:
         value = (self.values if source is None else source).get(field)
@@ -338,4 +361,7 @@ class _Config:
             output_bias=attention_bias,
             qk_norm=architecture == "qwen3",
             eos_token_ids=self.eos_token_ids(),
+            num_mtp_layers=self.integer("num_nextn_predict_layers")
+            if self.values.get("num_nextn_predict_layers")
+            else 0,
         )

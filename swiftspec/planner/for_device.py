@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.latency import Provenance
@@ -15,6 +15,7 @@ from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.options import SearchOptions
+from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 
@@ -130,15 +131,16 @@ def _most_positions(target: PlannedModel, draft: PlannedModel) -> int:
 
 def _check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
     """ValueError unless there is at most one source of acceptance."""
-    from swiftspec.acceptance import dataset_names
+    from swiftspec.acceptance import dataset_names, published_records
 
     if given is not None and (dataset, trace) != (None, None):
         other = f"dataset {dataset}" if dataset else f"trace {trace}"
         raise ValueError(f"acceptance is {given}; with {other} acceptance is known already")
     if dataset is None:
         return
-    if dataset not in dataset_names():
-        raise unknown("dataset", dataset, dataset_names())
+    known = sorted({*dataset_names(), *(record.dataset for record in published_records() if record.dataset)})
+    if dataset not in known:
+        raise unknown("dataset", dataset, known)
     if trace is not None:
         raise ValueError(f"dataset is {dataset}; with trace acceptance is that of {trace}")
 
@@ -160,6 +162,9 @@ def prepare(
     else:
         _check_context(deployment.context, target, draft, num_tokens=_num_new_tokens(deployment))
         recorded, acceptance = _synthesised(deployment, target, draft, dataset=dataset, given=given, seed=seed)
+    if deployment.draft_kv_budget is not None:
+        cached = f"that of a draft whose cache keeps every token, not {deployment.draft_kv_budget} (draft_kv_budget)"
+        acceptance = acceptance.model_copy(update={"warning": "; ".join(filter(None, (acceptance.warning, cached)))})
     longest = max(longest, *(prompt.prompt_length + len(prompt.target_tokens) for prompt in recorded.prompts))
     profile = deployment.profile(target, draft, max_context=longest)
     return Inputs(profile=profile, trace=recorded, acceptance=acceptance)
@@ -199,6 +204,17 @@ def _given(path: Path, target: PlannedModel, draft: PlannedModel) -> tuple[Accep
     return recorded, Acceptance(basis=basis, provenance=Provenance.MEASURED if measured else Provenance.ASSUMED)
 
 
+class _Amount(TypedDict):
+    """Arguments of every synthesis."""
+
+    num_prompts: int
+    prompt_length: int
+    num_tokens: int
+    seed: int
+    target: ModelRef
+    draft: ModelRef
+
+
 def _synthesised(
     deployment: Deployment,
     target: PlannedModel,
@@ -208,11 +224,10 @@ def _synthesised(
     given: "GivenAcceptance | None",
     seed: int,
 ) -> tuple[AcceptanceTrace, Acceptance]:
-    from swiftspec.acceptance import acceptance_for, synthesise
+    from swiftspec.acceptance import acceptance_for, synthesise, synthesise_positions
 
     num_tokens = _num_new_tokens(deployment)
-    synthesised = partial(
-        synthesise,
+    amount = _Amount(
         num_prompts=max(min(NUM_PROMPTS, _LEAST_PROMPTS), min(NUM_PROMPTS, _ENOUGH_TOKENS // num_tokens)),
         prompt_length=deployment.context,
         num_tokens=num_tokens,
@@ -220,6 +235,13 @@ def _synthesised(
         target=ModelRef(model=target.name, dtype=deployment.quant),
         draft=ModelRef(model=draft.name, dtype=deployment.draft_quant),
     )
+    if draft.kind is not DraftKind.SERIAL:
+        from swiftspec.acceptance.head_records import given_rates, published_rates
+
+        by_position = given_rates(given) if given else published_rates(target.name, draft.name, dataset)
+        trace = synthesise_positions(by_position.rates, kind=draft.kind, **amount)
+        return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance)
+    synthesised = partial(synthesise, **amount)
     if given is not None:
         trace = synthesised(given.acceptance_model(field="acceptance"))
         return trace, Acceptance(basis=given.describe(), provenance=Provenance.ASSUMED)

@@ -212,12 +212,17 @@ def weakened(trace: AcceptanceTrace, share: float, *, seed: int) -> AcceptanceTr
 
 def _without(prompt: TracedPrompt, share: float, rng: np.random.Generator) -> TracedPrompt:
     missed = rng.random(len(prompt.target_tokens)) < share
-    guesses = {}
-    for guesser, (tokens, logprobs) in prompt.guesses.items():
-        right = missed[:, None] & (tokens == prompt.target_tokens[:, None])
-        guesses[guesser] = Guesses(np.where(right, _NO_TOKEN, tokens), logprobs)
+
+    def without(guesses: Guesses) -> Guesses:
+        tokens, logprobs = guesses
+        by_output = (-1, *[1] * (tokens.ndim - 1))
+        right = missed.reshape(by_output) & (tokens == prompt.target_tokens.reshape(by_output))
+        return Guesses(np.where(right, _NO_TOKEN, tokens), logprobs)
+
+    guesses = {guesser: without(found) for guesser, found in prompt.guesses.items()}
     ranks = np.where(missed, np.maximum(prompt.ranks, prompt.draft.num_candidates), prompt.ranks)
-    return replace(prompt, guesses=guesses, ranks=ranks)
+    ahead = None if prompt.ahead is None else without(prompt.ahead)
+    return replace(prompt, guesses=guesses, ranks=ranks, ahead=ahead)
 
 
 def lengthened(trace: AcceptanceTrace, times: int) -> AcceptanceTrace:

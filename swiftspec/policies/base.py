@@ -39,7 +39,7 @@ class Policy(Protocol):
     drafts: ClassVar[frozenset[DraftKind]]  # kinds of draft that its programs work with; any without a draft model
     fuzzy: ClassVar[bool]  # drafts by fuzzy forwards
     exits: ClassVar[bool]  # verifies in two halves
-    quotes: ClassVar[bool]  # drafts by prompt lookup
+    quotes: ClassVar[bool]  # drafts from the text itself
     elastic: ClassVar[bool]  # a verification may be answered for its first rows only
 
     def __hash__(self) -> int:

@@ -4,8 +4,8 @@ A node's value is the sum of the draft's log-probs on its path. Each of `depth` 
 each of those proposes `top_k` children, the `top_k` best of which form the next level. The best of all nodes ever
 proposed are verified; they are connected, because value falls along a path. The rest is discarded.
 
-EAGLE's draft is a head on the target's hidden states. Here it is any draft model; the tree is the same. `serial_tree`
-differs: it expands the best leaves of any level, and keeps what survives a round.
+EAGLE's draft is a head on the target's hidden states, see `heads`. Here it is a model of its own; the tree is the same.
+`serial_tree` differs: it expands the best leaves of any level, and keeps what survives a round.
 """
 
 from collections.abc import Iterator
@@ -40,6 +40,7 @@ class Eagle2Tree(Shape):
     name: ClassVar[str] = "eagle2_tree"
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True  # what the draft caches of the tokens that it drafts
 
     verify_rows: int = 16
     top_k: int = 4
@@ -55,11 +56,16 @@ class Eagle2Tree(Shape):
 
     @property
     def draft_rows(self) -> int:
-        return 2 + self.depth * self.top_k
+        return self._most_fresh + self.depth * self.top_k
 
     @property
     def expand_rows(self) -> int:
-        return max(2, self.top_k)
+        return max(self._most_fresh, self.top_k)
+
+    @property
+    def _most_fresh(self) -> int:
+        """Most tokens that a round begins with: the last of a whole path accepted and the bonus token, or all of it."""
+        return 2 if self.is_exact else self.depth + 2
 
     @property
     def num_candidates(self) -> int:
@@ -70,7 +76,7 @@ class Eagle2Tree(Shape):
         return 1 + self.depth
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: layered_rounds(request, self._draft, fuzzy=self.fuzzy)}
+        return {Role.TARGET: layered_rounds(request, self._draft, fuzzy=self.fuzzy, is_exact=self.is_exact)}
 
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:

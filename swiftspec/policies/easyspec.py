@@ -24,15 +24,4 @@ class EasySpec(Eagle2Tree):
     name: ClassVar[str] = "easyspec"
     elastic: ClassVar[bool] = True
     fuzzy: ClassVar[bool] = True
-
-    @property
-    def draft_rows(self) -> int:
-        return self._most_fresh + self.depth * self.top_k
-
-    @property
-    def expand_rows(self) -> int:
-        return max(self._most_fresh, self.top_k)
-
-    @property
-    def _most_fresh(self) -> int:
-        return self.depth + 2  # a whole path accepted, and the bonus token
+    is_exact: ClassVar[bool] = False

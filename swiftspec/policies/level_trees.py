@@ -1,4 +1,4 @@
-"""Trees drafted level by level on the target's devices, a new one each round, for EAGLE-2, Sequoia and EasySpec."""
+"""Trees drafted level by level on the target's devices, a new one each round: EAGLE-2, Sequoia, EasySpec, heads."""
 
 from collections.abc import Callable, Sequence
 
@@ -30,7 +30,9 @@ class Layers:
     position : int
         Of the root.
     fuzzy : bool
-        Use fuzzy forwards for all but the fresh tokens; the KV they leave in the cache is not kept.
+        Use fuzzy forwards for all but the fresh tokens.
+    is_exact : bool
+        Whether what those forwards leave in the cache is exact, and worth keeping.
 
     Attributes
     ----------
@@ -38,10 +40,11 @@ class Layers:
         One per node; the policy defines their meaning.
     """
 
-    def __init__(self, fresh: Sequence[int], *, position: int, fuzzy: bool) -> None:
+    def __init__(self, fresh: Sequence[int], *, position: int, fuzzy: bool, is_exact: bool) -> None:
         self._fresh = tuple(fresh)
         self._position = position
         self._fuzzy = fuzzy
+        self._is_exact = is_exact
         self._tokens = [fresh[-1]]
         self._parents = [-1]
         self._rows: list[Row | None] = [None]
@@ -98,7 +101,7 @@ class Layers:
         """Draft slots of the fresh tokens and of those nodes that have one with exact KV."""
         if not self._num_slots:
             return ()
-        slots = () if self._fuzzy else (self._slots[node] for node in nodes)
+        slots = (self._slots[node] for node in nodes) if self._is_exact else ()
         return (*range(len(self._fresh)), *(slot for slot in slots if slot >= 0))
 
 
@@ -107,13 +110,17 @@ def layered_rounds(
     draft: Callable[[Layers], Step[list[int]]],
     *,
     fuzzy: bool = False,
+    is_exact: bool = True,
 ) -> Program:
-    """Draft a tree, verify the nodes that `draft` returns (without the root, parents first), keep the accepted KV."""
+    """Draft a tree, verify the nodes that `draft` returns (without the root, parents first), keep the accepted KV.
+
+    fuzzy, is_exact: as of `Layers`. The draft forwards accepted tokens again if their KV was not exact.
+    """
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
     fresh, position, num_generated = request.prompt[-1:], request.root_position, 0
     while True:
-        layers, nodes = Layers(fresh, position=position, fuzzy=fuzzy), list[int]()
+        layers, nodes = Layers(fresh, position=position, fuzzy=fuzzy, is_exact=is_exact), list[int]()
         if (yield from read_unread(unread, position - len(fresh) + 1)):
             nodes = yield from draft(layers)
         subtree = layers.subtree(nodes)

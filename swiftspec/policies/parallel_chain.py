@@ -34,7 +34,7 @@ class ParallelChain(Shape):
 
     name: ClassVar[str] = "parallel_chain"
     layout: ClassVar[Layout] = Layout.COLOCATED
-    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL})
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
 
     num_draft_tokens: int = 6
@@ -68,7 +68,7 @@ class ParallelChain(Shape):
 
     @classmethod
     def search_space(cls) -> Iterator["ParallelChain"]:
-        for num_draft_tokens in range(2, 10):
+        for num_draft_tokens in (*range(1, 10), 11, 15):
             yield cls(num_draft_tokens=num_draft_tokens)
 
 

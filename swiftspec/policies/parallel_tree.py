@@ -38,7 +38,7 @@ class ParallelTree(Shape):
 
     name: ClassVar[str] = "parallel_tree"
     layout: ClassVar[Layout] = Layout.COLOCATED
-    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL})
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
 
     verify_rows: int = 12

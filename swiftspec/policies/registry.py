@@ -20,6 +20,7 @@ from swiftspec.policies.conformance import faults, field_types
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.parallel_chain import ParallelChain
 from swiftspec.policies.parallel_tree import ParallelTree
@@ -29,6 +30,8 @@ from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
+from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.suffix_or_draft import SuffixOrDraft
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
 
@@ -56,11 +59,15 @@ POLICIES: dict[str, type[Policy]] = {
     for policy in (
         Autoregressive,
         PromptLookup,
+        SuffixDecoding,
         SerialChain,
         SerialTree,
+        SuffixOrDraft,
         SequoiaTree,
         Eagle2Tree,
         EasySpec,
+        HeadChain,
+        HeadTree,
         ParallelChain,
         ParallelTree,
         Pearl,

@@ -5,19 +5,29 @@ cumulative log-prob, the serial arm of SwiftSpec's Table 7. A chain is a tree of
 serves both. A round lasts expansions * (draft forward) + (verification); nothing is drafted while the target works.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from swiftspec.policies.base import Layout, Shape, check_shape
-from swiftspec.policies.effects import Commit, KeepKV, Program, Role, Step, prefill, read_unread, target_forward
+from swiftspec.policies.effects import (
+    Commit,
+    KeepKV,
+    Program,
+    Role,
+    Step,
+    Subtree,
+    prefill,
+    read_unread,
+    target_forward,
+)
 from swiftspec.policies.masked_tree import MaskedTree
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand, follow
 
-__all__ = ["SerialChain", "SerialTree", "tree_rounds"]
+__all__ = ["Quotes", "SerialChain", "SerialTree", "serial_rounds", "tree_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +81,7 @@ class SerialTree(Shape):
         return self.expansions
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        tree = TokenTree(
-            request.prompt[-1],
-            position=request.root_position,
-            capacity=self.draft_rows,
-            temperature=self.draft_temperature,
-        )
-        return {Role.TARGET: tree_rounds(request, tree, partial(_draft, tree, self), verify_rows=self.verify_rows)}
+        return {Role.TARGET: serial_rounds(request, self)}
 
     @classmethod
     def search_space(cls) -> Iterator["SerialTree"]:
@@ -102,24 +106,25 @@ class SerialChain(Shape):
         check_shape(self, num_draft_tokens=1)
 
     @property
-    def _tree(self) -> SerialTree:
+    def tree(self) -> SerialTree:
+        """The chain as a tree of one candidate per node."""
         length = self.num_draft_tokens
         return SerialTree(verify_rows=length + 1, expand_rows=1, expansions=length, num_candidates=1)
 
     @property
     def target_rows(self) -> int:
-        return self._tree.target_rows
+        return self.tree.target_rows
 
     @property
     def draft_rows(self) -> int:
-        return self._tree.draft_rows
+        return self.tree.draft_rows
 
     @property
     def serial_forwards(self) -> int:
         return self.num_draft_tokens
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return self._tree.programs(request)
+        return self.tree.programs(request)
 
     @classmethod
     def search_space(cls) -> Iterator["SerialChain"]:
@@ -127,19 +132,52 @@ class SerialChain(Shape):
             yield cls(num_draft_tokens=num_draft_tokens)
 
 
+class Quotes(Protocol):
+    """Continuations found in the text, which spare a round its draft."""
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Add text; first the prompt."""
+
+    def subtree(self, position: int) -> Subtree | None:
+        """The continuation below the text's last token, at `position`; None if the draft is worth more."""
+
+
+def serial_rounds(request: Request, shape: SerialTree, quotes: Quotes | None = None) -> Program:
+    """Rounds of a serial draft's trees, or of `quotes`."""
+    tree = TokenTree(
+        request.prompt[-1],
+        position=request.root_position,
+        capacity=shape.draft_rows,
+        temperature=shape.draft_temperature,
+    )
+    draft = partial(_draft, tree, shape)
+    yield from tree_rounds(request, tree, draft, verify_rows=shape.verify_rows, quotes=quotes)
+
+
 def tree_rounds(
-    request: Request, tree: TokenTree | MaskedTree, draft: Callable[[list[int]], Step[None]], *, verify_rows: int
+    request: Request,
+    tree: TokenTree | MaskedTree,
+    draft: Callable[[list[int]], Step[None]],
+    *,
+    verify_rows: int,
+    quotes: Quotes | None = None,
 ) -> Program:
-    """Rounds of a co-located policy: grow the tree, verify its best nodes.
+    """Rounds of a co-located policy: grow the tree, verify its best nodes; or what `quotes` has, if the tree is empty.
 
     draft: grows the tree, which is only the root at first; it is given the verified tokens that the draft has not read.
+    A round of `quotes` must not throw drafted nodes away: residual sampling is exact only if a node that was drawn is
+    verified or not whatever its token.
     """
+    if quotes:
+        quotes.extend(request.prompt)
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
     num_generated = 0
     while True:
-        yield from draft(unread)
-        subtree = tree.best(verify_rows)
+        subtree = quotes.subtree(tree.position) if quotes and tree.is_bare else None
+        if subtree is None:
+            yield from draft(unread)
+            subtree = tree.best(verify_rows)
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
@@ -152,6 +190,8 @@ def tree_rounds(
             yield KeepKV(Role.DRAFT, *tree.compact())
         else:
             unread += tree.take_unread()
+        if quotes:
+            quotes.extend(tokens)
         num_generated += len(tokens)
 
 

@@ -1,6 +1,6 @@
 """Recording of an AcceptanceTrace: the target decodes greedily; at every position the draft's candidates are kept."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -10,18 +10,21 @@ import torch
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
-from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.engine.model.head_runner import HeadRunner
+from swiftspec.engine.model.models import Models, load_models
+from swiftspec.engine.model.protocol import Model
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import ForwardKind, Role, Row
+from swiftspec.profiler.head_guesses import head_guesses
 from swiftspec.profiler.masked_guesses import NUM_AHEAD, masked_guesses
 from swiftspec.progress import Progress
 
 __all__ = ["record_trace"]
 
-_Ask = Callable[[ModelRunner, Rows], torch.Tensor]
+_Ask = Callable[[Model, Rows], torch.Tensor]
 _SEQUENCE = 0  # one prompt after another
 _TREE_SLOTS = 64
 _FEW_CANDIDATES = 8  # of guessers that no policy asks for more
@@ -54,7 +57,7 @@ def record_trace(
     torch.set_num_threads(num_threads)
     spec = ModelSpec.from_directory(model_directory(target.model))
     facts = draft_facts(draft.model)
-    num_ahead = NUM_AHEAD if facts.kind is DraftKind.PARALLEL else 0
+    num_ahead = 0 if facts.kind is DraftKind.SERIAL else NUM_AHEAD
     _check_room(len(prompts), max_new_tokens, num_candidates, num_ahead)
     longest = 0
     for prompt_id, prompt in prompts:
@@ -64,10 +67,9 @@ def record_trace(
                 f"prompt {prompt_id}: {len(prompt)} tokens with max_new_tokens {max_new_tokens} "
                 f"exceed the target's context of {spec.max_position}"
             )
-    models = {
-        role: ModelRunner.load(reference, max_context=longest + max_new_tokens, tree_slots=_TREE_SLOTS)
-        for role, reference in ((Role.TARGET, target), (Role.DRAFT, draft))
-    }
+    models = load_models(
+        {Role.TARGET: target, Role.DRAFT: draft}, max_context=longest + max_new_tokens, tree_slots=_TREE_SLOTS
+    )
     if all(model.has_own_threads for model in models.values()):
         torch.set_num_threads(1)
     traced = []
@@ -129,7 +131,7 @@ def _numbers(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _traced(
-    models: Mapping[Role, ModelRunner],
+    models: Models,
     prompt_id: str,
     prompt: tuple[int, ...],
     output: list[int],
@@ -138,23 +140,32 @@ def _traced(
 ) -> TracedPrompt:
     few = min(_FEW_CANDIDATES, num_candidates)
     text, target, draft = (prompt, output), models[Role.TARGET], models[Role.DRAFT]
-    best, ranks = _guesses(draft, text, _exactly, rows=_TREE_SLOTS, num_candidates=num_candidates)
-    fuzzy, _ = _guesses(draft, text, _fuzzily, rows=_FUZZY_ROWS, num_candidates=few)
+    # First the target, whose cache then holds what a head reads.
     half, _ = _guesses(target, text, _halfway, rows=_TREE_SLOTS, num_candidates=few)
+    best, ranks = _guesses(draft, text, _exactly, rows=_TREE_SLOTS, num_candidates=num_candidates)
+    guesses = {Guesser.DRAFT: best, Guesser.EXIT: half}
+    if not isinstance(draft, HeadRunner):
+        guesses[Guesser.FUZZY], _ = _guesses(draft, text, _fuzzily, rows=_FUZZY_ROWS, num_candidates=few)
     return TracedPrompt(
         prompt_id=prompt_id,
         prompt_tokens=np.array(prompt, np.int32),
         target_tokens=np.array(output, np.int32),
-        guesses={Guesser.DRAFT: best, Guesser.FUZZY: fuzzy, Guesser.EXIT: half},
+        guesses=guesses,
         ranks=ranks,
         ended=output[-1] in ends,
     )
 
 
-def _ahead(draft: ModelRunner, traced: TracedPrompt, mask_token: int) -> Guesses:
-    """Guesses of a parallel draft at masks. Its cache is moved along the text as these are asked for."""
+def _ahead(draft: Model, traced: TracedPrompt, mask_token: int) -> Guesses:
+    """Guesses of a head on its own, or of a parallel draft at masks.
+
+    The cache of the latter is moved along the text as these are asked for.
+    """
     prompt, output = traced.prompt_tokens.tolist(), traced.target_tokens.tolist()
     text, few = [*prompt, *output], _FEW_CANDIDATES
+    nearest = Guesses(traced.draft.tokens[:, :few], traced.draft.logprobs[:, :few])
+    if isinstance(draft, HeadRunner):
+        return head_guesses(draft, prompt, nearest, output, tree_slots=_TREE_SLOTS)
     draft.reset(_SEQUENCE)
     num_known = 0
 
@@ -167,15 +178,14 @@ def _ahead(draft: ModelRunner, traced: TracedPrompt, mask_token: int) -> Guesses
         draft.keep(_SEQUENCE, (), 0)
         return logits
 
-    nearest = Guesses(traced.draft.tokens[:, :few], traced.draft.logprobs[:, :few])
     return masked_guesses(forward, prompt, nearest, output, mask_token=mask_token, tree_slots=_TREE_SLOTS)
 
 
-def _logits(model: ModelRunner, entry: Entry, kind: ForwardKind = ForwardKind.EXACT) -> torch.Tensor:
+def _logits(model: Model, entry: Entry, kind: ForwardKind = ForwardKind.EXACT) -> torch.Tensor:
     return model.forward(ForwardBatch(kind, (entry,))).logits[0]
 
 
-def _greedy(model: ModelRunner, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
+def _greedy(model: Model, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
     model.reset(_SEQUENCE)
     output = [int(_numbers(_logits(model, Chunk(_SEQUENCE, prompt))).argmax())]
     while len(output) < max_new_tokens and output[-1] not in ends:
@@ -185,11 +195,11 @@ def _greedy(model: ModelRunner, prompt: tuple[int, ...], max_new_tokens: int, en
     return output
 
 
-def _exactly(model: ModelRunner, rows: Rows) -> torch.Tensor:
+def _exactly(model: Model, rows: Rows) -> torch.Tensor:
     return _logits(model, rows)
 
 
-def _fuzzily(model: ModelRunner, rows: Rows) -> torch.Tensor:
+def _fuzzily(model: Model, rows: Rows) -> torch.Tensor:
     """Fuzzy forward of a draft that is calibrated before these rows; later forwards see exact KV."""
     logits = _logits(model, rows, ForwardKind.LAYER_PARALLEL)
     model.keep(_SEQUENCE, (), 0)
@@ -197,14 +207,14 @@ def _fuzzily(model: ModelRunner, rows: Rows) -> torch.Tensor:
     return logits
 
 
-def _halfway(model: ModelRunner, rows: Rows) -> torch.Tensor:
+def _halfway(model: Model, rows: Rows) -> torch.Tensor:
     logits = _logits(model, rows, ForwardKind.FIRST_HALF)
     _logits(model, rows, ForwardKind.SECOND_HALF)
     return logits
 
 
 def _guesses(
-    model: ModelRunner, text: tuple[tuple[int, ...], list[int]], ask: _Ask, *, rows: int, num_candidates: int
+    model: Model, text: tuple[tuple[int, ...], list[int]], ask: _Ask, *, rows: int, num_candidates: int
 ) -> tuple[Guesses, np.ndarray]:
     """Best tokens and log-probs at every output position, and the rank of the target's token; `rows` at a time."""
     prompt, output = text
@@ -217,7 +227,7 @@ def _guesses(
         chunk = context[start : start + rows]
         chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
         logits = _numbers(ask(model, Rows(_SEQUENCE, chain)))
-        model.keep(_SEQUENCE, range(len(chain)), len(chain))
+        model.keep(_SEQUENCE, tuple(range(len(chain))), len(chain))
         best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
         wanted = logits.gather(1, torch.tensor(output[start : start + rows])[:, None])
         tokens.append(best.indices.numpy().astype(np.int32))

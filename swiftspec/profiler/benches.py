@@ -15,7 +15,7 @@ from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.grids import HOST_SHAPES
+from swiftspec.profiler.grids import host_shapes
 from swiftspec.scheduler.admission import AdmissionLimits
 
 __all__ = ["Bench", "benches_of"]
@@ -55,11 +55,10 @@ class Bench:
         ):
             yield engine
 
-    def host_shapes(self, kind: DraftKind) -> list[Policy]:
-        """Shapes for this kind of draft whose trees fit into the engine's caches."""
+    def host_shapes(self, kind: DraftKind = DraftKind.SERIAL) -> list[Policy]:
+        """Shapes for a kind of draft whose trees fit into the engine's caches."""
         most = TREE_SLOTS[self.device]
-        shapes = (shape for shape in HOST_SHAPES[self.layout] if kind in shape.drafts)
-        return [shape for shape in shapes if max(shape.draft_rows, shape.target_rows) <= most]
+        return [shape for shape in host_shapes(self.layout, kind) if max(shape.draft_rows, shape.target_rows) <= most]
 
 
 class _NoOpExecutor(LocalExecutor):
@@ -69,14 +68,20 @@ class _NoOpExecutor(LocalExecutor):
         return super().start(replace(setup, silent=True))
 
 
-def benches_of(device: Device, num_devices: int, ranks: int = 1) -> Iterator[Bench]:
+def benches_of(
+    device: Device, num_devices: int, ranks: int = 1, *, kind: DraftKind = DraftKind.SERIAL
+) -> Iterator[Bench]:
     """Groups of every size, and splits; then groups of cores that ranks can divide, as shards and whole.
 
-    ValueError for ranks that are not 1 to `num_devices`.
+    A head is in its target's process: there are no splits. ValueError for ranks that are not 1 to `num_devices`, or
+    that would divide a head.
     """
+    is_head = kind is DraftKind.HEAD
+    if is_head and ranks > 1:
+        raise ValueError(f"ranks is {ranks}; expected 1 with a head, which ranks do not divide")
     if not 1 <= ranks <= num_devices:
         raise ValueError(f"ranks is {ranks}; expected 1 to {num_devices}, the number of devices")
-    undivided = list(_undivided(device, num_devices))
+    undivided = [bench for bench in _undivided(device, num_devices) if not is_head or bench.layout is Layout.COLOCATED]
     yield from undivided
     for bench in undivided:
         divided = {role: ranks for role, devices in bench.groups.items() if ranks > 1 and not len(devices) % ranks}

@@ -1,6 +1,8 @@
 """`--dtype auto`: the faster dtype depends on the CPU and on the model, so it is measured for each."""
 
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.models.head_spec import is_head
+from swiftspec.models.spec import model_directory
 from swiftspec.profiler.forward_time import forward_seconds
 
 __all__ = ["choose_dtype"]
@@ -12,7 +14,12 @@ _WORTH_ROUNDING = 1.05
 
 
 def choose_dtype(reference: ModelRef) -> str:
-    """float32, or bfloat16 if its forwards take clearly less time on one core. Never a quantisation."""
+    """float32, or bfloat16 if its forwards take clearly less time on one core. Never a quantisation.
+
+    A head, whose forwards need a target, gets float32.
+    """
+    if is_head(model_directory(reference.model)):
+        return "float32"
     exact_s, rounded_s = (
         _forward_s(reference.model_copy(update={"dtype": dtype})) for dtype in ("float32", "bfloat16")
     )

@@ -1,10 +1,11 @@
 """Grid of a CPU profile: row counts, contexts, repetitions, and the policies that are run for host costs."""
 
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.amusd import Amusd
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.parallel_chain import ParallelChain
 from swiftspec.policies.parallel_tree import ParallelTree
@@ -14,6 +15,8 @@ from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
+from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.suffix_or_draft import SuffixOrDraft
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
 
@@ -28,6 +31,7 @@ __all__ = [
     "REPEATS",
     "SWEEP_REPEATS",
     "TARGET_ROWS",
+    "host_shapes",
 ]
 
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
@@ -65,8 +69,17 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         ParallelChain(num_draft_tokens=4),
         SequoiaTree(verify_rows=6, depth=4, rank_acceptance=_RANKS),
         SerialChain(num_draft_tokens=4),
+        HeadChain(num_draft_tokens=4),
+        HeadTree(verify_rows=8, top_k=4, depth=4, draft_temperature=_FITTED),
+        SuffixOrDraft(num_draft_tokens=4, least_score=3.0, max_spec_factor=4.0),
         PromptLookup(num_draft_tokens=4),
+        SuffixDecoding(verify_rows=8, max_spec_factor=4.0),
         Autoregressive(),
     ),
 }
 HOST_TOKENS = 48
+
+
+def host_shapes(layout: Layout, kind: DraftKind = DraftKind.SERIAL) -> list[Policy]:
+    """Shapes of a layout that work with a kind of draft."""
+    return [shape for shape in HOST_SHAPES[layout] if kind in shape.drafts]

@@ -25,7 +25,7 @@ from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+from swiftspec.models.spec import ModelSpec, inflated_spec
 from swiftspec.policies import DraftKind, Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of
@@ -93,7 +93,8 @@ def measure_profile(
     wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
     contexts = [context for context in wanted if context + max(rows) <= spec.max_position]
     max_context = min(spec.max_position, max(contexts, default=0) + _SLACK)
-    benches = list(benches_of("cuda" if device == "cuda" else "cpu", num_devices, ranks))
+    kind = draft_facts(draft.model).kind
+    benches = list(benches_of("cuda" if device == "cuda" else "cpu", num_devices, ranks, kind=kind))
     sweeps: list[list[Timeline]] = [[] for _ in benches]
     rounds: list[tuple[str, Timeline]] = []  # and their policies
     warm_up: list[WarmUpCost] = []
@@ -110,7 +111,7 @@ def measure_profile(
         what = f"pass {number} of {passes}, {bench}"
         progress(done, total, f"{what}: loading")
         with bench.open(target=target, draft=draft, max_context=max_context) as engine:
-            measured = _Measurement(engine, bench, spec, draft_facts(draft.model).kind)
+            measured = _Measurement(engine, bench, spec)
             for index, context in enumerate(contexts):
                 progress(done + index, total, f"{what}: steps at context {context}")
                 timelines += measured.sweep(context)
@@ -119,7 +120,7 @@ def measure_profile(
                     interrupted.append(measured.interrupt(context))
             progress(done + len(contexts), total, f"{what}: {'collectives' if bench.silent else 'host costs'}")
             if not bench.ranks:
-                rounds += measured.policies()
+                rounds += measured.policies(kind)
             if number == 1 and device == "cpu" and bench.layout is Layout.COLOCATED and not bench.ranks:
                 degree = len(bench.groups[Role.TARGET])
                 cost = measure_pauses(engine, degree=degree, vocab_size=spec.vocab_size)
@@ -217,16 +218,14 @@ class _CollectiveSamples:
 
 def computed_spec(reference: ModelRef) -> ModelSpec:
     """Shape of the model as it runs: inflated if the reference says so."""
-    spec = ModelSpec.from_directory(model_directory(reference.model))
-    return Inflation.parse(reference.inflate).inflated(spec) if reference.inflate else spec
+    return inflated_spec(reference.model, reference.inflate)
 
 
 class _Measurement:
     """Requests of random tokens on one engine: latency does not depend on the text."""
 
-    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec, draft_kind: DraftKind) -> None:
+    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
         self._engine = engine
-        self._draft_kind = draft_kind
         self._bench = bench
         self._spec = spec
         self._rng = np.random.default_rng(0)
@@ -246,9 +245,9 @@ class _Measurement:
         sweep = Interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
         return self._run(sweep, context, max_new_tokens=1)
 
-    def policies(self) -> list[tuple[str, Timeline]]:
-        """Real rounds of policies, for their costs other than forwards."""
-        shapes = self._bench.host_shapes(self._draft_kind)
+    def policies(self, kind: DraftKind) -> list[tuple[str, Timeline]]:
+        """Real rounds of policies for a kind of draft, for their costs other than forwards."""
+        shapes = self._bench.host_shapes(kind)
         return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS)) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:

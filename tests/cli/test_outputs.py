@@ -155,6 +155,12 @@ def _verbs(folder: Path) -> Mapping[str, Mapping[str, object]]:
         },
         "inflate": {"--target": folder / "target", "--inflate": "layers=4", "--out": folder / "new"},
         "import": {"--from": folder / "tables", "--device": "h200-sxm", "--out": folder / "new"},
+        "import-acceptance": {
+            "--vllm-metrics": folder / "metrics.txt",
+            "--target": "t",
+            "--drafter": "d",
+            "--out": folder / "new",
+        },
         "backtest": {"--e2e": folder / "points.csv"},
     }
 
@@ -170,6 +176,7 @@ READ = {
     "workload": ("trace.npz",),
     "inflate": ("target/config.json",),
     "import": ("tables/gemm.csv",),
+    "import-acceptance": ("metrics.txt",),
     "backtest": ("points.csv",),
 }
 

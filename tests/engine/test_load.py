@@ -19,7 +19,7 @@ from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Event
-from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
@@ -78,7 +78,7 @@ def together(engine: Launcher, policy: Policy, *, gap_s: float = 0.002) -> list[
         return list(threads.map(one, range(len(WORK))))
 
 
-ALL = tuple(make_policy(name) for name in POLICIES)
+ALL = tuple(make_policy(name) for name, policy in POLICIES.items() if DraftKind.SERIAL in policy.drafts)
 
 
 @pytest.fixture(scope="module")

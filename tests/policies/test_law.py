@@ -29,11 +29,15 @@ DETECTED = 0.1
 # Small ones: quick, and three tokens take several rounds. Any other policy comes as it is.
 SHAPES: dict[str, dict[str, Any]] = {
     "prompt_lookup": {"num_draft_tokens": 2},
+    "suffix_decoding": {"verify_rows": 4, "branches": 2},
     "serial_chain": {"num_draft_tokens": 2},
     "serial_tree": {"verify_rows": 4, "expand_rows": 2, "expansions": 2, "num_candidates": 3},
+    "suffix_or_draft": {"num_draft_tokens": 2, "least_score": 0.5, "verify_rows": 4},
     "sequoia_tree": {"verify_rows": 5, "depth": 2, "rank_acceptance": (0.6, 0.3, 0.1)},
     "eagle2_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
     "easyspec": {"verify_rows": 5, "top_k": 2, "depth": 1},
+    "head_chain": {"num_draft_tokens": 2},
+    "head_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
     "parallel_chain": {"num_draft_tokens": 2},
     "parallel_tree": {"verify_rows": 4, "num_masks": 1, "num_candidates": 3},
     "pearl": {"num_draft_tokens": 2},

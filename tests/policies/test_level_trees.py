@@ -1,4 +1,4 @@
-"""Trees drafted level by level: EAGLE-2's, Sequoia's and EasySpec's."""
+"""Trees drafted level by level: EAGLE-2's, Sequoia's, EasySpec's and those of heads."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,12 +11,15 @@ from swiftspec.policies import Policy, Request
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import DraftForward, KeepKV, Role, TargetForward
+from swiftspec.policies.heads import HeadChain, HeadTree
 from swiftspec.policies.sequoia import SequoiaTree, static_tree
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Event, Run, drive, scores_below
 
 dynamic = st.builds(Eagle2Tree, verify_rows=st.integers(2, 12), top_k=st.integers(1, 6), depth=st.integers(1, 5))
 fuzzy = st.builds(EasySpec, verify_rows=st.integers(2, 12), top_k=st.integers(1, 6), depth=st.integers(1, 5))
+heads = st.builds(HeadTree, verify_rows=st.integers(2, 12), top_k=st.integers(1, 6), depth=st.integers(1, 5))
+chains = st.builds(HeadChain, num_draft_tokens=st.integers(1, 6))
 static = st.builds(
     SequoiaTree,
     verify_rows=st.integers(2, 12),
@@ -26,7 +29,7 @@ static = st.builds(
 
 
 @settings(max_examples=400, deadline=None)
-@given(policy=dynamic | static | fuzzy, request=requests(), draft=drafts())
+@given(policy=dynamic | static | fuzzy | heads | chains, request=requests(), draft=drafts())
 def test_output_is_the_targets_own_under_any_acceptance(policy: Policy, request: Request, draft: FakeDraft) -> None:
     run = drive(policy, request, target=draft.target, draft=draft, forgetful=True)
     assert run.output == draft.target.output(request)
@@ -54,14 +57,14 @@ def test_dynamic_tree_forwards_its_levels_and_verifies_the_best_of_them(
 
 
 @settings(max_examples=100, deadline=None)
-@given(shape=fuzzy, request=requests(), draft=drafts())
-def test_fuzzy_tree_begins_with_what_is_exact_and_keeps_nothing_else(
-    shape: EasySpec, request: Request, draft: FakeDraft
+@given(shape=fuzzy | heads, request=requests(), draft=drafts())
+def test_tree_that_is_not_exact_begins_with_what_is_and_keeps_nothing_else(
+    shape: Eagle2Tree, request: Request, draft: FakeDraft
 ) -> None:
     run = drive(shape, request, target=draft.target, draft=draft, forgetful=True)
     exact = [forwards[0] for forwards, _ in rounds(run)]
     for forwards, _ in rounds(run):
-        assert [event.effect.fuzzy for event in forwards] == [False] + [True] * shape.depth
+        assert [event.effect.fuzzy for event in forwards] == [False] + [shape.fuzzy] * shape.depth
     kept = [event.effect.slots for event in run.of(KeepKV) if event.effect.role is Role.DRAFT]
     assert kept == [tuple(range(len(event.effect.rows))) for event in exact[: len(kept)]]
 
@@ -88,7 +91,7 @@ def rounds(run: Run) -> Iterator[tuple[list[Event[DraftForward]], Event[TargetFo
         before = until
 
 
-@pytest.mark.parametrize("policy", [Eagle2Tree, EasySpec, SequoiaTree])
+@pytest.mark.parametrize("policy", [Eagle2Tree, EasySpec, HeadChain, HeadTree, SequoiaTree])
 def test_search_space_holds_distinct_shapes(policy: type[Policy]) -> None:
     space = list(policy.search_space())
     assert len(set(space)) == len(space)

@@ -15,16 +15,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD, cut
-from swiftspec.files.reading import brief, read_json, read_prefix, shown
+from swiftspec.files.reading import brief, shown
+from swiftspec.files.safetensors import check_header, weight_files
 from swiftspec.models.sharding import Shard, shard_of
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["load_weights", "opened", "weight_shapes"]
+__all__ = ["layer_shapes", "load_weights", "opened", "weight_shapes"]
 
-_SINGLE_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
-_LENGTH_BYTES = 8  # length of the header, little-endian, at the start of a safetensors file
-_MOST_HEADER_BYTES = 16 << 20  # the largest known ones have a hundredth of this
 _LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.")
 
 
@@ -32,7 +29,7 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight of a model; linear weights are [out, in]."""
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.vocab_size, spec.hidden_size)}
     for layer in range(spec.num_layers):
-        for name, shape in _layer_shapes(spec).items():
+        for name, shape in layer_shapes(spec).items():
             shapes[f"model.layers.{layer}.{name}"] = shape
     shapes["model.norm.weight"] = (spec.hidden_size,)
     if not spec.tie_word_embeddings:
@@ -40,7 +37,7 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     hidden, inner, query, kv = spec.hidden_size, spec.intermediate_size, spec.query_size, spec.kv_size
     shapes: dict[str, tuple[int, ...]] = {
         "input_layernorm.weight": (hidden,),
@@ -68,13 +65,13 @@ def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = N
     Reads model.safetensors, or the files named by model.safetensors.index.json. ValueError names the file and the
     missing, unexpected or misshapen tensor, or the file that cannot be read.
     """
-    files = _weight_files(Path(directory))
+    files = weight_files(Path(directory))
     _check_layers(Path(directory), files, spec)
     shapes = weight_shapes(spec)
     shard = shard or shard_of(spec, 1, 0)
     weights: dict[str, Tensor] = {}
     for path in files:
-        weights |= _read(path, shapes, shard, is_tied=spec.tie_word_embeddings)
+        weights |= _read(path, shapes, shard, spec)
     missing = next((name for name in shapes if name not in weights), None)
     if missing is not None:
         raise ValueError(f"{directory}: tensor {missing} is missing from the checkpoint")
@@ -100,9 +97,7 @@ def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> No
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """A safetensors file whose header has a plausible length."""
-    length = int.from_bytes(read_prefix(path, _LENGTH_BYTES), "little")
-    if length > _MOST_HEADER_BYTES:
-        raise ValueError(f"{path}: not a readable safetensors file: its header would have {length} bytes")
+    check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
             yield file
@@ -110,12 +105,12 @@ def opened(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path}: not a readable safetensors file: {brief(error)}") from None
 
 
-def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is_tied: bool) -> dict[str, Tensor]:
+def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, spec: ModelSpec) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     with opened(path) as file:
         names = file.keys()
         for name in names:
-            if _is_redundant(name, is_tied=is_tied):
+            if _is_redundant(name, spec):
                 continue
             if name not in shapes:
                 raise ValueError(f"{path}: unexpected tensor {shown(name)[1:-1]}; config.json does not describe it")
@@ -130,22 +125,10 @@ def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, *, is
     return weights
 
 
-def _is_redundant(name: str, *, is_tied: bool) -> bool:
-    """Whether a tensor may be ignored: old exporters stored rotary frequencies, some the tied head twice."""
-    return name.endswith("rotary_emb.inv_freq") or (is_tied and name == HEAD)
-
-
-def _weight_files(directory: Path) -> list[Path]:
-    index = directory / _INDEX_FILE
-    if (directory / _SINGLE_FILE).is_file():
-        return [directory / _SINGLE_FILE]
-    if not index.is_file():
-        raise ValueError(f"{directory}: neither {_SINGLE_FILE} nor {_INDEX_FILE} is there")
-    content = read_json(index)
-    weight_map = content.get("weight_map") if isinstance(content, Mapping) else None
-    if not isinstance(weight_map, Mapping) or not weight_map:
-        raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
-    for tensor, name in weight_map.items():
-        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
-            raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file next to it")
-    return [directory / name for name in sorted(set(weight_map.values()))]
+def _is_redundant(name: str, spec: ModelSpec) -> bool:
+    """Whether a tensor may be ignored: rotary frequencies, a tied head stored twice, layers that are a draft's."""
+    if name.endswith("rotary_emb.inv_freq") or (spec.tie_word_embeddings and name == HEAD):
+        return True
+    layer = _LAYER_NAME.match(name)
+    is_mtp = name.startswith("mtp.") or (layer and 0 <= int(layer[1]) - spec.num_layers < spec.num_mtp_layers)
+    return bool(spec.num_mtp_layers and is_mtp)

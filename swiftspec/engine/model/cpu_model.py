@@ -18,6 +18,7 @@ from swiftspec.artifacts.steps import PREFILL_CHUNK, PREFILL_SIZES
 from swiftspec.engine.model.batch_caches import PendingHalf, checked_caches
 from swiftspec.engine.model.cpu_kernels import KernelLayers
 from swiftspec.engine.model.cpu_torch_tenants import TorchTenants
+from swiftspec.engine.model.features import FeatureTaps
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.loader import LoadedModel, load_tenants, local_spec
@@ -91,8 +92,10 @@ class CpuDecoder:
         num_tenants: int,
         dtype: torch.dtype = torch.float32,
         tp_group: TPGroup | None = None,
+        taps: FeatureTaps | None = None,
     ) -> None:
         self.spec = spec
+        self._taps = taps
         self.dtype = dtype
         self._tp_group = tp_group = tp_group or TPGroup()
         self._held = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
@@ -127,20 +130,23 @@ class CpuDecoder:
         inflation: Inflation | None = None,
         seed: int = 0,
         tp_group: TPGroup | None = None,
+        taps: FeatureTaps | None = None,
     ) -> CpuDecoder:
         """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
 
-        `tenants` are directories of its fine-tunes and adapters. ValueError in one sentence if one cannot be used.
+        `tenants` are directories of its fine-tunes and adapters; `taps` are noted in its caches. ValueError in one
+        sentence if one cannot be used.
         """
         tp_group = tp_group or TPGroup()
         rank, size = tp_group.rank, tp_group.size
         spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation, seed=seed)
-        return cls(spec, models, num_tenants=len(tenants), dtype=dtype, tp_group=tp_group)
+        return cls(spec, models, num_tenants=len(tenants), dtype=dtype, tp_group=tp_group, taps=taps)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache for this model; as long as its longest context unless `capacity` is given."""
         dtype = self.dtype if self.dtype.is_floating_point else torch.float32
-        return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=dtype)
+        size = self._taps.width if self._taps else 0
+        return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=dtype, feature_size=size)
 
     def warm_up(self, row_counts: Iterable[int], caches: Sequence[KVCache]) -> None:
         """Run forwards of these numbers of rows, and of all sizes that a prompt may need, to compile their products.
@@ -182,7 +188,7 @@ class CpuDecoder:
         if batch.kind is ForwardKind.LAYER_PARALLEL:
             self._layers.run_grouped(forward)
         else:
-            self._layers.run(forward, self._ranges[batch.kind])
+            self._run(forward, self._ranges[batch.kind])
         if batch.kind is ForwardKind.FIRST_HALF:
             self._halfway.hold(batch, held, forward)
         else:
@@ -190,6 +196,12 @@ class CpuDecoder:
                 _extend(sequence)
         result = self._result(forward, batch.top_k)
         return result if isinstance(order, range) else _in_order(result, order)
+
+    def _run(self, forward: Any, layers: Sequence[int]) -> None:
+        if self._taps is None:
+            self._layers.run(forward, layers)
+        else:
+            self._taps.run(forward, layers, self._layers.run)
 
     def _order(self, caches: Sequence[KVCache]) -> Sequence[int]:
         """Order of the entries in a forward: those of a tenant are neighbours."""
@@ -205,7 +217,7 @@ class CpuDecoder:
         *pieces, last = split_chunk(entry)
         for piece in pieces:
             rows = sequence_input(piece, cache)
-            self._layers.run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
+            self._run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
             _extend(rows)
         return sequence_input(last, cache)
 

@@ -28,6 +28,8 @@ class KVCache:
         Slots that may be used; `spare` more can be written to.
     prefix_length, tree_length : int
         Slots in use: the prefix first, then the tree.
+    features : Tensor
+        fp32 [capacity, feature_size]: what a head reads of each slot, see `FeatureTaps`; moved with keys and values.
     tenant : int
         Whose sequence it is: number of a tenant, or 0 for the model itself.
     """
@@ -39,12 +41,14 @@ class KVCache:
         capacity: int,
         dtype: torch.dtype,
         spare: int = 0,
+        feature_size: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; expected at least one slot")
         shape = (spec.num_layers, 2, spec.num_kv_heads, capacity + spare, spec.head_dim)
         self.data: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.features = torch.zeros(capacity, feature_size, device=device)
         self.capacity = capacity
         self.prefix_length = 0
         self.tree_length = 0
@@ -108,3 +112,5 @@ class KVCache:
         start = self.prefix_length + first
         kept = self.data.index_select(3, source)
         self.data[:, :, :, start : start + len(slots)] = kept
+        if self.features.numel():
+            self.features[start : start + len(slots)] = self.features.index_select(0, source)

@@ -11,6 +11,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import usable_device
 from swiftspec.engine.model.batch_caches import cache_of
 from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.features import FeatureTaps
 from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_weights import FORMATS
@@ -28,6 +29,7 @@ class Cache(Protocol):
     prefix_length: int
     tree_length: int
     tenant: int
+    features: torch.Tensor
 
     def reset(self) -> None:
         """Forget everything."""
@@ -77,12 +79,13 @@ class ModelRunner:
         tenants: Sequence[str] = (),
         device: str = "cpu",
         tp_group: TPGroup | None = None,
+        taps: FeatureTaps | None = None,
     ) -> ModelRunner:
         """A model with room for `max_context` tokens and `tree_slots` tree nodes per sequence, on `cpu` or `cuda:N`.
 
-        `tenants` are fine-tunes and adapters of it, on CPUs only. In a TP group, this rank's shard of it: all ranks
-        load, warm up and run it together. A GPU must be the current one. ValueError, in one sentence, if the model, its
-        inflation, a tenant or the device cannot be used.
+        `tenants` are fine-tunes and adapters of it, and `taps` what a head reads of it, both on CPUs only. In a TP
+        group, this rank's shard of it: all ranks load, warm up and run it together. A GPU must be the current one.
+        ValueError, in one sentence, if the model, its inflation, a tenant or the device cannot be used.
         """
         place = usable_device(device)
         if num_sequences < 1:
@@ -100,6 +103,7 @@ class ModelRunner:
                 dtype=DTYPES[reference.dtype],
                 inflation=inflation,
                 tp_group=tp_group,
+                taps=taps,
             )
             return cls(decoder, [decoder.new_cache(capacity) for _ in range(num_sequences)])
         if tenants:
@@ -113,6 +117,11 @@ class ModelRunner:
         except torch.OutOfMemoryError:
             slots = num_sequences * capacity
             raise ValueError(f"{reference} with {slots} slots does not fit into the memory of {place}") from None
+
+    @property
+    def caches(self) -> Sequence[Cache]:
+        """The cache of each sequence."""
+        return self._caches
 
     @property
     def vocab_size(self) -> int:

@@ -12,14 +12,14 @@ import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.memory import trim_memory
+from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.clocks import TimedConnection
@@ -118,7 +118,11 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
     if tp_group.is_leader:
         leading: Mapping[Role, Model] = models
         if tp_group.size > 1:
-            leading = {role: ShardedModel(model, tp_group, role) for role, model in models.items()}
+            # A head is no shard: the leader computes it whole.
+            leading = {
+                role: model if isinstance(model, HeadRunner) else ShardedModel(model, tp_group, role)
+                for role, model in models.items()
+            }
         vocab_size = min(model.vocab_size for model in models.values())
         _lead(connection, setup, leading, ready, vocab_size=vocab_size)
     else:
@@ -128,23 +132,17 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
         connection.recv()  # the leader is gone; the launcher will notice, and hang up
 
 
-def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Mapping[Role, ModelRunner]:
+def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Models:
     """The models, after one warm-up run."""
-    room: dict[str, Any] = {
-        "max_context": setup.max_context,
-        "tree_slots": setup.tree_slots,
-        "num_sequences": setup.max_running,
-    }
-    models = {
-        role: ModelRunner.load(
-            reference,
-            tenants=setup.tenants if role is Role.TARGET else (),
-            device=device,
-            tp_group=NoOpTPGroup(tp_group) if setup.silent else tp_group,
-            **room,
-        )
-        for role, reference in setup.models.items()
-    }
+    models = load_models(
+        setup.models,
+        max_context=setup.max_context,
+        tree_slots=setup.tree_slots,
+        num_sequences=setup.max_running,
+        tenants=setup.tenants,
+        device=device,
+        tp_group=NoOpTPGroup(tp_group) if setup.silent else tp_group,
+    )
     for model in models.values():
         model.warm_up(_WARM_ROWS)
     if all(model.has_own_threads for model in models.values()):

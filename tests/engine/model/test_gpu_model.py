@@ -17,7 +17,7 @@ from swiftspec.engine.model.gpu_ops import reference_ops
 from swiftspec.engine.model.gpu_weights import WeightFormat
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import ForwardKind, Role
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, write_checkpoint
 from tests.engine.forwards import candidates, forward, prefill
@@ -254,7 +254,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> _Models:
 IN_ONE_PROCESS = tuple(
     policy
     for policy in map(make_policy, POLICIES)
-    if policy.layout is not Layout.DISAGGREGATED and max(policy.draft_rows, policy.target_rows) <= TREE_SLOTS["cuda"]
+    if policy.layout is not Layout.DISAGGREGATED
+    and DraftKind.SERIAL in policy.drafts
+    and max(policy.draft_rows, policy.target_rows) <= TREE_SLOTS["cuda"]
 )
 SAMPLERS = {
     "greedy": Sampler(),

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPES: dict[str, dict[str, Any]] = {
     "serial_chain": {"num_draft_tokens": 2},
     "serial_tree": {"verify_rows": 4, "expand_rows": 2, "expansions": 2, "num_candidates": 3},
+    "suffix_or_draft": {"num_draft_tokens": 2, "least_score": 0.5, "verify_rows": 4},
     "sequoia_tree": {"verify_rows": 5, "depth": 2, "rank_acceptance": (0.6, 0.3, 0.1)},
     "parallel_chain": {"num_draft_tokens": 2},
     "parallel_tree": {"verify_rows": 4, "num_masks": 2, "num_candidates": 3},

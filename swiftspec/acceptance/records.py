@@ -1,0 +1,225 @@
+"""Acceptance by position: records of what was published or counted, each with its key, definition and source.
+
+Acceptance differs by position: DFlash's conditional rate decays along a chain, EAGLE-3's rises, since survivors are
+easy text. So a record is a vector. *Unconditional* rate of position i: the share of rounds that accept the first i
+draft tokens; *conditional*: of those that accepted the first i - 1. Lengths are tokens per verification, the bonus
+token always included, whatever the source counted.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+from scipy.optimize import brentq, isotonic_regression
+
+from swiftspec.acceptance.published import PublishedAcceptance, Quantity, published_acceptance
+from swiftspec.artifacts.document import Document, Facts
+from swiftspec.policies import DraftKind
+
+__all__ = [
+    "AcceptanceRecord",
+    "AcceptanceRecords",
+    "Form",
+    "conditional_rates",
+    "published_records",
+    "select",
+    "unconditional_rates",
+]
+
+_TABLE = Path(__file__).with_name("by_position.json")
+LONGEST = 64  # tokens of a chain
+_ROUNDING = 0.005  # of lengths with two decimals
+
+
+class Form(StrEnum):
+    """What the values of a record are."""
+
+    RATES = "rates"  # unconditional, by position
+    LENGTHS = "lengths"  # mean tokens per verification of chains of 1, 2, .. tokens
+    LENGTH = "length"  # mean tokens per verification of chains of num_draft_tokens
+
+
+class AcceptanceRecord(Facts):
+    """Acceptance of a drafter's chains, as its source gives it.
+
+    Parameters
+    ----------
+    target, drafter : str
+        Registered names where there is one, otherwise the source's.
+    kind : DraftKind
+    dataset : str
+        Empty if unknown, as are `hardware` and `note`.
+    temperature : float, optional
+        None if unknown, as are `thinking` and `context`.
+    context : int, optional
+        Prompt tokens.
+    quantity : Form
+    bonus : bool
+        Whether the source's lengths count the bonus token.
+    num_draft_tokens : int
+        Tokens of the longest chain.
+    values : tuple of float
+        As in the source.
+    """
+
+    target: str
+    drafter: str
+    kind: DraftKind
+    dataset: str = ""
+    temperature: float | None = Field(default=None, ge=0)
+    thinking: bool | None = None
+    context: int | None = Field(default=None, ge=1)
+    quantity: Form
+    bonus: bool
+    num_draft_tokens: int = Field(ge=1, le=LONGEST)
+    values: tuple[float, ...]
+    hardware: str = ""
+    source: str
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        expected = 1 if self.quantity is Form.LENGTH else self.num_draft_tokens
+        if len(self.values) != expected:
+            raise ValueError(f"values has {len(self.values)} numbers; expected {expected}")
+        longest = [self.num_draft_tokens] if self.quantity is Form.LENGTH else range(1, self.num_draft_tokens + 1)
+        for number, value in zip(longest, self.values, strict=True):
+            least, most = (0, 1) if self.quantity is Form.RATES else (int(self.bonus), number + self.bonus)
+            if not least <= value <= most + _ROUNDING:
+                raise ValueError(f"values has {value:g}; expected {least} to {most} for chains of {number}")
+        return self
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Unconditional rate of every position; never rises."""
+        if self.quantity is Form.LENGTH:
+            return unconditional_rates([self._mean_rate()] * self.num_draft_tokens)
+        return _smooth(self._raw_rates())
+
+    @property
+    def conditional(self) -> tuple[float, ...]:
+        """Conditional rate of every position."""
+        return conditional_rates(self.rates)
+
+    def length(self, num_draft_tokens: int) -> float:
+        """Mean tokens per verification of chains of this length, the bonus token included.
+
+        ValueError for a longer chain than was recorded.
+        """
+        if not 0 <= num_draft_tokens <= self.num_draft_tokens:
+            raise ValueError(f"num_draft_tokens is {num_draft_tokens}; expected 0 to {self.num_draft_tokens}")
+        return 1.0 + sum(self.rates[:num_draft_tokens])
+
+    @property
+    def basis(self) -> str:
+        """What the rates by position rest on; a clause."""
+        counted = "the bonus token counted" if self.bonus else "without the bonus token"
+        if self.quantity is Form.LENGTH:
+            return (
+                f"one mean length over chains of {self.num_draft_tokens}, {counted}; "
+                "assumed: the same conditional rate at every position"
+            )
+        raw = self._raw_rates()
+        change = max(abs(smooth - rate) for smooth, rate in zip(_smooth(raw), raw, strict=True))
+        smoothed = f"; smoothed so that none rises, by at most {change:.2f}" if change > _ROUNDING else ""
+        if self.quantity is Form.RATES:
+            return f"rates by position{smoothed}"
+        return f"differences of mean lengths of chains of 1 to {self.num_draft_tokens} tokens, {counted}{smoothed}"
+
+    @property
+    def key(self) -> str:
+        """Target, drafter and conditions, in words."""
+        thinking = {None: "", True: "thinking", False: "not thinking"}[self.thinking]
+        conditions = (
+            f"on {self.dataset}" if self.dataset else "",
+            f"temperature {self.temperature:g}" if self.temperature is not None else "",
+            thinking,
+            f"{self.context} prompt tokens" if self.context is not None else "",
+        )
+        return ", ".join([f"{self.target} with {self.drafter} ({self.kind})", *filter(None, conditions)])
+
+    def _raw_rates(self) -> list[float]:
+        """Unconditional rates as the source implies them; they may rise, and lengths that fall make them negative."""
+        if self.quantity is Form.RATES:
+            return list(self.values)
+        return [after - before for before, after in pairwise((float(self.bonus), *self.values))]
+
+    def _mean_rate(self) -> float:
+        """Conditional rate that, the same at every position, gives the mean length."""
+        (length,), longest = self.values, self.num_draft_tokens
+        accepted = length - self.bonus
+        if accepted >= longest:
+            return 1.0
+        rate: float = brentq(lambda rate: sum(rate**position for position in range(1, longest + 1)) - accepted, 0, 1)
+        return rate
+
+
+class AcceptanceRecords(Document):
+    """A file of records."""
+
+    schema_name: ClassVar[str] = "swiftspec.acceptance-by-position"
+    schema_version: ClassVar[int] = 1
+
+    records: tuple[AcceptanceRecord, ...] = Field(min_length=1)
+
+
+def conditional_rates(unconditional: Sequence[float]) -> tuple[float, ...]:
+    """Share of the rounds that accepted all before a position, by position; 0 where none did."""
+    return tuple(after / before if before else 0.0 for before, after in pairwise((1.0, *unconditional)))
+
+
+def unconditional_rates(conditional: Iterable[float]) -> tuple[float, ...]:
+    """Share of all rounds that accept up to a position, by position."""
+    product, rates = 1.0, list[float]()
+    for rate in conditional:
+        product *= rate
+        rates.append(product)
+    return tuple(rates)
+
+
+def select(
+    records: Iterable[AcceptanceRecord], *, target: str | None = None, drafter: str | None = None, **conditions: object
+) -> list[AcceptanceRecord]:
+    """Records with these values; conditions are fields, and None stands for any value."""
+    wanted = {"target": target, "drafter": drafter} | conditions
+    return [
+        record
+        for record in records
+        if all(value is None or getattr(record, field) == value for field, value in wanted.items())
+    ]
+
+
+@cache
+def published_records() -> tuple[AcceptanceRecord, ...]:
+    """Every published record: the vectors of `published_acceptance`, and those of heads and block drafters."""
+    chains = [one for one in published_acceptance() if one.quantity is Quantity.CUMULATIVE_ACCEPTANCE]
+    heads = json.loads(_TABLE.read_text(encoding="utf-8"))
+    return (*map(_of_chain, chains), *map(AcceptanceRecord.model_validate, heads))
+
+
+def _of_chain(published: PublishedAcceptance) -> AcceptanceRecord:
+    return AcceptanceRecord(
+        target=published.target,
+        drafter=published.draft,
+        kind=DraftKind.HEAD if "eagle" in published.draft.lower() else DraftKind.SERIAL,
+        dataset=published.dataset,
+        temperature=0.0,
+        quantity=Form.RATES,
+        bonus=False,
+        num_draft_tokens=len(published.values),
+        values=published.values,
+        hardware=published.hardware,
+        source=published.source,
+        note=published.note,
+    )
+
+
+def _smooth(rates: Sequence[float]) -> tuple[float, ...]:
+    """The nearest rates, by least squares, that never rise and lie between 0 and 1 (isotonic regression)."""
+    fitted = isotonic_regression(rates, increasing=False).x
+    return tuple(min(1.0, max(0.0, float(rate))) for rate in fitted)

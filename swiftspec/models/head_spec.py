@@ -1,0 +1,162 @@
+"""Shape of a draft that reads the target's hidden states: an EAGLE-3 head or a multi-token prediction (MTP) layer.
+
+A feature is the residual stream of the target before one of its layers. Sources: EAGLE-3, arXiv 2503.01840, in its own
+layout (config.json of a Llama model) and in that of `speculators`; MTP, DeepSeek-V3, arXiv 2412.19437.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from swiftspec.files.reading import read_json, shown
+from swiftspec.models.spec import Inflation, ModelSpec
+
+__all__ = ["HeadFormat", "HeadSpec", "head_format", "inflated_layers", "is_head"]
+
+_EAGLE3_NAMES = ("eagle3", "eagle-3")
+_MTP_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+# What a config.json may ask for and this version does not compute.
+_UNSUPPORTED = ("norm_before_fc", "fc_norm", "norm_output")
+
+
+class HeadFormat(StrEnum):
+    """Architecture of a head."""
+
+    EAGLE3 = "eagle3"
+    MTP = "mtp"
+
+
+def head_format(values: Mapping[str, Any]) -> HeadFormat | None:
+    """The head that a config.json describes; None for another model."""
+    names = values.get("architectures")
+    written = [*(names if isinstance(names, list) else []), values.get("speculators_model_type")]
+    if any(isinstance(name, str) and mark in name.lower() for name in written for mark in _EAGLE3_NAMES):
+        return HeadFormat.EAGLE3
+    return HeadFormat.MTP if any(values.get(field) for field in _MTP_FIELDS) else None
+
+
+def is_head(directory: Path) -> bool:
+    """Whether a model's directory is that of a head."""
+    values = read_json(directory / "config.json")
+    return isinstance(values, dict) and head_format(values) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSpec:
+    """Shape of a head.
+
+    Parameters
+    ----------
+    directory : Path
+        Names the head in errors.
+    format : HeadFormat
+    layer : ModelSpec
+        Its decoder layer; `num_layers` is 1.
+    layer_index : int
+        Of an MTP layer in its checkpoint: the number of the target's layers.
+    feature_layers : tuple of int
+        The target's layers whose inputs it reads; empty for those that EAGLE-3 reads if its config.json names none.
+    target_hidden_size : int
+        Width of the target's residual stream.
+    draft_vocab_size : int
+        Tokens that it can propose.
+    norm_before_residual : bool
+        Whether the normalised feature, rather than the feature itself, enters the head's residual stream.
+    """
+
+    directory: Path
+    format: HeadFormat
+    layer: ModelSpec
+    layer_index: int
+    feature_layers: tuple[int, ...]
+    target_hidden_size: int
+    draft_vocab_size: int
+    norm_before_residual: bool
+
+    @classmethod
+    def from_directory(cls, directory: str | Path) -> HeadSpec:
+        """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
+        directory = Path(directory)
+        spec = ModelSpec.from_directory(directory)
+        values = read_json(directory / "config.json")
+        kind = head_format(values)
+        if kind is None:
+            expected = "that of an EAGLE-3 head"
+            raise ValueError(
+                f"{directory}: config.json architectures is {shown(values.get('architectures'))}; expected {expected}"
+            )
+        for field in _UNSUPPORTED:
+            if values.get(field):
+                raise ValueError(f"{directory}: config.json {field} is {shown(values[field])}; expected false")
+        if kind is HeadFormat.EAGLE3 and spec.num_layers != 1:
+            raise ValueError(f"{directory}: config.json num_hidden_layers is {spec.num_layers}; expected 1")
+        return cls(
+            directory=directory,
+            format=kind,
+            layer=spec.one_layer(),
+            layer_index=spec.num_layers,
+            feature_layers=_feature_layers(directory, values) if kind is HeadFormat.EAGLE3 else (spec.num_layers,),
+            target_hidden_size=_integer(directory, values, "target_hidden_size", spec.hidden_size),
+            draft_vocab_size=_integer(directory, values, "draft_vocab_size", spec.vocab_size),
+            norm_before_residual=bool(values.get("norm_before_residual", False)),
+        )
+
+    @property
+    def untied_layer(self) -> ModelSpec:
+        """Its decoder layer's shape, with an output matrix that is not the embedding."""
+        return dataclasses.replace(self.layer, tie_word_embeddings=False)
+
+    def layers_of(self, target: ModelSpec) -> tuple[int, ...]:
+        """The target's layers whose inputs it reads; the number of layers stands for the last one's output.
+
+        ValueError, naming field and value, if it is a head for another target.
+        """
+        count = target.num_layers
+        layers = self.feature_layers or (2, count // 2, count - 3)
+        self._require("target_hidden_size", self.target_hidden_size, target.hidden_size, "hidden size")
+        self._require("vocab_size", self.layer.vocab_size, target.vocab_size, "vocabulary size")
+        if self.format is HeadFormat.MTP:
+            self._require("num_hidden_layers", self.layer_index, count, "number of layers")
+        for layer in layers:
+            if not 0 <= layer <= count:
+                raise ValueError(
+                    f"{self.directory}: config.json eagle_aux_hidden_state_layer_ids has {layer}; "
+                    f"the target has {count} layers"
+                )
+        return layers
+
+    def _require(self, field: str, value: int, expected: int, what: str) -> None:
+        if value != expected:
+            raise ValueError(
+                f"{self.directory}: config.json {field} is {value}; expected {expected}, the target's {what}"
+            )
+
+
+def inflated_layers(layers: tuple[int, ...], spec: ModelSpec, inflation: Inflation | None) -> tuple[int, ...]:
+    """Layers of the inflated model before which the residual stream is that before these of the small one."""
+    count = inflation.inflated(spec).num_layers if inflation else spec.num_layers
+    return tuple(layer * count // spec.num_layers for layer in layers)
+
+
+def _feature_layers(directory: Path, values: Mapping[str, Any]) -> tuple[int, ...]:
+    field = "eagle_aux_hidden_state_layer_ids"
+    nested = values.get("eagle_config")
+    found = values.get(field) or (nested.get(field) if isinstance(nested, dict) else None)
+    if found is None:
+        return ()
+    if not isinstance(found, list) or len(found) != 3 or any(type(layer) is not int for layer in found):
+        raise ValueError(f"{directory}: config.json {field} is {shown(found)}; expected three layers")
+    return tuple(found)
+
+
+def _integer(directory: Path, values: Mapping[str, Any], field: str, default: int) -> int:
+    value = values.get(field)
+    value = default if value is None else value
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{directory}: config.json {field} is {shown(value)}; expected a positive integer")
+    return value

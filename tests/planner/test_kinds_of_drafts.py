@@ -1,0 +1,49 @@
+"""Plans with heads, block drafters and parallel drafts by name."""
+
+import pytest
+
+from swiftspec.acceptance import GivenAcceptance
+from swiftspec.acceptance.head_records import published_rates
+from swiftspec.acceptance.records import unconditional_rates
+from swiftspec.artifacts.plan import Candidate
+from swiftspec.planner.deployment import Deployment
+from swiftspec.planner.for_device import plan_for
+from swiftspec.planner.options import SearchOptions
+
+DEPLOYMENT = Deployment(device="h100", num_devices=1, output_tokens=96)
+
+
+def chosen(draft: str, policy: str, acceptance: str | None = None) -> Candidate:
+    given = GivenAcceptance.parse(acceptance) if acceptance else None
+    options = SearchOptions(policy=policy, num_jobs=1)
+    planned = plan_for(
+        DEPLOYMENT, target="qwen3-14b", draft=draft, acceptance=given, options=options, progress=lambda *_: None
+    )
+    return planned.plan.chosen
+
+
+def num_draft_tokens(candidate: Candidate) -> int:
+    length = candidate.shape["num_draft_tokens"]
+    assert isinstance(length, int)
+    return length
+
+
+def test_two_drafters_of_one_mean_rate_get_chains_of_different_lengths() -> None:
+    """Both accept half of eight tokens: one the first four or so, the other all eight or nothing."""
+    decaying = chosen("dflash", "parallel_chain", "0.95,0.9,0.8,0.65,0.4,0.2,0.08,0.02")
+    rising = chosen("dflash", "parallel_chain", "0.55,0.53,0.51,0.5,0.49,0.48,0.47,0.47")
+    assert num_draft_tokens(decaying) < num_draft_tokens(rising)
+
+
+@pytest.mark.parametrize(("draft", "policy"), [("eagle3", "head_chain"), ("dspark", "parallel_chain")])
+def test_a_chosen_chain_is_accepted_as_published(draft: str, policy: str) -> None:
+    found = chosen(draft, policy)
+    length, rates = num_draft_tokens(found), published_rates("qwen3-14b", draft).rates
+    whole = (*rates, *[rates[-1]] * max(0, length - len(rates)))  # beyond what is published the last rate holds
+    expected = 1 + sum(unconditional_rates(whole[:length]))
+    assert found.prediction.metrics.figures.tokens_per_round == pytest.approx(expected, rel=0.05)
+
+
+def test_a_head_cannot_be_on_devices_of_its_own() -> None:
+    with pytest.raises(ValueError, match="not with a head draft"):
+        chosen("eagle3", "serial_chain")
