@@ -58,8 +58,8 @@ How the draft ranks the target's own greedy output ({num_tokens} tokens after {n
 |---|{rank_rules}|
 | share of the target's tokens | {rank_shares} |
 
-Share of positions of that output, on every eighth prompt, from which the first choices for the next n tokens are all the target's. The draft
-makes n forwards for them, the parallel draft one, with n - 1 masks:
+Share of positions of that output, on every eighth prompt, from which the first choices for the next n tokens are all
+the target's. The draft makes n forwards for them, the parallel draft one, with n - 1 masks:
 
 | n | {length_names} |
 |---|{length_rules}|
