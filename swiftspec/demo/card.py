@@ -3,7 +3,7 @@
 import argparse
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.demo import train, train_head, train_parallel
+from swiftspec.demo import train, train_block, train_head, train_parallel
 from swiftspec.demo.corpus import HELD_OUT_MODULES, held_out_sources
 from swiftspec.demo.prompts import traced_prompts, validated_prompts
 from swiftspec.files.writing import write_output
@@ -26,7 +26,9 @@ from swiftspec.profiler.masked_guesses import NUM_AHEAD
 __all__ = ["main"]
 
 _MODELS = ("target", "draft", "parallel_draft")
+_OTHERS = {"parallel draft": "parallel_draft", "head": "head", "block drafter": "block"}  # beside the draft
 _OUTPUT_TOKENS = 256
+_SPREAD = 8  # every eighth prompt for those, which take several forwards at every position
 _RANKS = 8
 _CARD = """# Model card of the bundled models
 
@@ -48,8 +50,11 @@ Context: {context} tokens.
 - **Head** (EAGLE-3, arXiv 2503.01840), {head_millions:.2f} M parameters beside the target's embedding, which it shares:
   {head_steps} steps of {head_tokens_per_step} tokens, half of that text and half what the target writes; the last
   {unrolled_steps} steps are unrolled {head_depths} times on its own hidden states.
-- **Reproduce**: `python -m swiftspec.demo.train --work DIR`, then `python -m swiftspec.demo.train_parallel --work DIR`
-  and `python -m swiftspec.demo.train_head --work DIR` (all seeded and resumable), then `python -m swiftspec.demo.card`.
+- **Block drafter** (DFlash, arXiv 2602.06036), {block_millions:.2f} M parameters beside the target's embedding:
+  {block_steps} steps of {block_tokens_per_step} tokens, half of that text and half what the target writes, in blocks of
+  {block_size} with the same mask.
+- **Reproduce**: `python -m swiftspec.demo.train --work DIR`, then `python -m swiftspec.demo.train_parallel`,
+  `train_head` and `train_block`, likewise (all seeded and resumable), then `python -m swiftspec.demo.card`.
 
 | measured by `python -m swiftspec.demo.card` | target | draft | parallel draft |
 |---|---|---|---|
@@ -59,19 +64,15 @@ How the draft ranks the target's own greedy output ({num_tokens} tokens after {n
 
 | draft's choice | {rank_names} |
 |---|{rank_rules}|
-| draft: share of the target's tokens | {rank_shares} |
-| parallel draft, without masks | {parallel_shares} |
-| head, after verified tokens | {head_shares} |
+| share of the target's tokens | {rank_shares} |
 
-Share of positions of that output from which the first choices for the next n tokens are all the target's. The draft
-makes n forwards for them; so does the head, all but the first on its own hidden states; the parallel draft makes one,
-with n - 1 masks:
+Share of positions of that output, on every eighth prompt, from which the first choices for the next n tokens are all
+the target's. The draft makes n forwards for them, each on the target's own tokens; so does the head, all but the first
+on its own hidden states; the parallel draft and the block drafter make one, at masks:
 
 | n | {length_names} |
 |---|{length_rules}|
-| draft | {survival} |
-| parallel draft | {parallel_survival} |
-| head | {head_survival} |
+{survivals}
 """
 
 
@@ -83,8 +84,7 @@ class Measured:
     draft_loss: float
     parallel_loss: float
     trace: AcceptanceTrace
-    parallel_trace: AcceptanceTrace
-    head_trace: AcceptanceTrace
+    others: dict[str, AcceptanceTrace]
 
 
 @torch.inference_mode()
@@ -123,15 +123,15 @@ def measure(directory: Path) -> Measured:
     )
     trace = record(draft=ModelRef(model=str(directory / "draft"), dtype="float32"))
     outputs = [prompt.target_tokens.tolist() for prompt in trace.prompts]
-    parallel = record(draft=ModelRef(model=str(directory / "parallel_draft"), dtype="float32"), outputs=outputs)
-    return Measured(
-        target_loss=losses[0],
-        draft_loss=losses[1],
-        parallel_loss=losses[2],
-        trace=trace,
-        parallel_trace=parallel,
-        head_trace=record(draft=ModelRef(model=str(directory / "head"), dtype="float32"), outputs=outputs),
-    )
+    others = {
+        name: record(
+            draft=ModelRef(model=str(directory / folder), dtype="float32"),
+            prompts=prompts[::_SPREAD],
+            outputs=outputs[::_SPREAD],
+        )
+        for name, folder in _OTHERS.items()
+    }
+    return Measured(target_loss=losses[0], draft_loss=losses[1], parallel_loss=losses[2], trace=trace, others=others)
 
 
 def survival(trace: AcceptanceTrace) -> list[float]:
@@ -155,6 +155,7 @@ def survival(trace: AcceptanceTrace) -> list[float]:
 def write_card(directory: Path) -> None:
     """Measure, and write MODEL_CARD.md next to the models."""
     measured = measure(directory)
+    sampled = {"draft": replace(measured.trace, prompts=measured.trace.prompts[::_SPREAD]), **measured.others}
     sizes = [LlamaForCausalLM.from_pretrained(directory / name).num_parameters() / 1e6 for name in _MODELS]
     card = _CARD.format(
         target_millions=sizes[0],
@@ -175,23 +176,28 @@ def write_card(directory: Path) -> None:
         num_masks=train_parallel.NUM_MASKS,
         mask_token=draft_facts(directory / "parallel_draft").mask_token,
         parallel_loss=measured.parallel_loss,
-        head_millions=sum(map(torch.numel, load_file(directory / "head" / "model.safetensors").values())) / 1e6,
+        head_millions=_millions(directory / "head"),
         head_steps=sum(train_head.STEPS),
         head_tokens_per_step=train_head.TOKENS_PER_STEP,
         unrolled_steps=train_head.STEPS[-1],
         head_depths=train_head.DEPTHS[-1],
+        block_millions=_millions(directory / "block"),
+        block_steps=train_block.STEPS,
+        block_tokens_per_step=train_block.SEQUENCES * train_block.CONTEXT,
+        block_size=train_block.BLOCK_SIZE,
         rank_names=_cells(map(str, range(1, _RANKS + 1))),
         rank_rules="|".join("---" for _ in range(_RANKS)),
         rank_shares=_shares(measured.trace.rank_acceptance(_RANKS)),
-        parallel_shares=_shares(measured.parallel_trace.rank_acceptance(_RANKS)),
-        head_shares=_shares(measured.head_trace.rank_acceptance(_RANKS)),
         length_names=_cells(map(str, range(1, NUM_AHEAD + 2))),
         length_rules="|".join("---" for _ in range(NUM_AHEAD + 1)),
-        survival=_shares(survival(measured.trace)),
-        parallel_survival=_shares(survival(measured.parallel_trace)),
-        head_survival=_shares(survival(measured.head_trace)),
+        survivals="\n".join(f"| {name} | {_shares(survival(trace))} |" for name, trace in sampled.items()),
     )
     write_output(directory / "MODEL_CARD.md", card.encode())
+
+
+def _millions(directory: Path) -> float:
+    """Parameters in a checkpoint, millions."""
+    return sum(map(torch.numel, load_file(directory / "model.safetensors").values())) / 1e6
 
 
 def _cells(texts: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ from swiftspec.files.writing import write_output
 TARGET_LAYERS = (1, 4, 6)  # whose outputs are read
 NUM_LAYERS, INNER_SIZE = 2, 512
 BLOCK_SIZE = 8  # the last verified token, and masks
-STEPS = 600
+STEPS = 300
 CONTEXT, SEQUENCES, ANCHORS = 192, 8, 24  # tokens of a sequence, sequences of a step, blocks of a sequence
 WEIGHT_DECAY = 4.0  # positions after which a mask's weight has fallen to 1/e
 CONTINUATION_BATCHES = 6
