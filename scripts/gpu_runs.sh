@@ -145,16 +145,16 @@ how_fast() {
 
 does_it_hold() {
     local pair=(--target demo/target --draft demo/draft) prompts=swiftspec/demo/prompts files limit=6 tokens=48 jobs=16
-    local dtype=bf16 traced=18
+    local dtype=bf16 traced=18 asked=()
     files=(--profile "$work/profile.json" --trace "$work/trace.npz")
-    [[ -z $dry_run ]] || traced=1 limit=1 tokens=16 jobs=1 dtype=fp32
+    [[ -z $dry_run ]] || traced=1 limit=1 tokens=16 jobs=1 dtype=fp32 asked=(--policy serial_tree)
     head -n "$traced" $prompts/trace.jsonl >"$work/traced.jsonl"
     step profile 140 "${verbs[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype "$dtype" \
         --accept-noise --out "$work/profile.json"
     step trace 45 "${verbs[@]}" trace "${pair[@]}" --dtype "$dtype" --prompts "$work/traced.jsonl" \
         --max-new-tokens "$tokens" --out "$work/trace.npz"
     step plan 45 "${verbs[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype "$dtype" "${files[@]}" --devices 1 \
-        --jobs "$jobs" --out "$work/plan.json"
+        "${asked[@]}" --jobs "$jobs" --out "$work/plan.json"
     step validate 90 "${verbs[@]}" validate --plan "$work/plan.json" --prompts $prompts/validate.jsonl \
         --limit "$limit" --max-new-tokens "$tokens" --json "$work/validation.json"
     step timeline 15 "${verbs[@]}" run --plan "$work/plan.json" --prompt "def main():" --max-new-tokens "$tokens" \

@@ -21,14 +21,17 @@ if not torch.cuda.is_available():
 # Files that take longest, longest first: begun last, one would keep a core busy while the others are idle.
 LONGEST = (
     "test_gpu_runs.py",
-    "simulator/test_real_draft.py",
     "cli/test_pipeline.py",
     "test_notebooks.py",
-    "engine/test_launcher.py",
-    "simulator/test_published_policies.py",
+    "simulator/test_replay.py",
     "planner/test_search.py",
+    "cli/test_faults.py",
+    "engine/model/test_residual_law.py",
     "planner/test_quick.py",
-    "planner/test_fewest.py",
+    "server/test_robustness.py",
+    "simulator/test_published_policies.py",
+    "engine/test_launcher.py",
+    "engine/parallel/test_parallel.py",
     "kernels/test_all_reduce.py",
     "planner/test_splits.py",
 )

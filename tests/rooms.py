@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-__all__ = ["NEVERS", "ROOMS"]
+__all__ = ["NEVERS", "ROOMS", "SHIPPED", "WRITERS"]
 
 # Room -> what its modules may import beside the standard library: rooms below it and third-party packages. A room is a
 # folder of swiftspec, a folder of the engine, or a module that lies in none; rooms stand in their order, lowest first.
@@ -72,7 +72,9 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "scheduler"}
         | {"simulator", "joblib", "numpy", "scipy"}
     ),
-    "demo": frozenset({"profiler", "simulator", "artifacts", "files", *TORCH, "transformers", "tokenizers", "rich"}),
+    "demo": frozenset(
+        {"profiler", "simulator", "artifacts", "files", "models", *TORCH, "transformers", "tokenizers", "rich"}
+    ),
     "loadtest": frozenset({"artifacts", "files", "numpy"}),
     "atts": frozenset({"engine", "loadtest", "simulator", "workload", "artifacts", "policies"} | {"numpy", "simpy"}),
     "tenants": frozenset({"simulator", "artifacts", "files", "models", "numpy", "simpy"}),
@@ -102,4 +104,17 @@ NEVERS = (
     ("swiftspec.engine.model.gpu", ("swiftspec.engine.model.cpu",)),
     ("swiftspec.engine.model.loader", ("swiftspec.engine.parallel", "torch.distributed")),
     ("swiftspec.engine.parallel", ("swiftspec.engine.driver",)),
+)
+
+# Modules that write files by themselves; inflate writes a folder that appears whole.
+WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate")
+# Modules that read files by themselves: what comes with the package is believed.
+SHIPPED = (
+    "swiftspec.backtest.systems",
+    "swiftspec.costmodel.published",
+    "swiftspec.costmodel.constants",
+    "swiftspec.models.published",
+    "swiftspec.acceptance.published",
+    "swiftspec.acceptance.proxy_pairs",
+    "swiftspec.acceptance.records",
 )

@@ -124,9 +124,9 @@ def beginning(prompt: TracedPrompt) -> TracedPrompt:
     """Its first tokens, which are faster to simulate."""
     return replace(
         prompt,
-        target_tokens=prompt.target_tokens[:24],
-        ranks=prompt.ranks[:24],
-        guesses={who: Guesses(*(column[:24] for column in guesses)) for who, guesses in prompt.guesses.items()},
+        target_tokens=prompt.target_tokens[:16],
+        ranks=prompt.ranks[:16],
+        guesses={who: Guesses(*(column[:16] for column in guesses)) for who, guesses in prompt.guesses.items()},
         ended=False,
     )
 
@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Folder in which the examples run: with the bundled pair's plan on a few prompts, and a quick profiler."""
     path = tmp_path_factory.mktemp("examples")
     planned = swiftspec.Planned.load(RECORDED / "plan.json")
-    few = replace(planned.trace, prompts=tuple(beginning(prompt) for prompt in planned.trace.prompts[:3]))
+    few = replace(planned.trace, prompts=tuple(beginning(prompt) for prompt in planned.trace.prompts[:2]))
     few.save(path / "trace.npz")
     planned.profile.save(path / "profile.json")
     planned = replace(planned, profile_path=path / "profile.json", trace_path=path / "trace.npz", trace=few)

@@ -5,11 +5,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.rooms import NEVERS, ROOMS
+from tests.rooms import NEVERS, ROOMS, SHIPPED, WRITERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "swiftspec"
@@ -47,13 +48,23 @@ class Module:
 
     @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        return _parsed(self.text)
 
     @property
     def imports(self) -> list[Import]:
-        collector = _ImportCollector(self.name if self.is_package else self.name.rpartition(".")[0])
-        collector.visit(self.tree)
-        return collector.found
+        return _imports(self)
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@cache
+def _imports(module: Module) -> list[Import]:
+    collector = _ImportCollector(module.name if module.is_package else module.name.rpartition(".")[0])
+    collector.visit(module.tree)
+    return collector.found
 
 
 class _ImportCollector(ast.NodeVisitor):
@@ -187,17 +198,7 @@ def signature_violations(module: Module) -> Iterator[str]:
 
 
 WRITES = re.compile(r"\.(write_text|write_bytes)\(|\bopen\([^)]*[\"'][wax]b?\+?[\"']|\bnp\.save\w*\(")
-WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate")  # inflate: a folder that appears whole
 READS = re.compile(r"\bjson\.loads?\(|\bnp\.load\(")
-# What comes with the package is believed.
-SHIPPED = (
-    "swiftspec.backtest.systems",
-    "swiftspec.costmodel.published",
-    "swiftspec.costmodel.constants",
-    "swiftspec.models.published",
-    "swiftspec.acceptance.published",
-    "swiftspec.acceptance.proxy_pairs",
-)
 
 
 def own_file_violations(module: Module) -> Iterator[str]:

@@ -88,18 +88,20 @@ class SharingCost(_OfTable):
     """Cost of each sequence of a step beyond the first.
 
     sequence_s: d0, seconds for the sequence itself. slot_s: d1, seconds for every slot of its context. median_error,
-    largest_error: of the fit, as shares of a step's measured seconds; None if nothing was measured.
+    largest_error: of the fit, as shares of a step's measured seconds; None if nothing was measured. most_slots: of a
+    cache that keeps no more; None, and absent from the file, for one that keeps all.
     """
 
     sequence_s: _Cost
     slot_s: _Cost
+    most_slots: int | None = Field(default=None, ge=1, exclude_if=lambda most: most is None)
     median_error: _Error | None = None
     largest_error: _Error | None = None
     provenance: Provenance
 
     def seconds(self, context: float) -> float:
         """Seconds of one further sequence of this context."""
-        return self.sequence_s + self.slot_s * context
+        return self.sequence_s + self.slot_s * (context if self.most_slots is None else min(context, self.most_slots))
 
 
 class Sharing(Facts):

@@ -5,14 +5,12 @@ times of any engine. If a system's autoregressive speed is published but its eng
 speed is an input, not a row: it gives the slowdown of its target forwards against the composed ones.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from swiftspec.acceptance import acceptance_for
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.backtest.published import read_facts
 from swiftspec.backtest.rows import Row
 from swiftspec.backtest.speeds import Deployment, decoding
 from swiftspec.policies import Policy, make_policy
@@ -20,17 +18,14 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["published_systems", "ssd_rows", "system_rows"]
 
-_FILE = Path(__file__).with_name("data") / "systems.json"
 _SPEED, _STEP = "tokens/s", "step, ms"
 _row = Row.unfitted
 _CONTEXT = 500  # tokens of context at which steps are timed
 
 
-@cache
 def published_systems() -> Mapping[str, Any]:
     """The shipped figures."""
-    content: Mapping[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
-    return content
+    return read_facts("systems")
 
 
 def system_rows() -> list[Row]:

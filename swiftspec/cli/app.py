@@ -58,7 +58,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         console.error(_sentence(error))
         return 3 if isinstance(error, EngineError) else 2
-    return _interrupted() if code == 130 else code or 0
+    return _interrupted() if code == 130 else code or int(console.reader_has_gone())
 
 
 def _sentence(error: Exception) -> object:
@@ -205,6 +205,7 @@ def plan(
     op_tables: flags.OpTables = None,
     context: flags.Context = None,
     output_tokens: flags.OutputTokens = None,
+    draft_kv_budget: flags.DraftKvBudget = None,
     dataset: flags.Dataset = None,
     acceptance: flags.Acceptance = None,
     objective: flags.ObjectiveName = None,
@@ -269,6 +270,7 @@ def plan(
         engine=engine,
         context=context,
         output_tokens=output_tokens,
+        draft_kv_budget=draft_kv_budget,
         op_tables=op_tables,
     )
     goal = make_goal(

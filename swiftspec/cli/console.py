@@ -37,6 +37,7 @@ __all__ = [
     "note",
     "paragraph",
     "progress",
+    "reader_has_gone",
     "say",
     "stream",
     "table",
@@ -53,9 +54,12 @@ _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 @dataclass(slots=True)
 class _State:
-    """Whether stdout carries a file's bytes (`--json -`); text for people then goes to stderr."""
+    """Whether stdout carries a file's bytes (`--json -`), so that text for people goes to stderr; and has lost its
+    reader, as in `swiftspec plan ... | head`.
+    """
 
     stdout_is_data: bool = False
+    reader_has_gone: bool = False
 
 
 _STATE = _State()
@@ -68,7 +72,7 @@ def begin() -> None:
     Characters that stdout's encoding does not have (in an old locale) are escaped, so that a model's output cannot end
     a run.
     """
-    _STATE.stdout_is_data = False
+    _STATE.stdout_is_data = _STATE.reader_has_gone = False
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
     for descriptor in range(3):
@@ -81,6 +85,11 @@ def begin() -> None:
 def keep_stdout_for_data() -> None:
     """Write results to stderr from now on: an output is written to stdout."""
     _STATE.stdout_is_data = True
+
+
+def reader_has_gone() -> bool:
+    """Whether nobody reads stdout any more, and results were discarded."""
+    return _STATE.reader_has_gone
 
 
 def abandon_stdout() -> None:
@@ -98,15 +107,20 @@ def _in_one_line(text: str) -> str:
 
 
 def say(text: str = "") -> None:
-    """Print a line of the result."""
-    stream(f"{text}\n")
+    """Print a line of the result. Without a reader it is discarded: files are still to be written."""
+    with _results() as file:
+        _put(file, f"{text}\n")
 
 
 def stream(text: str) -> None:
-    """Print a piece of the result at once; exact in a pipe."""
-    with _results() as file:
-        file.write(harmless(text) if file.isatty() else text)
-        file.flush()
+    """Print a piece of the result at once; exact in a pipe. BrokenPipeError if it has no reader any more."""
+    with _results(needs_reader=True) as file:
+        _put(file, text)
+
+
+def _put(file: TextIO, text: str) -> None:
+    file.write(harmless(text) if file.isatty() else text)
+    file.flush()
 
 
 def note(text: str) -> None:
@@ -269,7 +283,7 @@ def _write(file: TextIO | None, text: str) -> None:
 
 
 @contextmanager
-def _results() -> Iterator[TextIO]:
+def _results(*, needs_reader: bool = False) -> Iterator[TextIO]:
     """The stream for results. ValueError, in one sentence, if it is stdout and cannot be written."""
     file = sys.stderr if _STATE.stdout_is_data else sys.stdout
     if file is None and not _STATE.stdout_is_data:
@@ -277,7 +291,10 @@ def _results() -> Iterator[TextIO]:
     try:
         yield file or _Nowhere()
     except BrokenPipeError:
-        raise
+        if needs_reader:
+            raise
+        _abandon(file)
+        _STATE.reader_has_gone = not _STATE.stdout_is_data
     except OSError as error:
         _abandon(file)
         if not _STATE.stdout_is_data:

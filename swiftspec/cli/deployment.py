@@ -18,6 +18,7 @@ def named_deployment(
     context: int | None,
     op_tables: Path | None,
     output_tokens: int | None = None,
+    draft_kv_budget: int | None = None,
 ) -> Deployment | None:
     """Deployment on a named device, None without a name; arguments not given take the defaults of `Deployment`.
 
@@ -32,6 +33,7 @@ def named_deployment(
         "engine": engine,
         "context": context,
         "output_tokens": output_tokens,
+        "draft_kv_budget": draft_kv_budget,
         "op_tables": op_tables,
     }
     given = {field: value for field, value in fields.items() if value is not None}

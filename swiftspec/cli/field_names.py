@@ -15,6 +15,7 @@ _OWN = {  # all others have the flag's name
 _SNAKE = (
     "acceptance_method",
     "accept_noise",
+    "draft_kv_budget",
     "draft_quant",
     "duration_s",
     "end_marker",

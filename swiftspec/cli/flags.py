@@ -16,6 +16,7 @@ __all__ = [
     "DeviceName",
     "Directory",
     "Draft",
+    "DraftKvBudget",
     "DraftQuant",
     "Drafts",
     "Dtype",
@@ -197,6 +198,14 @@ Acceptance = Annotated[
         metavar="RATE",
         help="With --device: measured acceptance rate, one for each --draft. 0.75 of single draft tokens, 0.44@5 on "
         "average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both), or a file of import-acceptance.",
+    ),
+]
+DraftKvBudget = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="With --device: predict for a draft whose KV cache keeps N tokens. The engine has none such.",
     ),
 ]
 OutputTokens = Annotated[

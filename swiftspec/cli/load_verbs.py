@@ -198,6 +198,7 @@ def sweep(
     gather_ms: Annotated[
         float | None, typer.Option(min=0.0, metavar="MS", help="A verification's wait for the others'.")
     ] = None,
+    control: flags.Control = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also measure, on an engine of this machine.")] = False,
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Also measure, on this server, which runs the policy.")
@@ -249,6 +250,7 @@ def sweep(
             "--kv-blocks": kv_blocks,
             "--prefill-tokens": prefill_tokens,
             "--gather-ms": gather_ms,
+            "--control": control,
         },
         seed=seed,
         jobs=jobs,

@@ -65,6 +65,7 @@ def compose_profile(
     host: Host | None = None,
     published: PublishedForwards | None = None,
     collective: str | None = None,
+    draft_kv_budget: int | None = None,
 ) -> Profile:
     """Steps of both roles at every degree that fits a node, whether the weights fit or not.
 
@@ -85,6 +86,9 @@ def compose_profile(
         Source of whole forwards that replace the composed ones of models in int4, prefills excepted.
     collective : str, optional
         The all-reduce of composed forwards; the fastest known one if not given.
+    draft_kv_budget : int, optional
+        Tokens that the draft's cache keeps, so that a forward behind more costs what one behind these does; all of them
+        if not given. Its prefill reads the whole prompt.
 
     Composed steps have no spread: all their quantiles are the same. Steps of several sequences have composed sharing
     costs, those of published forwards too.
@@ -98,6 +102,7 @@ def compose_profile(
     collectives: list[Collective] = []
     costs: list[SharingCost] = []
     for role, model, weights in ((Role.TARGET, target, quant), (Role.DRAFT, draft, draft_quant or quant)):
+        budget = draft_kv_budget if role is Role.DRAFT else None
         for degree in range(1, min(num_devices, device.devices_per_node) + 1):
             forwards = published if weights == "int4" and not model.products else None
             choice = _collective(role, model.spec, kernels=kernels, degree=degree, published=forwards, named=collective)
@@ -113,8 +118,8 @@ def compose_profile(
                 host=host,
                 published=forwards,
             )
-            steps += group.steps(max_context)
-            costs.append(composed_cost(role, model.spec, device=device, degree=degree))
+            steps += group.steps(max_context, most_cached=min(max_context, budget or max_context))
+            costs.append(composed_cost(role, model.spec, device=device, degree=degree, most_slots=budget))
     return Profile(
         origin=Origin.here(),
         device=device.name,
@@ -165,14 +170,15 @@ class _Group:
     host: Host
     published: PublishedForwards | None
 
-    def steps(self, max_context: int) -> Iterator[StepPoint]:
+    def steps(self, max_context: int, *, most_cached: int) -> Iterator[StepPoint]:
+        """Prefills, and forwards that read at most `most_cached` tokens of their context."""
         for rows in sorted({*PROMPTS, max_context}):
             # A prompt is not a verification: the fastest collective for its size, and logits of its last row only.
             parts = self._parts(self.spec, rows, context=0, collective=None, answers=1)
             yield self._point(Phase.PREFILL, rows, 0, parts)
-        for context in _contexts(max_context):
+        for context in sorted({*_contexts(max_context), most_cached}):
             for rows in ROWS:
-                for phase, parts in self._forwards(rows, context):
+                for phase, parts in self._forwards(rows, min(context, most_cached)):
                     yield self._point(phase, rows, context, parts)
 
     def _forwards(self, rows: int, context: int) -> Iterator[tuple[Phase, tuple[Part, ...]]]:

@@ -34,6 +34,7 @@ def device_profile(
     op_tables: Path | None = None,
     collective: str | None = None,
     int4_forwards: Int4Forwards | None = None,
+    draft_kv_budget: int | None = None,
 ) -> Profile:
     """Every forward of both roles at every TP degree, and the sources of their times.
 
@@ -56,6 +57,8 @@ def device_profile(
         The all-reduce; the fastest known one if not given.
     int4_forwards : callable, optional
         From a device to whole forwards with int4 weights, to replace the engine's.
+    draft_kv_budget : int, optional
+        As for `compose_profile`.
 
     Raises
     ------
@@ -77,10 +80,13 @@ def device_profile(
         host=Host.of(engine),
         published=published,
         collective=collective,
+        draft_kv_budget=draft_kv_budget,
     )
     sources = [source_of(device, op_tables)]
     if published is not None and "int4" in (quant, draft_quant):
         sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
+    if draft_kv_budget is not None:
+        sources.append(f"a draft whose cache keeps {draft_kv_budget} tokens, which is assumed")
     return profile.model_copy(update={"sources": tuple(sources)})
 
 

@@ -12,7 +12,9 @@ from swiftspec.policies.effects import Role
 __all__ = ["composed_cost"]
 
 
-def composed_cost(role: Role, spec: ModelSpec, *, device: DeviceSpec, degree: int) -> SharingCost:
+def composed_cost(
+    role: Role, spec: ModelSpec, *, device: DeviceSpec, degree: int, most_slots: int | None = None
+) -> SharingCost:
     """Cost of a further sequence on a group: its KV cache, read once for all of its rows, at the memory's bandwidth.
 
     Forwards of several sequences and of one with equally many rows differ in their attention only. This leaves out the
@@ -25,5 +27,11 @@ def composed_cost(role: Role, spec: ModelSpec, *, device: DeviceSpec, degree: in
     slot_bytes = 2 * shard.kv_size * spec.num_layers * BF16_BYTES  # keys and values
     slot_s = slot_bytes / (device.memory_bandwidth_Bps * CONSTANTS["bandwidth_share"])
     return SharingCost(
-        role=role, degree=degree, peer_busy=False, sequence_s=0.0, slot_s=slot_s, provenance=Provenance.COMPOSED
+        role=role,
+        degree=degree,
+        peer_busy=False,
+        sequence_s=0.0,
+        slot_s=slot_s,
+        most_slots=most_slots,
+        provenance=Provenance.COMPOSED,
     )

@@ -20,6 +20,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from swiftspec.demo import train
 from swiftspec.demo.corpus import training_sources
+from swiftspec.files.writing import write_output
 
 FEATURE_LAYERS = (2, 5, 7)  # a feature is the input of such a layer
 INNER_SIZE = 512
@@ -160,7 +161,7 @@ def save_head(head: Head, tokenizer: Tokenizer, directory: Path) -> None:
         "eos_token_id"
     )
     config |= {name: getattr(target, name) for name in kept.split()}
-    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_output(directory / "config.json", f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     weights = {name: value.detach().to(torch.bfloat16) for name, value in head.named_parameters()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save(str(directory / "tokenizer.json"))

@@ -21,6 +21,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 
 from swiftspec.demo import train
 from swiftspec.demo.corpus import training_sources
+from swiftspec.files.reading import read_json
+from swiftspec.files.writing import write_output
 from swiftspec.models.spec import model_directory
 
 # The byte 0xff, which no UTF-8 text contains: its id never occurs, and the vocabulary stays that of the target.
@@ -144,9 +146,9 @@ def main() -> None:
     train_parallel(draft.train(), target.eval(), tokenizer, args.work)
     train.save_pretrained(draft, tokenizer, args.out)
     path = args.out / "config.json"
-    config = json.loads(path.read_text())
+    config = read_json(path)
     config["pard_token"] = mask_token(tokenizer)
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_output(path, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ __all__ = [
     "read_input",
     "read_json",
     "read_lines",
-    "read_prefix",
     "shown",
 ]
 
@@ -88,12 +87,6 @@ def read_input(path: Path, *, most_bytes: int, pipes: bool = False) -> bytes:
     if content is None or len(content) > most_bytes:
         raise ValueError(f"{path}: has more than {most_bytes >> 20} MiB, the most that is read of such a file")
     return content
-
-
-def read_prefix(path: Path, num_bytes: int) -> bytes:
-    """The first bytes of a file, fewer if it is shorter."""
-    with os.fdopen(open_input(path), "rb") as file:
-        return file.read(num_bytes)
 
 
 def read_lines(path: Path, *, most_bytes: int, descriptor: int | None = None) -> Iterator[tuple[int, bytes]]:

@@ -5,14 +5,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import IO, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swiftspec.files.reading import open_input, parse_json, read_json, shown
 
-__all__ = ["StoredTensor", "read_header", "weight_files"]
+__all__ = ["StoredTensor", "check_header", "read_header", "weight_files"]
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
@@ -83,13 +83,17 @@ class StoredTensor:
                 yield np.frombuffer(piece, _NUMPY_TYPES[self.dtype]).astype(np.float64)
 
 
+def check_header(path: Path) -> None:
+    """ValueError unless a safetensors file has a header of plausible length, which any reader can then hold."""
+    with os.fdopen(open_input(path), "rb") as file:
+        _header_length(file, path)
+
+
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Every tensor of a safetensors file by name. ValueError, one sentence naming the file, if it is damaged."""
     with os.fdopen(open_input(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if not 0 < length <= min(_MOST_HEADER_BYTES, size - _LENGTH_BYTES):
-            raise _damaged(path, f"its header would have {length} bytes")
+        length = _header_length(file, path)
         text = file.read(length)
     start = _LENGTH_BYTES + length
     try:
@@ -120,6 +124,15 @@ def weight_files(directory: Path) -> list[Path]:
         if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
             raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file next to it")
     return [directory / name for name in sorted(set(weight_map.values()))]
+
+
+def _header_length(file: IO[bytes], path: Path) -> int:
+    """Read the length in bytes of the header that follows. ValueError if the file cannot hold it."""
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    if not 0 < length <= min(_MOST_HEADER_BYTES, size - _LENGTH_BYTES):
+        raise _damaged(path, f"its header would have {length} bytes")
+    return length
 
 
 def _tensor(path: Path, name: str, entry: Any, *, start: int, end: int) -> StoredTensor:

@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from swiftspec.files.reading import read_json, shown
 
-__all__ = ["Inflation", "ModelSpec", "RopeScaling", "dtype_bytes", "is_model_directory", "model_directory"]
+__all__ = [
+    "Inflation",
+    "ModelSpec",
+    "RopeScaling",
+    "dtype_bytes",
+    "inflated_spec",
+    "is_model_directory",
+    "model_directory",
+]
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1}
 _ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
@@ -44,6 +52,12 @@ def model_directory(name: str | Path) -> Path:
 def is_model_directory(name: str | Path) -> bool:
     """Whether the directory of `name` exists."""
     return _directory(name).is_dir()
+
+
+def inflated_spec(name: str | Path, inflate: str | None) -> ModelSpec:
+    """Shape of the model of a directory as it runs: inflated if asked for."""
+    spec = ModelSpec.from_directory(model_directory(name))
+    return Inflation.parse(inflate).inflated(spec) if inflate else spec
 
 
 def _directory(name: str | Path) -> Path:

@@ -3,12 +3,14 @@
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
+from threading import Thread
 from typing import Any
 
 import joblib
@@ -17,7 +19,9 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
 from swiftspec.models.names import unknown
 
-__all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start", "run_parallel"]
+__all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start", "run_parallel", "tied"]
+
+_LOOK_EVERY_S = 0.5
 
 
 def _connect_to_dask() -> None:
@@ -89,6 +93,7 @@ def run_parallel(calls: Iterable[Any], num_jobs: int) -> Iterator[Any]:
 
     No backend is named, so that `joblib.parallel_config` can send the calls to a cluster.
     """
+    calls = tied(calls)
     backend, _ = joblib.parallel.get_active_backend()
     if backend.supports_return_generator:
         with quiet_start():
@@ -96,6 +101,32 @@ def run_parallel(calls: Iterable[Any], num_jobs: int) -> Iterator[Any]:
     else:  # Ray's: it starts no process here
         results = joblib.Parallel(n_jobs=num_jobs)(calls)
     yield from results
+
+
+def tied(calls: Iterable[Any]) -> Iterator[Any]:
+    """joblib's delayed calls; a process of this machine that makes one ends soon after this program, even if killed.
+
+    joblib's own processes would compute on, and wait another five minutes for more.
+    """
+    return (joblib.delayed(_call)(os.getpid(), *call) for call in calls)
+
+
+def _call(program: int, function: Callable[..., Any], arguments: Iterable[Any], named: Mapping[str, Any]) -> Any:
+    if os.getppid() == program:  # and not in a cluster, or the program itself
+        _end_with(program)
+    return function(*arguments, **named)
+
+
+@cache
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_EVERY_S)
+        os._exit(1)
+
+    Thread(target=watch, name="swiftspec-parent", daemon=True).start()
 
 
 @contextmanager

@@ -139,6 +139,9 @@ class Deployment:
         Prompt tokens.
     output_tokens : int, optional
         Output tokens of each request; 256 if not given.
+    draft_kv_budget : int, optional
+        Tokens that the draft's KV cache keeps, the first ones and the latest, so that its forwards cost no more behind
+        a longer context. For predictions: the engine has no such draft, and acceptance is taken as it is without.
     op_tables : Path, optional
         Op tables as `swiftspec import` writes them; the packaged ones if not given.
 
@@ -161,6 +164,7 @@ class Deployment:
     engine: str = _ENGINE
     context: int = _CONTEXT
     output_tokens: int | None = None
+    draft_kv_budget: int | None = None
     op_tables: Path | None = None
 
     def __post_init__(self) -> None:
@@ -174,6 +178,8 @@ class Deployment:
             )
         if self.output_tokens is not None and not 1 <= self.output_tokens <= MOST_OUTPUT_TOKENS:
             raise ValueError(f"output_tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
+        if self.draft_kv_budget is not None and self.draft_kv_budget < 1:
+            raise ValueError(f"draft_kv_budget is {self.draft_kv_budget}; expected at least 1")
         for field, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
             if quant not in QUANTISATIONS:
                 raise unknown(field, quant, QUANTISATIONS)
@@ -228,4 +234,5 @@ class Deployment:
             engine=self.engine,
             max_context=max_context,
             op_tables=self.op_tables,
+            draft_kv_budget=self.draft_kv_budget,
         )

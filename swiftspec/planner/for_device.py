@@ -162,6 +162,9 @@ def prepare(
     else:
         _check_context(deployment.context, target, draft, num_tokens=_num_new_tokens(deployment))
         recorded, acceptance = _synthesised(deployment, target, draft, dataset=dataset, given=given, seed=seed)
+    if deployment.draft_kv_budget is not None:
+        cached = f"that of a draft whose cache keeps every token, not {deployment.draft_kv_budget} (draft_kv_budget)"
+        acceptance = acceptance.model_copy(update={"warning": "; ".join(filter(None, (acceptance.warning, cached)))})
     longest = max(longest, *(prompt.prompt_length + len(prompt.target_tokens) for prompt in recorded.prompts))
     profile = deployment.profile(target, draft, max_context=longest)
     return Inputs(profile=profile, trace=recorded, acceptance=acceptance)

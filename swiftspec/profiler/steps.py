@@ -25,7 +25,7 @@ from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+from swiftspec.models.spec import ModelSpec, inflated_spec
 from swiftspec.policies import DraftKind, Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of
@@ -218,8 +218,7 @@ class _CollectiveSamples:
 
 def computed_spec(reference: ModelRef) -> ModelSpec:
     """Shape of the model as it runs: inflated if the reference says so."""
-    spec = ModelSpec.from_directory(model_directory(reference.model))
-    return Inflation.parse(reference.inflate).inflated(spec) if reference.inflate else spec
+    return inflated_spec(reference.model, reference.inflate)
 
 
 class _Measurement:

@@ -1,12 +1,18 @@
-"""Inputs of stages in several forms: prompts as texts or a file, a plan as an object or a file."""
+"""Inputs of stages in several forms: prompts as texts or a file, a plan as an object or a file; and one check."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.prompts import Prompt, read_prompts, spread
+from swiftspec.artifacts.workload import Workload
+from swiftspec.engine.checks import ContextLimit
+from swiftspec.models import known_model, model_names
+from swiftspec.models.spec import ModelSpec, inflated_spec, is_model_directory
 
-__all__ = ["Prompts", "read_plan", "read_texts"]
+__all__ = ["Prompts", "check_context", "read_plan", "read_texts"]
 
 Prompts = Sequence[str] | Path | str
 
@@ -21,3 +27,18 @@ def read_texts(prompts: Prompts, limit: int | None) -> Sequence[Prompt]:
     if isinstance(prompts, Path | str):
         return spread(read_prompts(Path(prompts)), limit)
     return spread([Prompt(prompt_id=str(number), text=text) for number, text in enumerate(prompts)], limit)
+
+
+def check_context(target: ModelRef, candidates: Sequence[Candidate], workload: Workload) -> None:
+    """ValueError if a request is longer than the target's context, where the target's shape is known here."""
+    if (spec := _spec_of(target)) is None:
+        return
+    limit = ContextLimit.of_model(spec, [each.build() for each in candidates], model=target.model)
+    for number, asked in enumerate(workload.requests):
+        limit.check(asked.prompt_tokens, asked.output_tokens, prompt=f"requests[{number}]", output="output_tokens")
+
+
+def _spec_of(target: ModelRef) -> ModelSpec | None:
+    if target.model in model_names():
+        return known_model(target.model).spec
+    return inflated_spec(target.model, target.inflate) if is_model_directory(target.model) else None

@@ -9,7 +9,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.under_load import UnderLoad, workload_sha256
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import read_plan
+from swiftspec.stages.inputs import check_context, read_plan
 
 __all__ = ["LoadOptions", "SimulatedLoad", "planned_load", "simulate_load"]
 
@@ -47,7 +47,8 @@ def simulate_load(
     Raises
     ------
     ValueError
-        If the plan has no such policy, a prompt is not in its trace, or a request does not fit into the cache.
+        If the plan has no such policy, a prompt is not in its trace, or a request does not fit into the target's
+        context or the cache.
     """
     planned = read_plan(planned)
     path = None if isinstance(workload, Workload) else Path(workload)
@@ -56,6 +57,7 @@ def simulate_load(
     from swiftspec.simulator.load import serve_workload
 
     candidate = candidate_of(planned.plan, policy)
+    check_context(planned.plan.target, [candidate], asked)
     assumed = planned_load(planned.plan, asked, path)
     with stages("simulate") as progress:
         return serve_workload(

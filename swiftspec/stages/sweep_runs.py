@@ -21,6 +21,7 @@ from swiftspec.latencymodel.rounds import RoundTable
 from swiftspec.planner.backends import run_parallel
 from swiftspec.policies import Request
 from swiftspec.progress import Progress, silent
+from swiftspec.scheduler.controls.named import control_under
 from swiftspec.stages.inputs import Prompts, read_texts
 from swiftspec.stages.load_testing import send
 
@@ -141,7 +142,15 @@ def engine_runner(
     requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
     admission, batch = scheduler_limits(candidate, options)
     with engine_for_load(
-        planned.plan, candidate, workload, requests, source="plan", admission=admission, batch=batch, progress=progress
+        planned.plan,
+        candidate,
+        workload,
+        requests,
+        source="plan",
+        admission=admission,
+        batch=batch,
+        control=control_under(options.control, candidate.control),
+        progress=progress,
     ) as engine:
         yield _EngineRunner(engine, requests)
 

@@ -53,7 +53,8 @@ def _with_length(planned: Planned, candidate: Candidate, number: int) -> Candida
             f"num_draft_tokens is {number}; {candidate.policy} drafts no chain, expected a policy among "
             f"{', '.join(able) or 'none of this plan'}"
         )
-    changed = candidate.model_copy(update={"shape": {**candidate.shape, "num_draft_tokens": number}})
+    # Its costs are those of the planned number; a control gets them of this one.
+    changed = candidate.model_copy(update={"shape": {**candidate.shape, "num_draft_tokens": number}, "costs": None})
     changed.build()
     return changed
 

@@ -9,7 +9,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.sweep import Sweep
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, read_plan
+from swiftspec.stages.inputs import Prompts, check_context, read_plan
 
 if TYPE_CHECKING:
     from swiftspec.latencymodel.coverage import ExpertCoverage
@@ -58,12 +58,12 @@ def sweep(
     workload : Workload, or path
         Its requests; their arrivals are replaced.
     policy : str, optional
-        One of the plan's alternatives; its choice if not given.
+        One of the plan's alternatives; its choice if not given. None for a server without a plan.
     num_draft_tokens : sequence of int
         Draft tokens per round to simulate instead of the plan's, for a policy that drafts a chain. For a server without
         a plan, its own number.
     options : LoadOptions
-        Limits of the scheduler.
+        Limits of the scheduler, and the control of drafting in simulations and on an engine here. A server has its own.
     measuring : Measuring, optional
         What to measure besides; simulated only if not given.
     coverage : ExpertCoverage, optional
@@ -92,6 +92,8 @@ def sweep(
     planned = None if planned is None else read_plan(planned)
     asked = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
     _check(planned, asked, options, num_draft_tokens, measuring)
+    if planned is None:
+        _check_server_alone(policy, options)
     from swiftspec.stages.sweeper import Sweeper, coverage_of, document, lengthened
 
     sweeper = Sweeper(
@@ -103,6 +105,8 @@ def sweep(
         num_jobs=num_jobs,
     )
     candidates = [] if planned is None else lengthened(planned, policy, num_draft_tokens)
+    if planned is not None:
+        check_context(planned.plan.target, candidates, asked)
     with stages("sweep") as progress:
         if planned is None:
             swept = list(sweeper.servers(num_draft_tokens, progress))
@@ -132,3 +136,10 @@ def _check(
     if num_draft_tokens and measuring is not None and (planned is not None or len(num_draft_tokens) > 1):
         listed = ",".join(map(str, num_draft_tokens))
         raise ValueError(f"num_draft_tokens is {listed}; only simulations can change what the plan, or a server, runs")
+
+
+def _check_server_alone(policy: str | None, options: LoadOptions) -> None:
+    """ValueError for arguments that only a plan's simulations follow."""
+    for field, value in (("policy", policy), ("control", options.control)):
+        if value is not None:
+            raise ValueError(f"{field} is {value}; without a plan nothing is simulated, and the server has its own")

@@ -1,3 +1,4 @@
+import fcntl
 import json
 import os
 import shutil
@@ -42,46 +43,61 @@ def brief_profiles() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A random target and its draft with a tokenizer; whoever damages them makes a copy first."""
-    pair = write_pair(tmp_path_factory.mktemp("models"), architecture="llama")
+def write_models(folder: Path) -> tuple[Path, Path]:
+    pair = write_pair(folder, architecture="llama")
     for directory in pair:
         write_printable_tokenizer(directory)
     return pair
 
 
 @pytest.fixture(scope="session")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
-    path.write_text("\n".join(json.dumps({"id": f"text-{i}", "prompt": text}) for i, text in enumerate(TEXTS)))
-    return path
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A random target and its draft with a tokenizer; whoever damages them makes a copy first."""
+    return write_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")
-def stage(models: tuple[Path, Path], prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """Profile, trace and plan of the pair on up to two devices, made by the verbs."""
-    folder = tmp_path_factory.mktemp("stage")
-    devices = str(min(2, len(os.sched_getaffinity(0))))
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """Profile, trace and plan of a pair on up to two devices, made by the verbs, once for all workers of xdist."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder /= "stage"
     made = Stage(
         folder=folder,
-        target=models[0],
-        draft=models[1],
-        prompts=prompts,
+        target=folder / "target",
+        draft=folder / "draft",
+        prompts=folder / "prompts.jsonl",
         profile=folder / "profile.json",
         trace=folder / "trace.npz",
         plan=folder / "plan.json",
     )
+    with folder.with_name("stage.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            try:
+                make_stage(made)
+            except BaseException:
+                shutil.rmtree(folder)  # the next worker says what is wrong, too
+                raise
+    return made
+
+
+def make_stage(made: Stage) -> None:
+    folder, prompts = made.folder, made.prompts
+    write_models(folder)
+    prompts.write_text("\n".join(json.dumps({"id": f"text-{i}", "prompt": text}) for i, text in enumerate(TEXTS)))
+    devices = str(min(2, len(os.sched_getaffinity(0))))
     profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(made.profile)]
     with brief_profiles():
         assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
-    trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "48"]
+    trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "24"]
     assert main([*trace, "--out", str(made.trace), "--json", str(folder / "trace-result.json")]) == 0
     files = ["--profile", str(made.profile), "--trace", str(made.trace)]
     plan = ["plan", *made.pair(), *files, "--devices", devices, "--jobs", "1", "--out", str(made.plan)]
     plan += ["--report", str(folder / "plan.html")]
     assert main([*plan, "--json", str(folder / "plan-result.json")]) == 0
-    return made
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,16 @@
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from swiftspec.cli.app import main
 from swiftspec.version import __version__
+from tests.test_architecture import ROOT
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
@@ -102,6 +105,20 @@ def test_closed_pipe_ends_quietly() -> None:
     done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_without_a_reader_of_its_text_files_are_written_all_the_same(tmp_path: Path) -> None:
+    """As in `swiftspec plan ... --report page.html | head -1`."""
+    plan = ROOT / "swiftspec/profiles/demo-sapphire-rapids-2-cores/plan.json"
+    outputs = ["--timeline", tmp_path / "spans.json", "--json", tmp_path / "result.json"]
+    command = [sys.executable, "-m", "swiftspec", "simulate", "--plan", plan, "--max-new-tokens", "8", *outputs]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*map(str, command)], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads((tmp_path / "result.json").read_text())["metrics"]["num_tokens"] > 0
+    assert (tmp_path / "spans.json").exists()
 
 
 def test_exit_code_and_stream_of_an_error_in_a_process_of_its_own() -> None:

@@ -54,6 +54,20 @@ def test_more_at_once_is_more_throughput_and_a_seed_gives_one_result(workload: P
     assert eight == again
 
 
+def test_a_request_beyond_the_targets_context_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "W.json"
+    long = ("--prompt-tokens", "fixed:1020", "--output-tokens", "fixed:24")
+    assert main(["workload", "--arrivals", "poisson:2", "--requests", "32", *long, "--out", str(path)]) == 0
+    for verb in ("simulate", "sweep"):
+        capsys.readouterr()
+        assert main([verb, "--plan", str(PLAN), "--policy", "autoregressive", "--workload", str(path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "requests[0] has 1020 tokens; with --output-tokens 24" in line
+        assert line.endswith("that is more than the 1024 positions of demo/target")
+
+
 def test_a_closed_loop_has_so_many_clients(tmp_path: Path) -> None:
     path = tmp_path / "W.json"
     assert main(["workload", "--arrivals", "closed:3", "--requests", "12", *DRAWN, "--out", str(path)]) == 0

@@ -1,4 +1,4 @@
-"""`swiftspec sweep` on a recorded plan: figures, the files it writes, and bad input."""
+"""`swiftspec sweep` on a recorded plan and on a server: figures, the files it writes, and bad input."""
 
 import json
 from pathlib import Path
@@ -51,6 +51,16 @@ def test_lengths_are_swept_from_python(tmp_path: Path) -> None:
     assert document.best_lengths[0].load == 0
 
 
+def test_a_control_decides_how_much_is_drafted(swept: tuple[Sweep, Path], tmp_path: Path) -> None:
+    out = tmp_path / "sweep.json"
+    flags = ("--policy", "serial_chain", "--control", "fixed:1", "--json", str(out))
+    assert main(["sweep", "--plan", str(PLAN), *flags, *SHORT[:4], "--requests", "32"]) == 0
+    (free, cut) = (
+        document.policies[1].curve.saturating.metrics.tokens_per_round for document in (swept[0], Sweep.load(out))
+    )
+    assert 1 < cut < 2 < free
+
+
 def test_the_document_is_json_with_its_schema(swept: tuple[Sweep, Path]) -> None:
     content = json.loads(swept[1].with_name("sweep.json").read_text())
     assert content["schema"] == "swiftspec.sweep"
@@ -61,6 +71,12 @@ def test_the_document_is_json_with_its_schema(swept: tuple[Sweep, Path]) -> None
     [
         ((), "plan is missing; only a server can be swept without one"),
         (("--plan", str(PLAN), "--measure"), "--prompts"),
+        (("--plan", str(PLAN), "--control", "magic"), "control is 'magic'; expected one of fixed:K"),
+        (
+            ("--url", "http://127.0.0.1:1", "--prompts", str(PLAN), "--policy", "pearl"),
+            "policy is pearl; without a plan",
+        ),
+        (("--url", "http://127.0.0.1:1", "--prompts", str(PLAN)), "--url http://127.0.0.1:1: no answer"),
         (("--plan", str(PLAN), "--measure", "--url", "http://127.0.0.1:1"), "expected one of both"),
         (("--plan", str(PLAN), "--policy", "serial_chain", "--num-draft-tokens", "3,3"), "expected different whole"),
         (("--plan", str(PLAN), "--policy", "autoregressive", "--num-draft-tokens", "3"), "drafts no chain"),

@@ -30,7 +30,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
-from tests.engine.pairs import references
+from tests.engine.pairs import references, write_pair
 from tests.engine.processes import gone_within, until
 
 Own = Callable[[tuple[int, ...]], tuple[int, ...]]
@@ -100,6 +100,29 @@ def test_output_of_two_target_groups_is_the_autoregressive_one(
 ) -> None:
     assert generate(two_targets, policy, prompt).tokens == own(prompt)
     assert [process.group for process in two_targets.processes] == [0, 1, 0]
+
+
+@two_cores
+@pytest.mark.parametrize(
+    ("layout", "target_groups", "policies"),
+    [
+        (Layout.COLOCATED, 1, COLOCATED),
+        (Layout.DISAGGREGATED, 1, DISAGGREGATED),
+        (Layout.DISAGGREGATED, 2, TWO_TARGETS),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
+def test_models_of_other_architectures_say_the_same_under_every_policy(
+    architecture: str, layout: Layout, target_groups: int, policies: tuple[Policy, ...], tmp_path: Path
+) -> None:
+    pair = references(write_pair(tmp_path, architecture=architecture))
+    with start_engine(pair, Layout.TARGET_ONLY) as engine:
+        expected = generate(engine, Autoregressive(), PROMPTS[0]).tokens
+    assert len(expected) > 8
+    with start_engine(pair, layout, target_groups=target_groups, patience_s=5.0) as engine:
+        for policy in policies:
+            assert generate(engine, policy, PROMPTS[0]).tokens == expected, policy
 
 
 @two_cores

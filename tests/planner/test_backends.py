@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +11,7 @@ from swiftspec.artifacts.plan import Basis, Plan
 from swiftspec.planner.backends import parallel_backend
 from swiftspec.planner.search import Search, make_plan
 from tests.builders import machine_profile
+from tests.engine.processes import gone_within
 from tools.iid_trace import synthesise_trace
 
 
@@ -34,6 +37,29 @@ def test_a_backend_that_is_not_installed_says_what_it_needs(name: str, package: 
     message = f"backend is '{name}', which needs the package {package}; it is not installed"
     with pytest.raises(ValueError, match=message), parallel_backend(name):
         pass
+
+
+LONG_WORK = """
+import os, time
+import joblib
+from swiftspec.planner.backends import run_parallel
+
+def work():
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(120)
+
+list(run_parallel((joblib.delayed(work)() for _ in range(2)), 2))
+"""
+
+
+def test_no_process_outlives_a_killed_program() -> None:
+    """Otherwise joblib's own compute on, and then wait for five minutes."""
+    with subprocess.Popen([sys.executable, "-c", LONG_WORK], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout
+        pids = [int(program.stdout.readline()) for _ in range(2)]
+        assert program.pid not in pids
+        program.kill()
+        assert gone_within(pids, 20.0)
 
 
 def plan(backend: str) -> Plan:
@@ -82,12 +108,10 @@ def ray_cluster(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> Iterator
     cluster.shutdown()
 
 
-@pytest.mark.alone
 def test_a_search_on_a_ray_cluster_finds_the_same(ray_cluster: None, expected: object) -> None:
     assert found(plan("ray")) == expected
 
 
-@pytest.mark.alone
 def test_a_search_on_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch, expected: object) -> None:
     distributed = pytest.importorskip("distributed")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -12,7 +12,7 @@ from swiftspec.planner.space import feasible_options
 from tests.planner.test_quick import MEMORY, PROFILE, TRACE, plan
 
 NUM_DEVICES = 3
-POLICY = "swiftspec"  # on three splits
+POLICY = "pearl"  # on three splits
 
 
 @cache

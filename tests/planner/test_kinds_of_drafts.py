@@ -22,18 +22,23 @@ def chosen(draft: str, policy: str, acceptance: str | None = None) -> Candidate:
     return planned.plan.chosen
 
 
+def num_draft_tokens(candidate: Candidate) -> int:
+    length = candidate.shape["num_draft_tokens"]
+    assert isinstance(length, int)
+    return length
+
+
 def test_two_drafters_of_one_mean_rate_get_chains_of_different_lengths() -> None:
     """Both accept half of eight tokens: one the first four or so, the other all eight or nothing."""
     decaying = chosen("dflash", "parallel_chain", "0.95,0.9,0.8,0.65,0.4,0.2,0.08,0.02")
     rising = chosen("dflash", "parallel_chain", "0.55,0.53,0.51,0.5,0.49,0.48,0.47,0.47")
-    assert decaying.shape["num_draft_tokens"] < rising.shape["num_draft_tokens"]
+    assert num_draft_tokens(decaying) < num_draft_tokens(rising)
 
 
 @pytest.mark.parametrize(("draft", "policy"), [("eagle3", "head_chain"), ("dspark", "parallel_chain")])
 def test_a_chosen_chain_is_accepted_as_published(draft: str, policy: str) -> None:
     found = chosen(draft, policy)
-    length, rates = found.shape["num_draft_tokens"], published_rates("qwen3-14b", draft).rates
-    assert isinstance(length, int)
+    length, rates = num_draft_tokens(found), published_rates("qwen3-14b", draft).rates
     whole = (*rates, *[rates[-1]] * max(0, length - len(rates)))  # beyond what is published the last rate holds
     expected = 1 + sum(unconditional_rates(whole[:length]))
     assert found.prediction.metrics.figures.tokens_per_round == pytest.approx(expected, rel=0.05)

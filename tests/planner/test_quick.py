@@ -96,10 +96,11 @@ def test_a_plan_tells_memory_quantisation_and_collectives(made: tuple[Plan, obje
         assert collective.degree == len(subject.chosen.groups.get(collective.role, subject.chosen.groups[Role.TARGET]))
 
 
-def test_a_quick_plan_does_not_depend_on_the_number_of_jobs(made: tuple[Plan, object]) -> None:
+def test_a_quick_plan_does_not_depend_on_the_number_of_jobs() -> None:
     warm_up(2).join()
-    parallel = plan(num_jobs=2, goal=Goal(objective=Objective.TPOT), changes=Changes(), backend="loky")
-    assert parallel.model_dump(exclude={"origin"}) == made[0].model_dump(exclude={"origin"})
+    given: dict[str, Any] = {"policy": "serial_tree", "goal": Goal(objective=Objective.TPOT), "changes": Changes()}
+    alone, parallel = plan(**given), plan(num_jobs=2, backend="loky", **given)
+    assert parallel.model_dump(exclude={"origin"}) == alone.model_dump(exclude={"origin"})
 
 
 def test_fewer_devices_are_better_per_device(made: tuple[Plan, object]) -> None:

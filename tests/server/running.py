@@ -1,6 +1,7 @@
 """A server of a small random pair in a process of its own, and how its answers are read."""
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -61,11 +62,11 @@ class Running:
             return answer.status, json.loads(content) if content else None
 
     def metric(self, name: str) -> float:
-        """A metric's value, summed over its labels."""
+        """A metric's value, summed over its labels; 0 before it has any."""
         with self.ask("/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        found = [line.rpartition(" ")[2] for line in lines if line.partition("{")[0].partition(" ")[0] == name]
-        assert found, name
+            text = answer.read().decode()
+        found = [each.rpartition(" ")[2] for each in text.splitlines() if re.split(r"[ {]", each)[0] == name]
+        assert found or f"# TYPE {name} " in text, name
         return sum(map(float, found))
 
     def wait_until_idle(self, *, within_s: float) -> None:

@@ -15,16 +15,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD, cut
-from swiftspec.files.reading import brief, read_json, read_prefix, shown
+from swiftspec.files.reading import brief, shown
+from swiftspec.files.safetensors import check_header, weight_files
 from swiftspec.models.sharding import Shard, shard_of
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["layer_shapes", "load_weights", "opened", "weight_files", "weight_shapes"]
+__all__ = ["layer_shapes", "load_weights", "opened", "weight_shapes"]
 
-_SINGLE_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
-_LENGTH_BYTES = 8  # length of the header, little-endian, at the start of a safetensors file
-_MOST_HEADER_BYTES = 16 << 20  # the largest known ones have a hundredth of this
 _LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.")
 
 
@@ -100,9 +97,7 @@ def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> No
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """A safetensors file whose header has a plausible length."""
-    length = int.from_bytes(read_prefix(path, _LENGTH_BYTES), "little")
-    if length > _MOST_HEADER_BYTES:
-        raise ValueError(f"{path}: not a readable safetensors file: its header would have {length} bytes")
+    check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
             yield file
@@ -137,19 +132,3 @@ def _is_redundant(name: str, spec: ModelSpec) -> bool:
     layer = _LAYER_NAME.match(name)
     is_mtp = name.startswith("mtp.") or (layer and 0 <= int(layer[1]) - spec.num_layers < spec.num_mtp_layers)
     return bool(spec.num_mtp_layers and is_mtp)
-
-
-def weight_files(directory: Path) -> list[Path]:
-    index = directory / _INDEX_FILE
-    if (directory / _SINGLE_FILE).is_file():
-        return [directory / _SINGLE_FILE]
-    if not index.is_file():
-        raise ValueError(f"{directory}: neither {_SINGLE_FILE} nor {_INDEX_FILE} is there")
-    content = read_json(index)
-    weight_map = content.get("weight_map") if isinstance(content, Mapping) else None
-    if not isinstance(weight_map, Mapping) or not weight_map:
-        raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
-    for tensor, name in weight_map.items():
-        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
-            raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file next to it")
-    return [directory / name for name in sorted(set(weight_map.values()))]

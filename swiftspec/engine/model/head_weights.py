@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.checkpoint import layer_shapes, opened, weight_files
+from swiftspec.engine.model.checkpoint import layer_shapes, opened
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD
 from swiftspec.files.reading import shown
+from swiftspec.files.safetensors import weight_files
 from swiftspec.models.head_spec import HeadFormat, HeadSpec
 from swiftspec.models.spec import ModelSpec
 

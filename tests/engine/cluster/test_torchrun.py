@@ -18,7 +18,7 @@ from tests.engine.conftest import two_cores
 from tests.engine.hosts import ROOT
 from tests.engine.pairs import references, write_pair
 
-pytestmark = [pytest.mark.alone, two_cores]
+pytestmark = two_cores
 TEXTS = [f"def function_{number}(argument):" for number in range(3)]
 
 
@@ -73,6 +73,7 @@ def test_a_process_for_each_rank(plan: Path, expected: list[list[int]], short_fo
     assert len({core for process in processes for core in process["cores"]}) == 2
 
 
+@pytest.mark.alone  # ranks that wait for each other take many times as long on busy cores
 def test_a_role_of_several_ranks(plan: Path, expected: list[list[int]], short_folder: Path, tmp_path: Path) -> None:
     made, divided = Plan.load(plan), {"groups": {Role.TARGET: (0, 1)}, "ranks": {Role.TARGET: 2}}
     chain = made.candidates["serial_chain"].model_copy(update=divided)

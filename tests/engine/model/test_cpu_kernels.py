@@ -210,26 +210,29 @@ def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_older_instructions_give_the_same_tokens(capability: str, directory: Path, library: Library) -> None:
+def test_older_instructions_give_the_same_tokens(capability: str, tmp_path: Path, library: Library) -> None:
     """Not the same bits: vectors are of other widths. On this machine, `ATEN_CPU_CAPABILITY` limits them."""
+    directories = [write_checkpoint(tmp_path / variant, variant) for variant in VARIANTS]
+    text = tokens(NUM_TOKENS)
     program = (
         "import sys, torch\n"
         "from swiftspec.engine.model.cpu_model import CpuDecoder\n"
         "from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind\n"
         "from swiftspec.kernels.cpu_library import load_library\n"
-        "decoder = CpuDecoder.load(sys.argv[1])\n"
-        "text = tuple(int(each) for each in sys.argv[2:])\n"
-        "batch = ForwardBatch(ForwardKind.EXACT, (Chunk(0, text),))\n"
-        "logits = decoder.forward(batch, [decoder.new_cache(len(text))]).logits[0][0].clone()\n"
+        f"batch = ForwardBatch(ForwardKind.EXACT, (Chunk(0, {tuple(text)}),))\n"
+        "logits = []\n"
+        "for directory in sys.argv[1:]:\n"
+        "    decoder = CpuDecoder.load(directory)\n"
+        f"    logits.append(decoder.forward(batch, [decoder.new_cache({len(text)})]).logits[0][0].clone())\n"
         "torch.save((load_library().lanes, logits), sys.stdout.buffer)\n"
     )
-    text = tokens(NUM_TOKENS)
     variables = os.environ | {"ATEN_CPU_CAPABILITY": capability}
-    command = [sys.executable, "-c", program, str(directory), *map(str, text)]
-    path = directory / f"{capability}.pt"
+    command = [sys.executable, "-c", program, *map(str, directories)]
+    path = tmp_path / "logits.pt"
     path.write_bytes(subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE).stdout)
-    lanes, logits = torch.load(path)
+    lanes, found = torch.load(path)
     # This process may itself be limited further, or the machine have no AVX2.
     assert lanes in ({"default": 4, "avx2": 8}[capability], library.lanes)
-    torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=0, atol=1e-4)
-    assert ModelSpec.from_directory(directory).vocab_size == logits.shape[0]
+    for directory, logits in zip(directories, found, strict=True):
+        torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=0, atol=1e-4)
+        assert ModelSpec.from_directory(directory).vocab_size == logits.shape[0]

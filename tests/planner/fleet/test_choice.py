@@ -46,7 +46,7 @@ def _small_search() -> Iterator[None]:
 def load_of(rate: float = RATE, tpot_s: float = TPOT_S) -> Load:
     workload = make_workload(
         Arrivals(process=Process.POISSON, rate=rate),
-        num_requests=160,
+        num_requests=100,
         prompt_tokens=Lengths(distribution=Distribution.FIXED, tokens=16),
         output_tokens=Lengths(distribution=Distribution.UNIFORM, least=16, most=32),
         classes=[RequestClass(name="chat", ttft_s=0.5, tpot_s=tpot_s)],
@@ -112,7 +112,7 @@ def test_no_option_needs_fewer_devices(made: Plan, fleet: Fleet) -> None:
             if load.goal.accepts(sum(record.meets_limits for record in served.records) / len(served.records)):
                 fewest = min(fewest, count * width)
                 break
-    # The search counts steady requests only: one replica more is within the noise of 160 requests.
+    # The search counts steady requests only: one replica more is within the noise of 100 requests.
     assert fleet.num_devices <= fewest + fleet.chosen.num_devices
 
 
