@@ -21,7 +21,7 @@ MODEL = ModelRef(model="m", dtype="float32")
 DECAYING = (0.95, 0.9, 0.75, 0.4, 0.1, 0.1, 0.1, 0.1)
 RISING = (0.58, 0.72, 0.82, 0.9, 0.95, 0.95, 0.95, 0.95)
 COST = 0.05  # of a draft forward, in verifications
-LENGTHS = (1, 2, 4, 8)
+LENGTHS = (2, 4, 8)
 
 
 @cache
@@ -31,6 +31,7 @@ def trace_of(rates: tuple[float, ...]) -> AcceptanceTrace:
     )
 
 
+@cache
 def speed(rates: tuple[float, ...], length: int) -> float:
     profile = constant_profile(expand_s=COST, verify_s=1.0, prefill_s=1e-6)
     policy = HeadChain(num_draft_tokens=length)
