@@ -10,11 +10,13 @@ choice is right; that is solved for, such that serial chains of that length have
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from scipy.optimize import brentq
 
 from swiftspec.acceptance.fitting import Chain, fit_acceptance_model
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, tree_acceptance
+from swiftspec.acceptance.records import AcceptanceRecords, Form
 
 __all__ = ["GivenAcceptance"]
 
@@ -22,7 +24,10 @@ _LEAST, _MOST = 0.01, 0.99
 _LONGEST = 32  # tokens of a chain
 _FARTHEST = 60.0  # nats: logits at which the longest chain still reaches the lowest and the highest rate
 _MOST_MISSED = 0.1  # root mean square over positions
-_EXAMPLES = "a share as 0.75, one of chains of 5 tokens as 0.44@5, or shares by position as 0.8,0.7,0.6"
+_EXAMPLES = (
+    "a share as 0.75, one of chains of 5 tokens as 0.44@5, shares by position as 0.8,0.7,0.6, or a file that "
+    "`swiftspec rates` wrote, ending in .json"
+)
 _FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3}))?")
 
 
@@ -36,14 +41,22 @@ class GivenAcceptance:
         By position, the share of chains accepted up to it; or a single one, the share of all drafted tokens.
     num_draft_tokens : int
         Tokens of a chain.
+    source : str
+        Pair, conditions and origin of what was read from a file; otherwise empty.
     """
 
     rates: tuple[float, ...]
     num_draft_tokens: int
+    source: str = ""
 
     @classmethod
     def parse(cls, text: str, *, field: str = "acceptance") -> "GivenAcceptance":
-        """From `0.75`, of single tokens, `0.44@5` or `0.8,0.7,0.6`. ValueError naming the field."""
+        """From `0.75`, of single tokens, `0.44@5`, `0.8,0.7,0.6` or a file that `load` reads.
+
+        ValueError naming the field or the file.
+        """
+        if text.endswith(".json"):
+            return cls.load(Path(text))
         match = _FORM.fullmatch(text.strip())
         try:
             rates = tuple(float(value) for value in match["values"].split(",")) if match else ()
@@ -63,6 +76,20 @@ class GivenAcceptance:
         if not 1 <= length <= _LONGEST:
             raise ValueError(f"{field} is {text!r}, of chains of {length} tokens; expected 1 to {_LONGEST}")
         return cls(rates=rates, num_draft_tokens=length)
+
+    @classmethod
+    def load(cls, path: Path) -> "GivenAcceptance":
+        """From a file that `swiftspec rates` wrote. ValueError naming it, unless it holds one record."""
+        records = AcceptanceRecords.load(path).records
+        if len(records) != 1:
+            raise ValueError(f"{path}: records has {len(records)} items; expected one")
+        (record,) = records
+        length = min(record.num_draft_tokens, _LONGEST)
+        rates = record.rates[:length]
+        if record.quantity is Form.LENGTH:
+            rates = (sum(rates) / length,)
+        within = tuple(min(max(rate, _LEAST), _MOST) for rate in rates)
+        return cls(rates=within, num_draft_tokens=length, source=f"{path.name}, of {record.key}, from {record.basis}")
 
     def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
         """The acceptance model that gives serial chains of this length these rates; other fields are the prior's.
@@ -86,6 +113,8 @@ class GivenAcceptance:
 
     def describe(self) -> str:
         """A sentence without its full stop, for a plan."""
+        if self.source:
+            return f"given by {self.source}"
         if len(self.rates) > 1:
             return f"given: serial chains of {self.num_draft_tokens} tokens are accepted up to each with {self}"
         what = (

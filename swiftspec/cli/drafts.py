@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Draft", "Drafts", "best_draft", "named_drafts", "recorded_draft", "show_drafts"]
 
-_NO_DRAFT = "--draft is missing; only --policy autoregressive and --policy prompt_lookup can be planned without one"
+_NO_DRAFT = (
+    "--draft is missing; only --policy autoregressive, --policy prompt_lookup and --policy suffix_decoding can be "
+    "planned without one"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,7 +197,7 @@ Acceptance = Annotated[
     typer.Option(
         metavar="RATE",
         help="With --device: measured acceptance rate, one for each --draft. 0.75 of single draft tokens, 0.44@5 on "
-        "average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both).",
+        "average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both), or a file of `swiftspec rates`.",
     ),
 ]
 DraftKvBudget = Annotated[

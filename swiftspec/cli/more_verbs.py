@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from swiftspec.cli import flags
-from swiftspec.cli.acceptance_verb import import_acceptance
 from swiftspec.cli.load_verbs import sweep, workload
+from swiftspec.cli.rates_verb import rates
 from swiftspec.cli.server_verbs import atts, loadtest, serve
 
 __all__ = ["register"]
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command()(inflate)
     app.command()(demo)
     app.command("import")(import_tables)
-    app.command("import-acceptance")(import_acceptance)
+    app.command()(rates)
     app.command()(backtest)
     app.command()(secret)
 

@@ -1,12 +1,15 @@
 """Acceptance that a user gives comes out of simulated serial chains again."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from swiftspec.acceptance import GivenAcceptance, synthesise
-from swiftspec.artifacts.document import ModelRef
+from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords, Form
+from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.policies import make_policy
+from swiftspec.policies import DraftKind, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import simulate
 from tests.builders import machine_profile
@@ -92,3 +95,38 @@ def test_rates_that_no_draft_model_has_are_refused() -> None:
 @pytest.mark.parametrize("text", ["0.01", "0.99", "0.01@32", "0.99@32"])
 def test_the_ends_of_the_range_can_be_planned_with(text: str) -> None:
     assert abs(GivenAcceptance.parse(text).acceptance_model().mean_logit) < 60
+
+
+def record_file(path: Path, *records: AcceptanceRecord) -> Path:
+    origin = Origin(command="c", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
+    AcceptanceRecords(origin=origin, records=records).save(path)
+    return path
+
+
+RECORD = AcceptanceRecord(
+    target="t",
+    drafter="d",
+    kind=DraftKind.SERIAL,
+    dataset="GSM8K",
+    quantity=Form.RATES,
+    bonus=False,
+    num_draft_tokens=3,
+    values=(0.8, 0.6, 0.0),
+    source="by hand",
+)
+
+
+def test_a_record_is_read_from_its_file(tmp_path: Path) -> None:
+    given = GivenAcceptance.parse(str(record_file(tmp_path / "a.json", RECORD)))
+    assert given.rates == (0.8, 0.6, 0.01)
+    assert given.describe() == "given by a.json, of t with d (serial), on GSM8K, from rates by position"
+    mean = RECORD.model_copy(update={"quantity": Form.LENGTH, "bonus": True, "values": (2.5,)})
+    given = GivenAcceptance.parse(str(record_file(tmp_path / "a.json", mean)))
+    assert given.rates == pytest.approx((0.5,))
+    assert given.num_draft_tokens == 3
+
+
+def test_a_file_of_several_records_is_refused(tmp_path: Path) -> None:
+    path = record_file(tmp_path / "a.json", RECORD, RECORD)
+    with pytest.raises(ValueError, match=rf"{path}: records has 2 items; expected one"):
+        GivenAcceptance.parse(str(path))

@@ -340,7 +340,7 @@ def test_a_plan_for_this_machine_has_one_draft_or_that_of_its_profile(
     target = ["--target", models[0], *files, "--out", folder / "new.json"]
     twice = fails("plan", *target, "--draft", models[1], "--draft", models[1])
     assert twice == "--draft is given 2 times; several need --device, since a profile holds one pair"
-    assert fails("plan", *target).startswith("--draft is missing; only --policy autoregressive and --policy ")
+    assert fails("plan", *target).startswith("--draft is missing; only --policy autoregressive, --policy ")
     assert fails("plan", *target, "--policy", "serial_chain").startswith("--draft is missing; ")
     given = fails("plan", *target, "--draft", models[1], "--acceptance", "0.7")
     assert given == "--acceptance is 0.7; it needs --device; without that, acceptance comes from --trace"

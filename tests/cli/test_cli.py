@@ -15,7 +15,7 @@ from tests.test_architecture import ROOT
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
     *("report", "models", "devices", "policies", "compare", "workload", "sweep", "tenants"),
-    *("inflate", "demo", "import", "import-acceptance", "backtest", "secret"),
+    *("inflate", "demo", "import", "rates", "backtest", "secret"),
 )
 
 

@@ -155,7 +155,7 @@ def _verbs(folder: Path) -> Mapping[str, Mapping[str, object]]:
         },
         "inflate": {"--target": folder / "target", "--inflate": "layers=4", "--out": folder / "new"},
         "import": {"--from": folder / "tables", "--device": "h200-sxm", "--out": folder / "new"},
-        "import-acceptance": {
+        "rates": {
             "--vllm-metrics": folder / "metrics.txt",
             "--target": "t",
             "--drafter": "d",
@@ -176,7 +176,7 @@ READ = {
     "workload": ("trace.npz",),
     "inflate": ("target/config.json",),
     "import": ("tables/gemm.csv",),
-    "import-acceptance": ("metrics.txt",),
+    "rates": ("metrics.txt",),
     "backtest": ("points.csv",),
 }
 

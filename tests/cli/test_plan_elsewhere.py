@@ -324,7 +324,7 @@ def test_the_same_draft_twice(fails: Fails, tmp_path: Path) -> None:
 
 def test_a_policy_without_a_draft_needs_none(fails: Fails, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sentence = fails_to_plan(fails, tmp_path, "--target", TARGET, *ON_TWO)
-    assert sentence.startswith("--draft is missing; only --policy autoregressive and ")
+    assert sentence.startswith("--draft is missing; only --policy autoregressive, ")
     command = ["plan", "--target", TARGET, *ON_TWO, "--policy", "autoregressive", "--out", str(tmp_path / "plan.json")]
     assert main(command) == 0
     assert (

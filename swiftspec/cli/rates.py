@@ -1,4 +1,4 @@
-"""`swiftspec import-acceptance`: a record of acceptance by position, from a server's counters or a trace."""
+"""`swiftspec rates`: a record of acceptance by position, from a server's counters or a trace."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

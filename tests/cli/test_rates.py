@@ -1,4 +1,4 @@
-"""`swiftspec import-acceptance`: a record from a server's counters or a trace."""
+"""`swiftspec rates`: a record from a server's counters or a trace."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def test_counters_become_a_record(metrics: Path, tmp_path: Path, capsys: pytest.
     out, result = tmp_path / "a.json", tmp_path / "r.json"
     named = ["--target", "qwen3-32b", "--drafter", "EAGLE-3", "--kind", "head", "--thinking"]
     arguments = ["--vllm-metrics", str(metrics), *named, "--out", str(out), "--json", str(result)]
-    assert main(["import-acceptance", *arguments]) == 0
+    assert main(["rates", *arguments]) == 0
     (record,) = AcceptanceRecords.load(out).records
     assert (record.target, record.kind, record.thinking, record.bonus) == ("qwen3-32b", "head", True, False)
     assert record.values == pytest.approx((0.8, 0.6, 0.45))
@@ -35,7 +35,7 @@ def test_counters_become_a_record(metrics: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_trace_names_its_own_pair(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
-    assert main(["import-acceptance", "--trace", str(RECORDED / "trace.npz"), "--out", str(out)]) == 0
+    assert main(["rates", "--trace", str(RECORDED / "trace.npz"), "--out", str(out)]) == 0
     (record,) = AcceptanceRecords.load(out).records
     assert (record.target, record.drafter, record.temperature) == ("demo/target", "demo/draft", 0.0)
     assert len(record.values) == 8
@@ -51,11 +51,11 @@ def test_a_trace_names_its_own_pair(tmp_path: Path) -> None:
 )
 def test_wrong_flags_are_one_sentence(fails: Fails, tmp_path: Path, arguments: list[str], sentence: str) -> None:
     named = ["--target", "t", "--drafter", "d", "--out", tmp_path / "a.json"]
-    assert sentence in fails("import-acceptance", *arguments, *named)
+    assert sentence in fails("rates", *arguments, *named)
 
 
 def test_missing_names_and_other_lengths_are_one_sentence(fails: Fails, metrics: Path, tmp_path: Path) -> None:
-    read = ["import-acceptance", "--vllm-metrics", metrics, "--out", tmp_path / "a.json"]
+    read = ["rates", "--vllm-metrics", metrics, "--out", tmp_path / "a.json"]
     assert "--drafter is missing; --vllm-metrics does not tell it" in fails(*read, "--target", "t")
     sentence = fails(*read, "--target", "t", "--drafter", "d", "--num-draft-tokens", 4)
     assert sentence.endswith("--num-draft-tokens is 4; vLLM counted 3 positions")

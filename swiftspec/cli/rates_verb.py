@@ -1,4 +1,4 @@
-"""`swiftspec import-acceptance` as the command line declares it."""
+"""`swiftspec rates` as the command line declares it."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,10 +7,10 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["import_acceptance"]
+__all__ = ["rates"]
 
 
-def import_acceptance(
+def rates(
     *,
     vllm_metrics: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The answer of vLLM's /metrics: rates by position.")
@@ -46,14 +46,16 @@ def import_acceptance(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the record (.json).")],
     json: flags.Json = None,
 ) -> None:
-    """Turn a server's counters, or a trace, into acceptance by position.
+    """Import acceptance by position from counters or a trace.
+
+    A record of what a server counted, or of chains along a trace, for `swiftspec plan --acceptance`.
 
     \b
     Example:
-      swiftspec import-acceptance --vllm-metrics metrics.txt --target qwen3-32b --drafter qwen3-1.7b \\
+      swiftspec rates --vllm-metrics metrics.txt --target qwen3-32b --drafter qwen3-1.7b \\
           --dataset GSM8K --temperature 0 --out acceptance.json
     """
-    from swiftspec.cli.import_acceptance import Conditions, read_acceptance
+    from swiftspec.cli.rates import Conditions, read_acceptance
 
     read_acceptance(
         vllm_metrics=vllm_metrics,
