@@ -12,11 +12,19 @@ from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
 from swiftspec.policies.effects import Role
-from tests.cli.conftest import Stage, brief_profiles
+from tests.cli.conftest import Stage, brief_profiles, make_trace
 from tests.engine.conftest import two_cores
 
 pytestmark = [pytest.mark.alone, two_cores]
 POLICIES = {"autoregressive", "serial_chain"}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """Without a profile and a plan for undivided groups."""
+    made = Stage.within(tmp_path_factory.mktemp("stage"))
+    make_trace(made)
+    return made
 
 
 @pytest.fixture(scope="module")
