@@ -48,16 +48,11 @@ class Module:
 
     @property
     def tree(self) -> ast.Module:
-        return _parsed(self.text)
+        return ast.parse(self.text)
 
     @property
     def imports(self) -> list[Import]:
         return _imports(self)
-
-
-@cache
-def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
 
 
 @cache

@@ -29,6 +29,18 @@ class Stage:
     trace: Path
     plan: Path
 
+    @classmethod
+    def within(cls, folder: Path) -> "Stage":
+        return cls(
+            folder=folder,
+            target=folder / "target",
+            draft=folder / "draft",
+            prompts=folder / "prompts.jsonl",
+            profile=folder / "profile.json",
+            trace=folder / "trace.npz",
+            plan=folder / "plan.json",
+        )
+
     def pair(self) -> list[str]:
         return ["--target", str(self.target), "--draft", str(self.draft)]
 
@@ -56,48 +68,54 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_models(tmp_path_factory.mktemp("models"))
 
 
+def write_prompts(path: Path) -> Path:
+    path.write_text("\n".join(json.dumps({"id": f"text-{i}", "prompt": text}) for i, text in enumerate(TEXTS)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl")
+
+
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """Profile, trace and plan of a pair on up to two devices, made by the verbs, once for all workers of xdist."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    folder /= "stage"
-    made = Stage(
-        folder=folder,
-        target=folder / "target",
-        draft=folder / "draft",
-        prompts=folder / "prompts.jsonl",
-        profile=folder / "profile.json",
-        trace=folder / "trace.npz",
-        plan=folder / "plan.json",
-    )
-    with folder.with_name("stage.lock").open("w") as lock:
+    made = Stage.within(folder / "stage")
+    with (folder / "stage.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            folder.mkdir()
+        if not made.folder.exists():
+            made.folder.mkdir()
             try:
-                make_stage(made)
+                make_trace(made)
+                make_plan(made)
             except BaseException:
-                shutil.rmtree(folder)  # the next worker says what is wrong, too
+                shutil.rmtree(made.folder)  # the next worker says what is wrong, too
                 raise
     return made
 
 
-def make_stage(made: Stage) -> None:
-    folder, prompts = made.folder, made.prompts
-    write_models(folder)
-    prompts.write_text("\n".join(json.dumps({"id": f"text-{i}", "prompt": text}) for i, text in enumerate(TEXTS)))
+def make_trace(stage: Stage) -> None:
+    """The pair, its prompts and their trace."""
+    write_models(stage.folder)
+    write_prompts(stage.prompts)
+    trace = ["trace", *stage.pair(), "--prompts", str(stage.prompts), "--dtype", "fp32", "--max-new-tokens", "24"]
+    assert main([*trace, "--out", str(stage.trace), "--json", str(stage.folder / "trace-result.json")]) == 0
+
+
+def make_plan(stage: Stage) -> None:
+    """The profile, and the plan by it and the trace."""
     devices = str(min(2, len(os.sched_getaffinity(0))))
-    profile = ["profile", *made.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(made.profile)]
+    profile = ["profile", *stage.pair(), "--devices", devices, "--dtype", "fp32", "--out", str(stage.profile)]
     with brief_profiles():
-        assert main([*profile, "--json", str(folder / "profile-result.json")]) == 0
-    trace = ["trace", *made.pair(), "--prompts", str(prompts), "--dtype", "fp32", "--max-new-tokens", "24"]
-    assert main([*trace, "--out", str(made.trace), "--json", str(folder / "trace-result.json")]) == 0
-    files = ["--profile", str(made.profile), "--trace", str(made.trace)]
-    plan = ["plan", *made.pair(), *files, "--devices", devices, "--jobs", "1", "--out", str(made.plan)]
-    plan += ["--report", str(folder / "plan.html")]
-    assert main([*plan, "--json", str(folder / "plan-result.json")]) == 0
+        assert main([*profile, "--json", str(stage.folder / "profile-result.json")]) == 0
+    files = ["--profile", str(stage.profile), "--trace", str(stage.trace)]
+    plan = ["plan", *stage.pair(), *files, "--devices", devices, "--jobs", "1", "--out", str(stage.plan)]
+    plan += ["--report", str(stage.folder / "plan.html")]
+    assert main([*plan, "--json", str(stage.folder / "plan-result.json")]) == 0
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,19 @@ from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
 from swiftspec.policies.effects import Role
-from tests.cli.conftest import Stage, brief_profiles
+from tests.cli.conftest import Stage, brief_profiles, make_trace
 from tests.engine.conftest import two_cores
 
 pytestmark = [pytest.mark.alone, two_cores]
 POLICIES = {"autoregressive", "serial_chain"}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """Without a profile and a plan for undivided groups."""
+    made = Stage.within(tmp_path_factory.mktemp("stage"))
+    make_trace(made)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +36,8 @@ def divided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("swiftspec.profiler.collective_costs.SAMPLES", 4)
         assert main([*profile, "--out", str(folder / "profile.json")]) == 0
     files = ["--profile", str(folder / "profile.json"), "--trace", str(stage.trace), "--out", str(folder / "plan.json")]
-    assert main(["plan", *stage.pair(), *files, "--devices", "2", "--ranks", "2", "--jobs", "1"]) == 0
+    wanted = ["--devices", "2", "--ranks", "2", "--policy", "serial_chain", "--jobs", "1"]
+    assert main(["plan", *stage.pair(), *files, *wanted]) == 0
     return folder
 
 
@@ -46,7 +55,7 @@ def test_a_plan_of_two_ranks_runs_on_two_processes_and_says_what_was_traced(
     stage: Stage, divided: Path, tmp_path: Path
 ) -> None:
     plan = Plan.load(divided / "plan.json")
-    assert {candidate.split for candidate in plan.candidates.values()} == {"2x1"}
+    assert {policy: candidate.split for policy, candidate in plan.candidates.items()} == dict.fromkeys(POLICIES, "2x1")
     for policy in POLICIES:
         files = ["--plan", str(divided / "plan.json"), "--prompts", str(stage.prompts)]
         assert main(["run", *files, "--policy", policy, "--json", str(tmp_path / "run.json")]) == 0

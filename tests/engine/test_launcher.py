@@ -110,7 +110,7 @@ def test_output_of_two_target_groups_is_the_autoregressive_one(
         (Layout.DISAGGREGATED, 1, DISAGGREGATED),
         (Layout.DISAGGREGATED, 2, TWO_TARGETS),
     ],
-    ids=str,
+    ids=["co-located", "disaggregated", "two targets"],
 )
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
 def test_models_of_other_architectures_say_the_same_under_every_policy(
