@@ -11,7 +11,7 @@ from swiftspec.version import __version__
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
-    *("report", "models", "devices", "policies", "compare", "workload", "sweep", "tenants"),
+    *("report", "export", "models", "devices", "policies", "compare", "workload", "sweep", "tenants"),
     *("inflate", "demo", "import", "backtest", "secret"),
 )
 
