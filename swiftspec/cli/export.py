@@ -60,7 +60,7 @@ class _Lengths:
 
 
 def _show(exported: Export) -> None:
-    title = f"{exported.engine.title} {exported.version}"
+    title = f"{exported.engine.full_name} {exported.version}"
     console.paragraph(f"{exported.candidate} for {title}: {_predicted(exported.tokens_per_s)}")
     if exported.is_other_plan:
         planned = _predicted(exported.planned_tokens_per_s)
@@ -74,7 +74,7 @@ def _show(exported: Export) -> None:
         if sentences:
             console.heading(heading)
         for sentence in sentences:
-            console.paragraph(sentence, indent="- ")
+            console.paragraph(f"- {sentence}")
     console.say()
 
 

@@ -30,7 +30,8 @@ _WRITERS: dict[Engine, Callable[[Served], Command]] = {
     Engine.SGLANG: sglang_command,
     Engine.TRTLLM: trtllm_command,
 }
-_DTYPES = ("float32", "bfloat16", "float16")
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES |= {name: name for name in _DTYPES.values()}
 
 
 def export_plan(
@@ -64,7 +65,7 @@ def export_plan(
         If the engine has nothing like the policy, or there is no acceptance to imitate.
     """
     planned = candidate_of(plan, policy)
-    found = nearest(plan, planned, engine)
+    found = nearest(plan, planned, engine, no_trees=imitated is not None)
     drafts = found.policy.layout is Layout.COLOCATED
     if max_running is None and plan.under_load is not None:
         max_running = plan.under_load.options.max_running
@@ -75,7 +76,7 @@ def export_plan(
         policy=found.policy,
         degree=found.degree,
         draft_degree=found.draft_degree,
-        dtype=plan.target.dtype if plan.target.dtype in _DTYPES else None,
+        dtype=_DTYPES.get(plan.target.dtype),
         quantisation=_quantisation(plan),
         schedule=schedule,
         max_running=max_running,
@@ -97,7 +98,7 @@ def export_plan(
         configuration=dict(command.configuration),
         schedule=command.schedule,
         not_expressed=(*not_expressed(plan, planned, engine), *command.not_expressed),
-        remarks=(*remarks(plan, planned, found, engine), *command.remarks),
+        remarks=(*remarks(plan, found, engine), *command.remarks),
     )
 
 

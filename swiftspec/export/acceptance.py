@@ -35,6 +35,6 @@ def chain_rates(trace: AcceptanceTrace, num_draft_tokens: int) -> tuple[float, .
     if not rounds:
         longest = max(len(prompt.ranks) for prompt in trace.prompts)
         raise ValueError(
-            f"trace has outputs of at most {longest} tokens; expected one of more than {num_draft_tokens}, a whole chain"
+            f"trace has outputs of at most {longest} tokens; expected one longer than a chain of {num_draft_tokens}"
         )
     return tuple(count / rounds for count in reached)

@@ -1,5 +1,6 @@
 """The nearest plan that an engine can express: a policy that it has, on as many devices as divide its models."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,8 +29,8 @@ _POLICIES: dict[Engine, tuple[type[Policy], ...]] = {
 class Runnable:
     """A policy that an engine has, and the devices that divide the models.
 
-    num_devices: of the server. degree, draft_degree: parts of each model; on a CPU of a number of cores each.
-    tokens_per_s: predicted, None if the plan does not know. basis: its origin, a sentence; empty for the planned candidate.
+    num_devices: of the server. degree, draft_degree: parts of each model, on a CPU of several cores. tokens_per_s:
+    predicted, None if the plan does not know. basis: its origin, a sentence; empty for the planned candidate.
     """
 
     policy: Policy
@@ -56,7 +57,7 @@ class _Placed(NamedTuple):
 
 def has_policy(engine: Engine, policy: Policy) -> bool:
     """Whether an engine can run a policy as it is."""
-    return isinstance(policy, _POLICIES[engine])
+    return type(policy) in _POLICIES[engine]
 
 
 def model_argument(name: str) -> str:
@@ -66,24 +67,26 @@ def model_argument(name: str) -> str:
     return str(model_directory(name)) if is_model_directory(name) else name
 
 
-def nearest(plan: Plan, planned: Candidate, engine: Engine) -> Runnable:
+def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = False) -> Runnable:
     """The planned candidate if the engine can run it, otherwise what comes closest.
+
+    no_trees: not even those that the engine has.
 
     Raises
     ------
     ValueError
         If the engine has nothing like it; the sentence names what to plan again.
     """
-    policy, basis, speed = planned.build(), "", _speed(planned)
+    policy, basis = planned.build(), ""
+    speed: float | None = _speed(planned)
     devices, ranks = len(planned.devices), planned.ranks.get(Role.TARGET, 1)
-    if has_policy(engine, policy):
+    runnable = [each for each in plan.candidates.values() if _runs(engine, each.build(), no_trees=no_trees)]
+    if _runs(engine, policy, no_trees=no_trees):
         pass
-    elif (other := _other_candidate(plan, policy, engine)) is not None:
+    elif (other := _like(policy, runnable)) is not None:
         policy, speed = other.build(), _speed(other)
         devices, ranks = len(other.devices), other.ranks.get(Role.TARGET, 1)
-        basis = (
-            f"Another plan: the best {other.policy} that the plan has with the same draft, both on the same devices."
-        )
+        basis = f"Another plan: the best {other.policy} that the plan has, both models on the same devices."
         if policy.layout is Layout.TARGET_ONLY:
             basis = f"Another plan: the best {other.policy} that the plan has."
     elif (length := getattr(policy, "num_draft_tokens", None)) and policy.layout is not Layout.TARGET_ONLY:
@@ -94,26 +97,29 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine) -> Runnable:
     else:
         substitute = "prompt_lookup" if policy.layout is Layout.TARGET_ONLY else "serial_chain"
         raise ValueError(
-            f"policy is {planned.policy!r}, which {engine.title} does not have, and the plan has no {substitute} to "
+            f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} to "
             f"export in its place; expected a plan of all policies, or of {substitute}"
         )
     found = _Placed(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
     return _divided(plan, found, engine)
 
 
-def _other_candidate(plan: Plan, policy: Policy, engine: Engine) -> Candidate | None:
-    """The best candidate that the engine can run and that drafts with a model if the policy does."""
+def _runs(engine: Engine, policy: Policy, *, no_trees: bool) -> bool:
+    return has_policy(engine, policy) and not (no_trees and policy.num_candidates > 1)
+
+
+def _like(policy: Policy, candidates: Sequence[Candidate]) -> Candidate | None:
+    """The first that drafts, with a model if the policy does."""
     alone = policy.layout is Layout.TARGET_ONLY
-    for candidate in plan.candidates.values():
+    for candidate in candidates:
         other = candidate.build()
-        drafts = other.target_rows > 1
-        if drafts and has_policy(engine, other) and (other.layout is Layout.TARGET_ONLY) == alone:
+        if other.target_rows > 1 and (other.layout is Layout.TARGET_ONLY) == alone:
             return candidate
     return None
 
 
 def _divided(plan: Plan, placed: _Placed, engine: Engine) -> Runnable:
-    """Divided as planned, or by the most parts that divide the heads; a draft that follows its target has to fit, too."""
+    """Divided as planned, or into the most parts that divide the heads; of both models if the draft follows."""
     target = _spec(plan.target.model)
     draft = _spec(plan.draft.model) if placed.policy.layout is Layout.COLOCATED else None
     follows = engine is not Engine.VLLM
@@ -124,8 +130,8 @@ def _divided(plan: Plan, placed: _Placed, engine: Engine) -> Runnable:
     )
     fits = degree == placed.parts
     basis = (
-        f"Another plan, not predicted: {engine.title} divides a model only into numbers of parts that divide its heads, "
-        f"so it is on {degree} instead of {placed.parts} devices."
+        f"Another plan, not predicted: {degree} devices instead of {placed.parts}, since {engine.full_name} divides a "
+        "model only by a number that divides its heads."
     )
     return Runnable(
         policy=placed.policy,

@@ -19,7 +19,7 @@ class Engine(StrEnum):
     TRTLLM = "trtllm"
 
     @property
-    def title(self) -> str:
+    def full_name(self) -> str:
         """Name in sentences."""
         return {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}[self]
 
@@ -106,7 +106,7 @@ class Export(Facts):
     @property
     def script(self) -> str:
         """A shell script that writes the files and starts the server."""
-        lines = ["#!/bin/sh", f"# {self.candidate} for {self.engine.title} {self.version}"]
+        lines = ["#!/bin/sh", f"# {self.candidate} for {self.engine.full_name} {self.version}"]
         lines += [f"# Not expressed: {sentence}" for sentence in self.not_expressed]
         lines.append("set -e")
         for name, text in self.files.items():
