@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.fleet import DraftLength
@@ -12,6 +11,7 @@ from swiftspec.export.acceptance import chain_rates
 from swiftspec.export.limits import not_expressed, remarks
 from swiftspec.export.nearest import Runnable, model_argument, nearest
 from swiftspec.export.result import Engine, Export, LengthRange
+from swiftspec.export.schedules import expressible, length_ranges
 from swiftspec.export.served import Command, Served
 from swiftspec.export.sglang import sglang_command
 from swiftspec.export.trtllm import trtllm_command
@@ -69,7 +69,8 @@ def export_plan(
     drafts = found.policy.layout is Layout.COLOCATED
     if max_running is None and plan.under_load is not None:
         max_running = plan.under_load.options.max_running
-    schedule = _schedule(plan, found, lengths, max_running)
+    wanted = _schedule(plan, found, lengths, max_running)
+    schedule, lost = expressible(engine, wanted, imitates=imitated is not None)
     served = Served(
         target=model_argument(plan.target.model),
         draft=model_argument(plan.draft.model) if drafts else None,
@@ -97,23 +98,9 @@ def export_plan(
         files=dict(command.files),
         configuration=dict(command.configuration),
         schedule=command.schedule,
-        not_expressed=(*not_expressed(plan, planned, engine), *command.not_expressed),
+        not_expressed=(*not_expressed(plan, planned, engine), *lost, *command.not_expressed),
         remarks=(*remarks(plan, found, engine), *command.remarks),
     )
-
-
-def length_ranges(lengths: Sequence[DraftLength], last: int) -> tuple[LengthRange, ...]:
-    """Draft tokens by ranges of batch sizes up to `last`; each size has the length of the next smaller one given."""
-    ordered = sorted((each for each in lengths if each.batch <= last), key=lambda each: each.batch)
-    ranges: list[LengthRange] = []
-    for each, following in pairwise([*ordered, None]):
-        assert each is not None, "only the last one is"
-        end = last if following is None else following.batch - 1
-        if ranges and ranges[-1].num_draft_tokens == each.num_draft_tokens:
-            ranges[-1] = ranges[-1]._replace(last=end)
-        else:
-            ranges.append(LengthRange(each.batch if ranges else 1, end, each.num_draft_tokens))
-    return tuple(ranges)
 
 
 def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running: int | None) -> tuple[LengthRange, ...]:

@@ -97,8 +97,8 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
     else:
         substitute = "prompt_lookup" if policy.layout is Layout.TARGET_ONLY else "serial_chain"
         raise ValueError(
-            f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} to "
-            f"export in its place; expected a plan of all policies, or of {substitute}"
+            f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} "
+            f"in its place; expected a plan of all policies, or of {substitute}"
         )
     found = _Placed(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
     return _divided(plan, found, engine)

@@ -7,10 +7,6 @@ from swiftspec.policies.prompt_lookup import PromptLookup
 
 __all__ = ["sglang_command"]
 
-_NO_SCHEDULE = (
-    "Draft tokens by batch size: --speculative-adaptive is for EAGLE and EAGLE3 heads only; a separate draft always "
-    "writes as many."
-)
 _MEAN_ONLY = (
     "Acceptance by position: SGLANG_SIMULATE_ACC_LEN is a mean, reached by rounds with the next lower and the next "
     "higher number of tokens."
@@ -30,16 +26,11 @@ def sglang_command(served: Served) -> Command:
     speculation = _speculation(served)
     for name, value in speculation.items():
         options += [name, value]
-    not_expressed = []
-    if served.schedule:
-        not_expressed.append(_NO_SCHEDULE)
-    if served.rates is not None:
-        not_expressed.append(_MEAN_ONLY)
     return Command(
         arguments=("python3", "-m", "sglang.launch_server", *options),
         environment=_imitation(served),
         configuration=speculation,
-        not_expressed=tuple(not_expressed),
+        not_expressed=() if served.rates is None else (_MEAN_ONLY,),
         remarks=(_PAGES,) if isinstance(served.policy, Eagle2Tree) else (),
     )
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 from swiftspec.export.result import LengthRange
@@ -18,16 +17,14 @@ _KEYS = (
     "releases from before March 2026 read them as the first one and want a key 1."
 )
 _MEAN_ONLY = "Acceptance by position: TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS is a mean, without the bonus token."
-_FALLING = "A number of draft tokens that rises with the batch size: draft_len_schedule has the smaller one before."
 _FP8 = "Weights in fp8: TensorRT-LLM reads them from the checkpoint; name one in fp8 in place of {model}."
 
 
 def trtllm_command(served: Served) -> Command:
     """Options of `trtllm-serve`, with the speculation in a YAML file."""
     speculation = _speculation(served)
-    schedule = _falling(served.schedule) if speculation else ()
-    if schedule:
-        speculation["draft_len_schedule"] = _upper_bounds(schedule)
+    if served.schedule:
+        speculation["draft_len_schedule"] = _upper_bounds(served.schedule)
     configuration: dict[str, Any] = {} if served.dtype is None else {"dtype": served.dtype}
     if speculation:
         configuration |= {"disable_overlap_scheduler": True, "speculative_config": speculation}
@@ -36,7 +33,7 @@ def trtllm_command(served: Served) -> Command:
         options += ["--max_batch_size", str(served.max_running)]
     if configuration:
         options += ["--config", _FILE]
-    not_expressed = [_FALLING] if schedule != served.schedule else []
+    not_expressed: list[str] = []
     environment = {}
     if served.acceptance_length is not None:
         not_expressed.append(_MEAN_ONLY)
@@ -49,9 +46,9 @@ def trtllm_command(served: Served) -> Command:
         environment=environment,
         files={_FILE: _yaml(configuration)} if configuration else {},
         configuration=speculation,
-        schedule=schedule,
+        schedule=served.schedule,
         not_expressed=tuple(not_expressed),
-        remarks=(_KEYS,) if schedule else (),
+        remarks=(_KEYS,) if served.schedule else (),
     )
 
 
@@ -64,19 +61,12 @@ def _speculation(served: Served) -> dict[str, Any]:
         return {"decoding_type": "NGram", **size, **pool}
     if served.draft is None:
         return {}
-    tokens = served.schedule[0].num_draft_tokens if served.schedule else served.num_draft_tokens
     found: dict[str, Any] = {
         "decoding_type": "Draft_Target",
-        "max_draft_len": tokens,
+        "max_draft_len": served.num_draft_tokens,
         "speculative_model": served.draft,
     }
     return found | {"load_format": "dummy"} if served.rates is not None else found
-
-
-def _falling(schedule: Sequence[LengthRange]) -> tuple[LengthRange, ...]:
-    """The schedule with no length above one before it: the first has to be the largest."""
-    least = accumulate((each.num_draft_tokens for each in schedule), min)
-    return tuple(each._replace(num_draft_tokens=length) for each, length in zip(schedule, least, strict=True))
 
 
 def _upper_bounds(schedule: Sequence[LengthRange]) -> dict[int, int]:
