@@ -77,9 +77,8 @@ def main() -> int:
         result, exports = check(engine, asked.plan, asked.folder, python)
         refusals = result.pop("refusals")
         recorded[engine.value] = result
-        print(
-            f"{engine.full_name} {result['version']}: {refusals[:-1].count(None)} of {len(exports)} commands accepted"
-        )
+        accepted = refusals[:-1].count(None)
+        print(f"{engine.full_name} {result['version']}: {accepted} of {len(exports)} commands accepted")
         print(f"  a wrong command: {refusals[-1] or 'ACCEPTED, so the check says nothing'}")
         for export, refusal in zip(exports, refusals[:-1], strict=True):
             if refusal is not None:

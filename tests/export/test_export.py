@@ -36,8 +36,8 @@ def candidate(policy: str, *, target: int = 8, draft: int = 0) -> Candidate:
     groups = {Role.TARGET: tuple(range(target))}
     if draft:
         groups[Role.DRAFT] = tuple(range(target, target + draft))
-    made = samples.candidate(policy, tokens_per_s=SPEEDS[policy])
-    return Candidate.model_validate(made.model_dump() | {"groups": groups, "shape": SHAPES[policy]})
+    made = samples.candidate("autoregressive", tokens_per_s=SPEEDS[policy])
+    return Candidate.model_validate(made.model_dump() | {"policy": policy, "groups": groups, "shape": SHAPES[policy]})
 
 
 def plan(*candidates: Candidate, **changes: Any) -> Plan:
