@@ -15,7 +15,7 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (serve, loadtest, atts, validate, report, models, devices, policies, compare):
+    for verb in (serve, loadtest, atts, validate, report, export, models, devices, policies, compare):
         app.command()(verb)
     app.command()(workload)
     app.command()(sweep)
@@ -124,6 +124,39 @@ def report(
     from swiftspec.cli.page import report as write
 
     write(plan=plan, out=out, json_path=json)
+
+
+def export(
+    *,
+    plan: flags.PlanFile,
+    engine: Annotated[Literal["vllm", "sglang", "trtllm"], typer.Option(help="Whose command to write.")],
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Let the engine imitate the traced acceptance, without draft weights.")
+    ] = False,
+    max_running: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Requests at once, with draft tokens by batch size. Default: as planned."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the command as a shell script.")] = None,
+    json: flags.Json = None,
+) -> None:
+    """Write a plan as another engine's command line.
+
+    Lists what that engine cannot express, and exports the nearest plan that it can.
+
+    \b
+    Examples:
+      swiftspec export --plan plan.json --engine vllm
+      swiftspec export --plan plan.json --engine sglang --synthetic --out serve.sh
+    """
+    from swiftspec.cli.export import export as write
+
+    write(
+        plan=plan, engine=engine, policy=policy, synthetic=synthetic, max_running=max_running, out=out, json_path=json
+    )
 
 
 def models(*, json: flags.Json = None) -> None:

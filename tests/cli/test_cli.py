@@ -14,7 +14,7 @@ from tests.test_architecture import ROOT
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
-    *("report", "models", "devices", "policies", "compare", "workload", "sweep", "tenants"),
+    *("report", "export", "models", "devices", "policies", "compare", "workload", "sweep", "tenants"),
     *("inflate", "demo", "import", "rates", "backtest", "secret"),
 )
 

@@ -1,0 +1,82 @@
+"""`swiftspec export`: a plan as another engine's command line, and what that engine cannot express."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from swiftspec.artifacts.basis import files_of, read_profile, read_trace
+from swiftspec.artifacts.fleet import DraftLength
+from swiftspec.artifacts.plan import Plan
+from swiftspec.cli import console
+from swiftspec.cli.columns import speed
+from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.export import Engine, Export, export_plan
+from swiftspec.files.writing import write_output
+
+__all__ = ["export"]
+
+
+def export(
+    *,
+    plan: Path,
+    engine: str,
+    policy: str | None,
+    synthetic: bool,
+    max_running: int | None,
+    out: Path | None,
+    json_path: Path | None,
+) -> Export:
+    """Export, print and save."""
+    check_outputs(inputs={"--plan": plan}, out=out, json=json_path)
+    made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), out=out, json=json_path)
+    exported = export_plan(
+        made,
+        Engine(engine),
+        policy=policy,
+        lengths=_Lengths(made, plan),
+        max_running=max_running,
+        imitated=read_trace(made, plan) if synthetic else None,
+    )
+    _show(exported)
+    if out is not None:
+        write_output(out, exported.script.encode())
+        console.say(saved(out))
+    write_json(json_path, exported.model_dump(mode="json"))
+    return exported
+
+
+class _Lengths:
+    """Draft tokens by batch size, from the plan's profile and trace; read only if they are needed."""
+
+    def __init__(self, plan: Plan, path: Path) -> None:
+        self._plan = plan
+        self._path = path
+
+    def __call__(self, num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLength]:
+        from swiftspec.planner.fleet.draft_lengths import draft_lengths
+
+        profile, trace = read_profile(self._plan, self._path), read_trace(self._plan, self._path)
+        return draft_lengths(profile, trace, num_devices=num_devices, max_running=max_running, ranks=ranks)
+
+
+def _show(exported: Export) -> None:
+    title = f"{exported.engine.full_name} {exported.version}"
+    console.paragraph(f"{exported.candidate} for {title}: {_predicted(exported.tokens_per_s)}")
+    if exported.is_other_plan:
+        planned = _predicted(exported.planned_tokens_per_s)
+        console.paragraph(f"{exported.basis} The plan's own is {exported.planned}: {planned}.")
+    for name, text in exported.files.items():
+        console.heading(name)
+        console.say(text.rstrip("\n"))
+    console.heading("Command")
+    console.say(exported.command)
+    for heading, sentences in (("Not expressed", exported.not_expressed), ("To know", exported.remarks)):
+        if sentences:
+            console.heading(heading)
+        for sentence in sentences:
+            console.paragraph(f"- {sentence}")
+    console.say()
+
+
+def _predicted(tokens_per_s: float | None) -> str:
+    return "not predicted" if tokens_per_s is None else f"{speed(tokens_per_s)} tokens/s predicted"

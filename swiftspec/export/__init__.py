@@ -1,0 +1,133 @@
+"""Plans as command lines of other engines: vLLM, SGLang and TensorRT-LLM. No torch, no engine is imported."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from swiftspec.artifacts.basis import candidate_of
+from swiftspec.artifacts.fleet import DraftLength
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.export.acceptance import chain_rates
+from swiftspec.export.limits import not_expressed, remarks
+from swiftspec.export.nearest import Runnable, model_argument, nearest
+from swiftspec.export.result import Engine, Export, LengthRange
+from swiftspec.export.schedules import expressible, length_ranges
+from swiftspec.export.served import Command, Served
+from swiftspec.export.sglang import sglang_command
+from swiftspec.export.trtllm import trtllm_command
+from swiftspec.export.vllm import vllm_command
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from swiftspec.policies.serial import SerialChain
+
+# Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
+Lengths = Callable[[int, int, int], Sequence[DraftLength]]
+
+__all__ = ["Engine", "Export", "LengthRange", "Lengths", "chain_rates", "export_plan", "length_ranges"]
+
+_WRITERS: dict[Engine, Callable[[Served], Command]] = {
+    Engine.VLLM: vllm_command,
+    Engine.SGLANG: sglang_command,
+    Engine.TRTLLM: trtllm_command,
+}
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES |= {name: name for name in _DTYPES.values()}
+
+
+def export_plan(
+    plan: Plan,
+    engine: Engine,
+    *,
+    policy: str | None = None,
+    lengths: Lengths | None = None,
+    max_running: int | None = None,
+    imitated: AcceptanceTrace | None = None,
+) -> Export:
+    """The command that starts an engine on a plan, or on the nearest plan that it can express.
+
+    Parameters
+    ----------
+    plan : Plan
+    engine : Engine
+    policy : str, optional
+        One of the plan's alternatives instead of its choice.
+    lengths : callable, optional
+        Finds the draft tokens of a chain by batch size, from devices, processes and requests at once. A plan for a
+        fleet has its own.
+    max_running : int, optional
+        Requests at once; if not given, those of the load that the plan was made for. Without, no schedule is exported.
+    imitated : AcceptanceTrace, optional
+        Imitate the acceptance of chains on this trace, without the draft's weights.
+
+    Raises
+    ------
+    ValueError
+        If the engine has nothing like the policy, or there is no acceptance to imitate.
+    """
+    planned = candidate_of(plan, policy)
+    found = nearest(plan, planned, engine, no_trees=imitated is not None)
+    drafts = found.policy.layout is Layout.COLOCATED
+    if max_running is None and plan.under_load is not None:
+        max_running = plan.under_load.options.max_running
+    wanted = _schedule(plan, found, lengths, max_running)
+    schedule, lost = expressible(engine, wanted, imitates=imitated is not None)
+    served = Served(
+        target=model_argument(plan.target.model),
+        draft=model_argument(plan.draft.model) if drafts else None,
+        policy=found.policy,
+        degree=found.degree,
+        draft_degree=found.draft_degree,
+        dtype=_DTYPES.get(plan.target.dtype),
+        quantisation=_quantisation(plan),
+        schedule=schedule,
+        max_running=max_running,
+    )
+    if imitated is not None:
+        served = _imitating(served, imitated)
+    command = _WRITERS[engine](served)
+    return Export(
+        engine=engine,
+        version=engine.version,
+        planned=planned.describe(),
+        planned_tokens_per_s=_speed(planned),
+        candidate=found.describe(),
+        tokens_per_s=found.tokens_per_s,
+        basis=found.basis,
+        arguments=command.arguments,
+        environment=dict(command.environment),
+        files=dict(command.files),
+        configuration=dict(command.configuration),
+        schedule=command.schedule,
+        not_expressed=(*not_expressed(plan, planned, engine), *lost, *command.not_expressed),
+        remarks=(*remarks(plan, found, engine), *command.remarks),
+    )
+
+
+def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running: int | None) -> tuple[LengthRange, ...]:
+    """Of a chain, if several requests are served at once and drafting pays for a single one."""
+    if not isinstance(found.policy, SerialChain) or max_running is None or max_running == 1:
+        return ()
+    best: Sequence[DraftLength] = ()
+    if plan.fleet is not None and plan.fleet.chosen.num_devices == found.num_devices:
+        best = plan.fleet.draft_lengths
+    elif lengths is not None:
+        best = lengths(found.num_devices, found.degree if plan.device == "cpu" else 1, max_running)
+    ranges = length_ranges(best, max_running)
+    return ranges if ranges and ranges[0].num_draft_tokens else ()
+
+
+def _imitating(served: Served, trace: AcceptanceTrace) -> Served:
+    if not isinstance(served.policy, SerialChain):
+        raise ValueError(
+            f"policy is {served.policy.name!r}; only the acceptance of a chain, policy serial_chain, can be imitated"
+        )
+    return replace(served, rates=chain_rates(trace, served.num_draft_tokens))
+
+
+def _quantisation(plan: Plan) -> dict[Role, str]:
+    stated = {Role.TARGET: plan.target.dtype, Role.DRAFT: plan.draft.dtype} | plan.quantisation
+    return {role: name for role, name in stated.items() if name in ("fp8", "int8", "int4")}
+
+
+def _speed(candidate: Candidate) -> float:
+    return candidate.prediction.metrics.figures.tokens_per_s

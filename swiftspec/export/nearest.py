@@ -1,0 +1,160 @@
+"""The nearest plan that an engine can express: a policy that it has, on as many devices as divide its models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from swiftspec.artifacts.plan import Candidate, Plan, described
+from swiftspec.export.result import Engine
+from swiftspec.models import known_model, model_names
+from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
+from swiftspec.policies import Layout, Policy
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.base import shape_of
+from swiftspec.policies.eagle2 import Eagle2Tree
+from swiftspec.policies.effects import Role
+from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.serial import SerialChain
+
+__all__ = ["Runnable", "has_policy", "model_argument", "nearest"]
+
+_POLICIES: dict[Engine, tuple[type[Policy], ...]] = {
+    Engine.VLLM: (Autoregressive, PromptLookup, SerialChain),
+    Engine.SGLANG: (Autoregressive, PromptLookup, SerialChain, Eagle2Tree),
+    Engine.TRTLLM: (Autoregressive, PromptLookup, SerialChain),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runnable:
+    """A policy that an engine has, and the devices that divide the models.
+
+    num_devices: of the server. degree, draft_degree: parts of each model, on a CPU of several cores. tokens_per_s:
+    predicted, None if the plan does not know. basis: its origin, a sentence; empty for the planned candidate.
+    """
+
+    policy: Policy
+    num_devices: int
+    degree: int
+    draft_degree: int
+    tokens_per_s: float | None
+    basis: str
+
+    def describe(self) -> str:
+        """`serial_chain 8 (num_draft_tokens=4)`."""
+        return described(self.policy.name, str(self.num_devices), shape_of(self.policy))
+
+
+class _Placed(NamedTuple):
+    """A policy on devices, before an engine divides it; fields as of `Runnable`. parts: of the target."""
+
+    policy: Policy
+    num_devices: int
+    parts: int
+    tokens_per_s: float | None
+    basis: str
+
+
+def has_policy(engine: Engine, policy: Policy) -> bool:
+    """Whether an engine can run a policy as it is."""
+    return type(policy) in _POLICIES[engine]
+
+
+def model_argument(name: str) -> str:
+    """A model as engines name it: a repository of the hub, or a directory."""
+    if name in model_names():
+        return known_model(name).source
+    return str(model_directory(name)) if is_model_directory(name) else name
+
+
+def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = False) -> Runnable:
+    """The planned candidate if the engine can run it, otherwise what comes closest.
+
+    no_trees: not even those that the engine has.
+
+    Raises
+    ------
+    ValueError
+        If the engine has nothing like it; the sentence names what to plan again.
+    """
+    policy, basis = planned.build(), ""
+    speed: float | None = _speed(planned)
+    devices, ranks = len(planned.devices), planned.ranks.get(Role.TARGET, 1)
+    runnable = [each for each in plan.candidates.values() if _runs(engine, each.build(), no_trees=no_trees)]
+    if _runs(engine, policy, no_trees=no_trees):
+        pass
+    elif (other := _like(policy, runnable)) is not None:
+        policy, speed = other.build(), _speed(other)
+        devices, ranks = len(other.devices), other.ranks.get(Role.TARGET, 1)
+        basis = f"Another plan: the best {other.policy} that the plan has, both models on the same devices."
+        if policy.layout is Layout.TARGET_ONLY:
+            basis = f"Another plan: the best {other.policy} that the plan has."
+    elif (length := getattr(policy, "num_draft_tokens", None)) and policy.layout is not Layout.TARGET_ONLY:
+        policy, speed = SerialChain(num_draft_tokens=length), None
+        basis = (
+            "Another plan, made here and not predicted: a chain as long, drafted in turn on all devices of the plan."
+        )
+    else:
+        substitute = "prompt_lookup" if policy.layout is Layout.TARGET_ONLY else "serial_chain"
+        raise ValueError(
+            f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} "
+            f"in its place; expected a plan of all policies, or of {substitute}"
+        )
+    found = _Placed(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
+    return _divided(plan, found, engine)
+
+
+def _runs(engine: Engine, policy: Policy, *, no_trees: bool) -> bool:
+    return has_policy(engine, policy) and not (no_trees and policy.num_candidates > 1)
+
+
+def _like(policy: Policy, candidates: Sequence[Candidate]) -> Candidate | None:
+    """The first that drafts, with a model if the policy does."""
+    alone = policy.layout is Layout.TARGET_ONLY
+    for candidate in candidates:
+        other = candidate.build()
+        if other.target_rows > 1 and (other.layout is Layout.TARGET_ONLY) == alone:
+            return candidate
+    return None
+
+
+def _divided(plan: Plan, placed: _Placed, engine: Engine) -> Runnable:
+    """Divided as planned, or into the most parts that divide the heads; of both models if the draft follows."""
+    target = _spec(plan.target.model)
+    draft = _spec(plan.draft.model) if placed.policy.layout is Layout.COLOCATED else None
+    follows = engine is not Engine.VLLM
+    degree = next(
+        parts
+        for parts in range(placed.parts, 0, -1)
+        if _divides(target, parts) and (not follows or _divides(draft, parts))
+    )
+    fits = degree == placed.parts
+    basis = (
+        f"Another plan, not predicted: {degree} devices instead of {placed.parts}, since {engine.full_name} divides a "
+        "model only by a number that divides its heads."
+    )
+    return Runnable(
+        policy=placed.policy,
+        num_devices=placed.num_devices if fits else degree,
+        degree=degree,
+        draft_degree=degree if _divides(draft, degree) else 1,
+        tokens_per_s=placed.tokens_per_s if fits else None,
+        basis=placed.basis if fits else basis,
+    )
+
+
+def _divides(spec: ModelSpec | None, count: int) -> bool:
+    """Whether as many devices can divide attention: key/value heads are split among them or copied."""
+    if spec is None:
+        return True
+    return not spec.num_heads % count and not (spec.num_kv_heads % count and count % spec.num_kv_heads)
+
+
+def _spec(name: str) -> ModelSpec | None:
+    if name in model_names():
+        return known_model(name).spec
+    return ModelSpec.from_directory(model_directory(name)) if is_model_directory(name) else None
+
+
+def _speed(candidate: Candidate) -> float:
+    return candidate.prediction.metrics.figures.tokens_per_s

@@ -1,0 +1,114 @@
+"""Export: the command that starts another engine on a plan, and what that engine cannot express."""
+
+import shlex
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from swiftspec.artifacts.document import Facts
+
+__all__ = ["Engine", "Export", "LengthRange"]
+
+
+class Engine(StrEnum):
+    """Engines that plans are exported to."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+
+    @property
+    def full_name(self) -> str:
+        """Name in sentences."""
+        return {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}[self]
+
+    @property
+    def version(self) -> str:
+        """Release whose options are written."""
+        return {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.4.0rc1"}[self]
+
+
+class LengthRange(NamedTuple):
+    """Draft tokens of a round while `first` to `last` requests share it."""
+
+    first: int
+    last: int
+    num_draft_tokens: int
+
+
+class Export(Facts):
+    """Command line of a server of another engine.
+
+    Parameters
+    ----------
+    engine : Engine
+    version : str
+        Release that the options are of.
+    planned : str
+        The plan's candidate that was to be exported, `swiftspec 5+3 (verify_rows=8)`.
+    planned_tokens_per_s : float
+        Its predicted speed.
+    candidate : str
+        What the command runs; another one if the engine cannot express the planned one.
+    tokens_per_s : float, optional
+        Predicted speed of that; None if the plan has no prediction of it.
+    basis : str
+        Origin of `candidate`, a sentence; empty if it is the planned one.
+    arguments : tuple of str
+    environment : dict of str to str
+    files : dict of str to str
+        Files that the command reads, by their names in its folder, and their text.
+    configuration : dict
+        The engine's own configuration of speculative decoding; empty without any.
+    schedule : tuple of LengthRange
+        Draft tokens by requests at once, as exported; empty if their number is fixed.
+    not_expressed : tuple of str
+        What the plan has and the command has not, a sentence each.
+    remarks : tuple of str
+        What else to know, a sentence each.
+    """
+
+    engine: Engine
+    version: str
+    planned: str
+    planned_tokens_per_s: float = Field(gt=0)
+    candidate: str
+    tokens_per_s: float | None = Field(default=None, gt=0)
+    basis: str = ""
+    arguments: tuple[str, ...] = Field(min_length=1)
+    environment: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    configuration: dict[str, Any] = Field(default_factory=dict)
+    schedule: tuple[LengthRange, ...] = ()
+    not_expressed: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def is_other_plan(self) -> bool:
+        """Whether the command runs something else than was planned."""
+        return bool(self.basis)
+
+    @property
+    def command(self) -> str:
+        """The command for a shell, an option a line."""
+        lines = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        words = list(self.arguments)
+        begin = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+        lines.append(shlex.join(words[:begin]))
+        for word in words[begin:]:
+            if word.startswith("--"):
+                lines.append(word)
+            else:
+                lines[-1] += f" {shlex.quote(word)}"
+        return " \\\n    ".join(lines)
+
+    @property
+    def script(self) -> str:
+        """A shell script that writes the files and starts the server."""
+        lines = ["#!/bin/sh", f"# {self.candidate} for {self.engine.full_name} {self.version}"]
+        lines += [f"# Not expressed: {sentence}" for sentence in self.not_expressed]
+        lines.append("set -e")
+        for name, text in self.files.items():
+            lines += [f"cat > {shlex.quote(name)} <<'END_OF_FILE'", text.rstrip("\n"), "END_OF_FILE"]
+        return "\n".join([*lines, self.command]) + "\n"

@@ -1,0 +1,221 @@
+"""Plans as command lines of other engines, against the options that tools.check_export recorded of their parsers."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.fleet import DraftLength
+from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.cli.app import main
+from swiftspec.export import Engine, LengthRange, chain_rates, export_plan, length_ranges
+from swiftspec.policies.effects import Role
+from tests.cli import samples
+from tools.iid_trace import synthesise_trace
+
+RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
+TARGET = ModelRef(model="llama-3-70b", dtype="bf16")
+DRAFT = ModelRef(model="llama-3.2-1b", dtype="bf16")
+SHAPES: dict[str, dict[str, Any]] = {
+    "swiftspec": {"verify_rows": 8, "expand_rows": 4},
+    "eagle2_tree": {"verify_rows": 12, "top_k": 4, "depth": 3},
+    "serial_chain": {"num_draft_tokens": 4},
+    "pearl": {"num_draft_tokens": 3},
+    "prompt_lookup": {"num_draft_tokens": 5, "longest_match": 3},
+    "autoregressive": {},
+}
+SPEEDS = dict(zip(SHAPES, (290.0, 230.0, 190.0, 180.0, 90.0, 80.0), strict=True))
+TRACE = synthesise_trace([0.7, 0.2], prompt_lengths=[8] * 20, num_tokens=400, seed=1)
+
+
+def candidate(policy: str, *, target: int = 8, draft: int = 0) -> Candidate:
+    groups = {Role.TARGET: tuple(range(target))}
+    if draft:
+        groups[Role.DRAFT] = tuple(range(target, target + draft))
+    made = samples.candidate("autoregressive", tokens_per_s=SPEEDS[policy])
+    return Candidate.model_validate(made.model_dump() | {"policy": policy, "groups": groups, "shape": SHAPES[policy]})
+
+
+def plan(*candidates: Candidate, **changes: Any) -> Plan:
+    chosen, *others = candidates
+    made = samples.plan(target=TARGET, draft=DRAFT).model_dump()
+    stated = {"device": "h100-sxm", "num_devices": 8, "chosen": chosen, "alternatives": others}
+    return Plan.model_validate(made | stated | changes)
+
+
+CHAIN = plan(candidate("serial_chain"), candidate("prompt_lookup"), candidate("autoregressive"))
+ASYNC = plan(candidate("swiftspec", target=5, draft=3), candidate("serial_chain"), candidate("autoregressive"))
+
+
+def lengths(*found: tuple[int, int]) -> list[DraftLength]:
+    return [
+        DraftLength(batch=batch, num_draft_tokens=tokens, tokens_per_s=100.0, plain_tokens_per_s=90.0)
+        for batch, tokens in found
+    ]
+
+
+def falling(num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLength]:
+    return lengths((1, 4), (2, 4), (8, 2), (32, 0))
+
+
+@pytest.mark.parametrize("engine", [Engine.VLLM, Engine.SGLANG])
+@pytest.mark.parametrize("policy", ["serial_chain", "prompt_lookup", "autoregressive", "eagle2_tree", "swiftspec"])
+@pytest.mark.parametrize("synthetic", [False, True])
+def test_every_option_is_one_of_the_engines_parser(engine: Engine, policy: str, synthetic: bool) -> None:
+    candidates = [candidate(name) for name in SHAPES if name not in ("swiftspec", "pearl")]
+    made = plan(candidate("swiftspec", target=5, draft=3), *candidates, quantisation={"target": "fp8", "draft": "bf16"})
+    imitated = TRACE if synthetic and policy not in ("prompt_lookup", "autoregressive") else None
+    exported = export_plan(made, engine, policy=policy, lengths=falling, max_running=64, imitated=imitated)
+    options = RECORDED[engine]["options"]
+    words = list(exported.arguments)
+    for at, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        known = options[word]
+        assert known["type"] != "flag"
+        if known["choices"] is not None:
+            assert words[at + 1] in known["choices"]
+        if known["type"] == "int":
+            int(words[at + 1])
+    assert RECORDED[engine]["version"] == exported.version
+    if engine is Engine.VLLM:
+        assert exported.configuration.keys() <= RECORDED["vllm"]["configuration"].keys()
+        for field, choices in RECORDED["vllm"]["choices"].items():
+            assert exported.configuration.get(field, choices[0]) in choices
+    assert exported.environment.keys() <= set(RECORDED["sglang"]["environment"])
+
+
+def test_vllm_counts_drafted_tokens_and_sglang_verified_rows() -> None:
+    config = export_plan(CHAIN, Engine.VLLM).configuration
+    assert (config["num_speculative_tokens"], config["draft_tensor_parallel_size"]) == (4, 8)
+    assert (config["method"], config["model"]) == ("draft_model", "meta-llama/Llama-3.2-1B")
+    config = export_plan(CHAIN, Engine.SGLANG).configuration
+    assert (config["--speculative-num-steps"], config["--speculative-num-draft-tokens"]) == ("4", "5")
+    assert export_plan(CHAIN, Engine.TRTLLM).configuration["max_draft_len"] == 4
+
+
+def test_a_tree_of_eagle_2_is_only_sglangs() -> None:
+    made = plan(candidate("eagle2_tree"), candidate("serial_chain"))
+    config = export_plan(made, Engine.SGLANG).configuration
+    found = [config[f"--speculative-{name}"] for name in ("num-steps", "eagle-topk", "num-draft-tokens")]
+    assert found == ["4", "4", "12"]
+    assert not export_plan(made, Engine.SGLANG).is_other_plan
+    other = export_plan(made, Engine.VLLM)
+    assert other.candidate == "serial_chain 8 (num_draft_tokens=4)"
+    assert any("tree of 12 rows" in sentence for sentence in other.not_expressed)
+
+
+def test_an_asynchronous_plan_becomes_the_plans_chain_with_its_own_speed() -> None:
+    exported = export_plan(ASYNC, Engine.VLLM)
+    assert exported.is_other_plan
+    assert exported.planned.startswith("swiftspec 5+3")
+    assert (exported.planned_tokens_per_s, exported.tokens_per_s) == (290.0, 190.0)
+    text = " ".join(exported.not_expressed)
+    for missing in ("devices of its own (5+3)", "while the target verifies", "divided into 3 parts", "tree of 8 rows"):
+        assert missing in text
+    assert export_plan(CHAIN, Engine.VLLM).not_expressed == ()
+
+
+def test_a_window_without_a_chain_in_the_plan_is_a_chain_as_long_and_not_predicted() -> None:
+    exported = export_plan(plan(candidate("pearl", target=7, draft=1), candidate("autoregressive")), Engine.SGLANG)
+    assert exported.candidate == "serial_chain 8 (num_draft_tokens=3)"
+    assert exported.tokens_per_s is None
+
+
+def test_a_policy_without_a_substitute_is_an_error() -> None:
+    made = plan(candidate("swiftspec", target=5, draft=3), candidate("autoregressive"))
+    with pytest.raises(ValueError, match=r"policy is 'swiftspec', which vLLM does not have.*serial_chain"):
+        export_plan(made, Engine.VLLM)
+
+
+def test_heads_decide_how_many_devices_divide_a_model() -> None:
+    exported = export_plan(plan(candidate("serial_chain", target=5)), Engine.VLLM)  # 64 heads
+    assert exported.arguments[4] == "4"
+    assert exported.tokens_per_s is None
+    assert "4 devices instead of 5" in exported.basis
+    small = {"draft": ModelRef(model="qwen2-0.5b", dtype="bf16"), "target": ModelRef(model="qwen2-72b", dtype="bf16")}
+    made = plan(candidate("serial_chain"), **small)  # a draft of 14 heads
+    assert export_plan(made, Engine.VLLM).configuration["draft_tensor_parallel_size"] == 1
+    assert export_plan(made, Engine.SGLANG).arguments[6] == "2"
+
+
+def test_slower_than_plain_decoding_is_said() -> None:
+    slow = candidate("serial_chain").model_dump()
+    slow["prediction"]["metrics"]["figures"]["tokens_per_s"] = 40.0
+    made = plan(Candidate.model_validate(slow), candidate("autoregressive"))
+    assert any("--policy autoregressive" in remark for remark in export_plan(made, Engine.VLLM).remarks)
+    assert not any("--policy autoregressive" in remark for remark in export_plan(CHAIN, Engine.VLLM).remarks)
+
+
+def test_ranges_cover_every_batch_size_once() -> None:
+    assert length_ranges(lengths((1, 4), (2, 4), (4, 3), (8, 0), (64, 0)), 48) == ((1, 3, 4), (4, 7, 3), (8, 48, 0))
+    assert length_ranges(lengths((2, 3)), 10) == ((1, 10, 3),)
+
+
+def test_a_schedule_is_written_as_each_engine_reads_it() -> None:
+    found = {engine: export_plan(CHAIN, engine, lengths=falling, max_running=64) for engine in Engine}
+    assert found[Engine.VLLM].schedule == (LengthRange(1, 7, 4), LengthRange(8, 31, 2), LengthRange(32, 64, 0))
+    ranges = found[Engine.VLLM].configuration["num_speculative_tokens_per_batch_size"]
+    assert ranges == [[1, 7, 4], [8, 31, 2], [32, 64, 0]]
+    assert found[Engine.TRTLLM].configuration["draft_len_schedule"] == {7: 4, 31: 2}  # above, nothing is drafted
+    assert "    7: 4\n    31: 2\n" in found[Engine.TRTLLM].files["trtllm.yaml"]
+    assert found[Engine.SGLANG].schedule == ()
+    assert any("EAGLE3 heads only" in sentence for sentence in found[Engine.SGLANG].not_expressed)
+
+
+def test_a_rising_schedule_is_not_tensorrt_llms() -> None:
+    exported = export_plan(CHAIN, Engine.TRTLLM, lengths=lambda *_: lengths((1, 3), (2, 5), (4, 1)), max_running=8)
+    assert exported.configuration["max_draft_len"] == 3
+    assert max(exported.configuration["draft_len_schedule"].values()) == 3
+    assert any("has to be the largest" in sentence for sentence in exported.not_expressed)
+
+
+def test_rates_are_those_of_independent_positions() -> None:
+    rates = chain_rates(TRACE, 4)
+    assert rates == pytest.approx([0.7, 0.49, 0.343, 0.2401], abs=0.03)
+    assert list(rates) == sorted(rates, reverse=True)
+    assert chain_rates(samples.trace(ranks=(0, 0, 1, 0)), 2) == (1.0, 1.0)  # the second round has no room
+    with pytest.raises(ValueError, match="at most 4 tokens"):
+        chain_rates(samples.trace(), 4)
+
+
+def test_acceptance_is_imitated_in_each_engines_unit() -> None:
+    rates = chain_rates(TRACE, 4)
+    config = export_plan(CHAIN, Engine.VLLM, imitated=TRACE).configuration
+    assert config["rejection_sample_method"] == "synthetic"
+    assert config["synthetic_acceptance_rates"] == pytest.approx(rates, abs=1e-4)
+    with_bonus = export_plan(CHAIN, Engine.SGLANG, imitated=TRACE).environment["SGLANG_SIMULATE_ACC_LEN"]
+    assert float(with_bonus) == pytest.approx(1 + sum(rates), abs=1e-4)
+    (without,) = export_plan(CHAIN, Engine.TRTLLM, imitated=TRACE).environment.values()
+    assert float(without) == pytest.approx(sum(rates), abs=1e-4)
+    with pytest.raises(ValueError, match="policy is 'prompt_lookup'; only the acceptance of a chain"):
+        export_plan(CHAIN, Engine.VLLM, policy="prompt_lookup", imitated=TRACE)
+
+
+def test_rates_are_as_many_as_the_longest_draft_of_a_schedule() -> None:
+    longer = export_plan(CHAIN, Engine.VLLM, lengths=lambda *_: lengths((1, 6), (4, 1)), max_running=8, imitated=TRACE)
+    assert longer.configuration["num_speculative_tokens"] == 6
+    assert len(longer.configuration["synthetic_acceptance_rates"]) == 6
+
+
+def test_verb_prints_the_command_and_writes_script_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, script, result = (tmp_path / name for name in ("plan.json", "serve.sh", "result.json"))
+    ASYNC.save(path)
+    arguments = ["export", "--plan", str(path), "--engine", "trtllm", "--out", str(script), "--json", str(result)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("trtllm-serve") < printed.index("Not expressed")
+    text = script.read_text()
+    assert re.search(r"cat > trtllm.yaml <<'END_OF_FILE'\n(.*\n)+END_OF_FILE\n", text)
+    assert json.loads(result.read_text())["tokens_per_s"] == 190.0
+
+
+def test_verb_says_in_a_sentence_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    plan(candidate("swiftspec", target=5, draft=3), candidate("autoregressive")).save(path)
+    assert main(["export", "--plan", str(path), "--engine", "vllm"]) == 2
+    assert capsys.readouterr().err.startswith("swiftspec: error: --policy is 'swiftspec', which vLLM does not have")

@@ -1,0 +1,182 @@
+"""Exported commands against the parsers of vLLM and SGLang themselves.
+
+    python -m tools.check_export --plan plan.json --folder /tmp/check-export --record tests/export/options.json
+
+Downloads the released packages into the folder (not into this environment), unpacks their Python parts, makes an
+environment that sees this one's packages and the few others that parsing needs, and runs every command that the plans
+can be exported to through the engine's own parser; of vLLM also through its model and speculative configurations, with
+config.json files of the models in place of repositories. Prints what was accepted; exits with 1 if anything was not.
+`--record` writes the parsers' options for tests/export. TensorRT-LLM is not checked: PyPI has no package of it that can
+be unpacked.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned
+from swiftspec.export import Engine, Export, export_plan
+from swiftspec.planner.fleet.draft_lengths import draft_lengths
+
+_CHECKED = (Engine.VLLM, Engine.SGLANG)
+_PUBLISHED = Path(__file__).parents[1] / "swiftspec" / "models" / "published.json"
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+_ARCHITECTURES["qwen3"] = "Qwen3ForCausalLM"
+_MAX_RUNNING = 64
+# What the parsers import and this project does not have; without their own dependencies, which include torch for CUDA.
+_PACKAGES = (
+    *("aiohttp", "aiohappyeyeballs", "aiosignal", "anyio", "apache-tvm-ffi", "attrs", "blake3", "cachetools", "cbor2"),
+    *(
+        "compressed-tensors",
+        "depyf",
+        "diskcache",
+        "distro",
+        "einops",
+        "fastapi",
+        "frozenlist",
+        "gguf",
+        "ijson",
+        "ipython",
+    ),
+    *("ipython", "jiter", "jsonschema", "jsonschema-specifications", "lark", "llguidance", "lm-format-enforcer"),
+    *("mistral_common",),
+    *(
+        "msgspec",
+        "multidict",
+        "openai",
+        "openai-harmony",
+        "orjson",
+        "outlines_core",
+        "partial-json-parser",
+        "propcache",
+    ),
+    *("prometheus-fastapi-instrumentator", "py-cpuinfo", "pybase64", "python-json-logger", "referencing", "rpds-py"),
+    *("sentencepiece", "setproctitle", "sniffio", "tiktoken", "traitlets", "uvloop", "watchfiles", "xgrammar", "yarl"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", action="append", required=True, type=Path, help="may be given several times")
+    parser.add_argument("--folder", required=True, type=Path, help="for downloads and the environment; kept")
+    parser.add_argument("--record", type=Path, help="write the parsers' options there")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    python = environment(asked.folder)
+    recorded, refused = {}, 0
+    for engine in _CHECKED:
+        result, exports = check(engine, asked.plan, asked.folder, python)
+        refusals = result.pop("refusals")
+        recorded[engine.value] = result
+        accepted = refusals[:-1].count(None)
+        print(f"{engine.full_name} {result['version']}: {accepted} of {len(exports)} commands accepted")
+        print(f"  a wrong command: {refusals[-1] or 'ACCEPTED, so the check says nothing'}")
+        for export, refusal in zip(exports, refusals[:-1], strict=True):
+            if refusal is not None:
+                print(f"  {export.candidate}: {refusal}")
+        refused += len(exports) - accepted + (refusals[-1] is None)
+    if asked.record is not None:
+        asked.record.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
+    return 1 if refused else 0
+
+
+def check(engine: Engine, plans: list[Path], folder: Path, python: Path) -> tuple[dict[str, Any], list[Export]]:
+    """The probe's result, whose last refusal is of a wrong command, and the exports before it."""
+    package = unpacked(engine, folder)
+    exports = [export for path in plans for export in commands(engine, path)]
+    wrong = exports[-1].model_copy(update={"arguments": (*exports[-1].arguments, *_WRONG[engine])})
+    cases = [{"arguments": list(with_files(export.arguments, folder))} for export in (*exports, wrong)]
+    source, target = folder / f"{engine}-cases.json", folder / f"{engine}-result.json"
+    source.write_text(json.dumps(cases), encoding="utf-8")
+    probe = Path(__file__).with_name("export_probe.py")
+    command = [str(python), str(probe), engine.value, str(source), str(target)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(package)})
+    result: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
+    return result, exports
+
+
+# Imitated acceptance needs its rates; a tree's width is a number.
+_WRONG = {
+    Engine.VLLM: (
+        "--speculative-config",
+        '{"method": "ngram", "num_speculative_tokens": 2, "synthetic_acceptance_rates": [1]}',
+    ),
+    Engine.SGLANG: ("--speculative-eagle-topk", "wide"),
+}
+
+
+def commands(engine: Engine, path: Path) -> Iterator[Export]:
+    """Every policy of a plan, for one request and for several, and with imitated acceptance if there is a draft."""
+    planned = Planned.load(path)
+
+    def lengths(num_devices: int, ranks: int, max_running: int) -> Any:
+        return draft_lengths(
+            planned.profile, planned.trace, num_devices=num_devices, max_running=max_running, ranks=ranks
+        )
+
+    for policy in planned.plan.candidates:
+        for max_running in (None, _MAX_RUNNING):
+            for imitated in (None, planned.trace):
+                if imitated is not None and not drafts(planned.plan, policy):
+                    continue
+                yield export_plan(
+                    planned.plan, engine, policy=policy, lengths=lengths, max_running=max_running, imitated=imitated
+                )
+
+
+def drafts(plan: Plan, policy: str) -> bool:
+    """Whether a plan's candidate has a draft model."""
+    return plan.candidates[policy].build().draft_rows > 0
+
+
+def with_files(words: tuple[str, ...], folder: Path) -> Iterator[str]:
+    """Arguments with directories that hold a config.json in place of repositories."""
+    table = json.loads(_PUBLISHED.read_text(encoding="utf-8"))
+    for word in words:
+        changed = word
+        for name, entry in table.items():
+            if entry["source"] == word or f'"{entry["source"]}"' in word:
+                directory = folder / "models" / name
+                directory.mkdir(parents=True, exist_ok=True)
+                config = entry["config"] | {"architectures": [_ARCHITECTURES[entry["config"]["model_type"]]]}
+                (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+                changed = changed.replace(entry["source"], str(directory))
+        yield changed
+
+
+def unpacked(engine: Engine, folder: Path) -> Path:
+    """Folder with the Python parts of an engine's released package."""
+    package = folder / engine.value
+    if package.exists():
+        return package
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"{engine}=={engine.version}"]
+    subprocess.run([*pip, "--dest", str(folder)], check=True)
+    wheel = next(folder.glob(f"{engine}-{engine.version}-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(package, [name for name in archive.namelist() if not name.endswith(".so")])
+    return package
+
+
+def environment(folder: Path) -> Path:
+    """Python of an environment that sees this one's packages, and those that the parsers need besides."""
+    python = folder / "environment" / "bin" / "python"
+    if not python.exists():
+        venv.create(folder / "environment", with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", *_PACKAGES], check=True)
+        major, minor = sys.version_info[:2]
+        packages = folder / "environment" / "lib" / f"python{major}.{minor}" / "site-packages"
+        (packages / "planner.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return python
+
+
+if __name__ == "__main__":
+    sys.exit(main())
