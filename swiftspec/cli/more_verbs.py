@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from swiftspec.cli import flags
+from swiftspec.cli.exchange_verbs import export, import_tables, rates
 from swiftspec.cli.load_verbs import sweep, workload
-from swiftspec.cli.rates_verb import rates
 from swiftspec.cli.server_verbs import atts, loadtest, serve
 
 __all__ = ["register"]
@@ -124,39 +124,6 @@ def report(
     from swiftspec.cli.page import report as write
 
     write(plan=plan, out=out, json_path=json)
-
-
-def export(
-    *,
-    plan: flags.PlanFile,
-    engine: Annotated[Literal["vllm", "sglang", "trtllm"], typer.Option(help="Whose command to write.")],
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
-    synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Let the engine imitate the traced acceptance, without draft weights.")
-    ] = False,
-    max_running: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Requests at once, with draft tokens by batch size. Default: as planned."
-        ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the command as a shell script.")] = None,
-    json: flags.Json = None,
-) -> None:
-    """Write a plan as another engine's command line.
-
-    Lists what that engine cannot express, and exports the nearest plan that it can.
-
-    \b
-    Examples:
-      swiftspec export --plan plan.json --engine vllm
-      swiftspec export --plan plan.json --engine sglang --synthetic --out serve.sh
-    """
-    from swiftspec.cli.export import export as write
-
-    write(
-        plan=plan, engine=engine, policy=policy, synthetic=synthetic, max_running=max_running, out=out, json_path=json
-    )
 
 
 def models(*, json: flags.Json = None) -> None:
@@ -352,29 +319,6 @@ def demo(
         plot=plot,
         json_path=json,
     )
-
-
-def import_tables(
-    *,
-    source: Annotated[
-        str,
-        typer.Option("--from", metavar="aiconfigurator|DIR", help="The installed package, or a folder of CSV files."),
-    ],
-    device: Annotated[str, typer.Option(help="Device whose rows to take: h100-sxm, h200-sxm, ...")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the op tables (.npz).")],
-    json: flags.Json = None,
-) -> None:
-    """Turn other people's op measurements into tables to plan with.
-
-    A folder holds gemm.csv, attention.csv, all_reduce.csv and elementwise.csv, one row per measurement.
-
-    \b
-    Example:
-      swiftspec import --from aiconfigurator --device h200-sxm --out h200.npz
-    """
-    from swiftspec.cli.importing import import_tables as read
-
-    read(source=source, device=device, out=out, json_path=json)
 
 
 def backtest(

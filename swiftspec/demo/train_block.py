@@ -119,7 +119,8 @@ class BlockDrafter(nn.Module):
             logits.flatten(0, 1), wanted[:, positions[is_mask] - 1].flatten(0, 1), reduction="none"
         ).unflatten(0, (-1, BLOCK_SIZE - 1))
         weights = torch.exp(-torch.arange(BLOCK_SIZE - 1) / WEIGHT_DECAY)
-        return (surprise * weights).sum(-1).mean() / weights.sum()
+        weighted: Tensor = (surprise * weights).sum(-1).mean()
+        return weighted / weights.sum()
 
 
 def save_drafter(drafter: BlockDrafter, tokenizer: Tokenizer, directory: Path) -> None:
@@ -160,7 +161,9 @@ def main() -> None:
     path = args.work / "continuations.pt"
     written = train.continuations(target, stream, num_batches=CONTINUATION_BATCHES, path=path)
     torch.manual_seed(train.SEED)
-    drafter = BlockDrafter(target, mask_token=tokenizer.token_to_id(MASK_PIECE))
+    mask_token = tokenizer.token_to_id(MASK_PIECE)
+    assert mask_token is not None  # the alphabet has all bytes
+    drafter = BlockDrafter(target, mask_token=mask_token)
     batch = train.mixed_batches(stream, written, context=lambda _: CONTEXT, tokens_per_step=SEQUENCES * CONTEXT)
 
     def seeded(step: int) -> Tensor:
