@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ from swiftspec.engine.model.gpu_ops import Ops
 from swiftspec.engine.model.gpu_weights import FORMATS
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
+from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
-from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import ForwardKind, Role, Row
 
 __all__ = ["decoder_records", "greedy_records"]
@@ -79,37 +82,47 @@ def greedy_records(
 ) -> Iterator[Record]:
     """Count each policy's greedy outputs that differ from what the target alone generates on the CPU in fp32.
 
-    One record for each dtype and policy, of those policies that run in one process. Prompts are random tokens.
+    One record for each dtype and policy, of those that run in one process and on a GPU: not heads. Prompts are random
+    tokens.
     """
-    directories = {Role.TARGET: model_directory("demo/target"), Role.DRAFT: model_directory("demo/draft")}
-    exact = _cached(CpuDecoder.load(directories[Role.TARGET]))
+    exact = _cached(CpuDecoder.load(model_directory("demo/target")))
     tokens = np.random.default_rng(0).integers(1, exact.vocab_size, (num_prompts, 32)).tolist()
     requests = [Request(prompt=tuple(prompt), max_new_tokens=max_new_tokens) for prompt in tokens]
     alone = make_policy("autoregressive")
     expected = [_output(alone, request, {Role.TARGET: exact}) for request in requests]
     for dtype in dtypes:
-        static = {
-            role: _cached(GpuDecoder.load(directory, weight_format=FORMATS[dtype], device=device))
-            for role, directory in directories.items()
-        }
-        for policy in _policies_of_one_process():
-            outputs = [_output(policy, request, static) for request in requests]
-            differing = sum(output != own for output, own in zip(outputs, expected, strict=True))
-            yield {
-                "kind": "greedy",
-                "policy": policy.name,
-                "dtype": dtype,
-                "prompts": num_prompts,
-                "tokens": sum(map(len, expected)),
-                "differing_outputs": differing,
-            }
+
+        def load(directory: Path, dtype: str = dtype) -> ModelRunner:
+            return _cached(GpuDecoder.load(directory, weight_format=FORMATS[dtype], device=device))
+
+        target = load(model_directory("demo/target"))
+        for name, policies in _policies_of_one_process():
+            draft = model_directory(name)
+            models, mask_token = {Role.TARGET: target, Role.DRAFT: load(draft)}, draft_facts(draft).mask_token
+            for policy in policies:
+                outputs = [_output(policy, replace(request, mask_token=mask_token), models) for request in requests]
+                differing = sum(output != own for output, own in zip(outputs, expected, strict=True))
+                yield {
+                    "kind": "greedy",
+                    "policy": policy.name,
+                    "dtype": dtype,
+                    "prompts": num_prompts,
+                    "tokens": sum(map(len, expected)),
+                    "differing_outputs": differing,
+                }
 
 
-def _policies_of_one_process() -> Iterator[Policy]:
-    for policy in map(make_policy, POLICIES):
-        fits = max(policy.draft_rows, policy.target_rows) <= TREE_SLOTS["cuda"]
-        if policy.layout is not Layout.DISAGGREGATED and fits:
-            yield policy
+def _policies_of_one_process() -> Iterator[tuple[str, list[Policy]]]:
+    """Bundled drafts that run on a GPU, each with the policies that are tried with it."""
+    fitting = [policy for policy in map(make_policy, POLICIES) if _fits(policy)]
+    serial = [policy for policy in fitting if DraftKind.SERIAL in policy.drafts]
+    yield "demo/draft", serial
+    yield "demo/parallel_draft", [p for p in fitting if DraftKind.PARALLEL in p.drafts and p not in serial]
+
+
+def _fits(policy: Policy) -> bool:
+    most_rows = max(policy.draft_rows, policy.target_rows)
+    return policy.layout is not Layout.DISAGGREGATED and most_rows <= TREE_SLOTS["cuda"]
 
 
 def _cached(decoder: Decoder) -> ModelRunner:

@@ -25,7 +25,7 @@ def probe(engine: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _vllm(cases: list[dict[str, Any]]) -> dict[str, Any]:
     platforms, cpu = import_module("vllm.platforms"), import_module("vllm.platforms.cpu")
-    platforms._current_platform = cpu.CpuPlatform()  # there is no accelerator to find
+    vars(platforms)["_current_platform"] = cpu.CpuPlatform()  # there is no accelerator to find
     arguments = import_module("vllm.engine.arg_utils").EngineArgs
     config = import_module("vllm.config")
     schedules = import_module("vllm.v1.spec_decode.dynamic.utils")

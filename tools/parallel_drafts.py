@@ -16,7 +16,7 @@ import numpy as np
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.timeline import Timeline, measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
@@ -89,11 +89,14 @@ def measured(policies: Sequence[Policy], trace: AcceptanceTrace) -> Iterator[tup
     from swiftspec.engine.launcher import Launcher
     from swiftspec.engine.model.sampler import Sampler
 
-    groups = {Layout.COLOCATED: {Role.TARGET: (0, 1)}, Layout.DISAGGREGATED: {Role.TARGET: (0,), Role.DRAFT: (1,)}}
+    groups: dict[Layout, dict[Role, tuple[int, ...]]] = {
+        Layout.COLOCATED: {Role.TARGET: (0, 1)},
+        Layout.DISAGGREGATED: {Role.TARGET: (0,), Role.DRAFT: (1,)},
+    }
     for layout in groups:
         some = [policy for policy in policies if policy.layout is layout]
         with Launcher(target=TARGET, draft=DRAFT, groups=groups[layout], layout=layout, max_context=512) as engine:
-            timelines = {policy: [] for policy in some}
+            timelines: dict[Policy, list[Timeline]] = {policy: [] for policy in some}
             for prompt in trace.prompts:
                 output = tuple(prompt.target_tokens.tolist())
                 request = Request(prompt=tuple(prompt.prompt_tokens.tolist()), max_new_tokens=len(output))

@@ -1,7 +1,8 @@
 """Figures of a few simulated rounds of every policy. `python -m tools.pictures docs/policies`
 
 Latencies and acceptance are those recorded for the demo; shapes are the planner's best on that machine. Policies for a
-parallel draft have the bundled one's acceptance, recorded here on the same text, and the shapes that they come with.
+parallel draft or a head have the bundled one's acceptance, recorded here on the same text, the latencies of the bundled
+serial draft, and the shapes that they come with.
 """
 
 import argparse
@@ -21,6 +22,7 @@ RECORDED = Path(__file__).resolve().parents[1] / "profiles/demo-zen4-2-cores"
 PROMPT_INDEX = 40
 NUM_ROUNDS = 5
 NUM_CORES = 2
+OTHER_DRAFTS = {DraftKind.PARALLEL: "demo/parallel_draft", DraftKind.HEAD: "demo/head"}
 # The planner's best shapes on that machine of policies that are younger than the recorded plan.
 SHAPES: dict[str, dict[str, float]] = {
     "suffix_decoding": {"verify_rows": 16, "branches": 3, "max_spec_factor": 4.0},
@@ -35,9 +37,13 @@ def draw(directory: Path) -> None:
 
     plan = Plan.load(RECORDED / "plan.json")
     profile, trace = Profile.load(RECORDED / plan.profile.path), AcceptanceTrace.load(RECORDED / plan.trace.path)
-    parallel = with_parallel_draft(replace(trace, prompts=(trace.prompts[PROMPT_INDEX],)))
+    one = replace(trace, prompts=(trace.prompts[PROMPT_INDEX],))
+    others = {kind: with_draft(name, one) for kind, name in OTHER_DRAFTS.items()}
     for name, cls in POLICIES.items():
-        drawn, index = (trace, PROMPT_INDEX) if DraftKind.SERIAL in cls.drafts else (parallel, 0)
+        if DraftKind.SERIAL in cls.drafts:
+            drawn, index = trace, PROMPT_INDEX
+        else:
+            drawn, index = next(others[kind] for kind in others if kind in cls.drafts), 0
         if candidate := plan.candidates.get(name):
             policy, title = candidate.build(), candidate.describe()
             degrees = {role: len(devices) for role, devices in candidate.groups.items()}
@@ -53,13 +59,13 @@ def draw(directory: Path) -> None:
         save_figure(directory / f"{name}.svg", figure)
 
 
-def with_parallel_draft(trace: AcceptanceTrace) -> AcceptanceTrace:
-    """The bundled parallel draft's guesses of the same text."""
+def with_draft(draft: str, trace: AcceptanceTrace) -> AcceptanceTrace:
+    """A bundled draft's guesses of the same text."""
     from swiftspec.profiler.acceptance import record_trace
 
     return record_trace(
         target=ModelRef(model="demo/target", dtype="float32"),
-        draft=ModelRef(model="demo/parallel_draft", dtype="float32"),
+        draft=ModelRef(model=draft, dtype="float32"),
         prompts=[(prompt.prompt_id, tuple(prompt.prompt_tokens.tolist())) for prompt in trace.prompts],
         outputs=[prompt.target_tokens.tolist() for prompt in trace.prompts],
         max_new_tokens=max(len(prompt.target_tokens) for prompt in trace.prompts),

@@ -1,4 +1,4 @@
-"""What an engine cannot express of a plan, in sentences."""
+"""Parts of a plan that an engine cannot express, in sentences."""
 
 from collections.abc import Iterator
 

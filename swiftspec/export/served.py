@@ -1,4 +1,4 @@
-"""What an engine is told to run, before it is written in that engine's options."""
+"""Served plan: model, lengths and sizes that an engine is told to run, before its options are written."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
