@@ -23,11 +23,12 @@ from swiftspec.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from swiftspec.artifacts.goal import Goal, Objective
+    from swiftspec.artifacts.metrics import measure
     from swiftspec.artifacts.plan import Plan
     from swiftspec.artifacts.planned import Planned
     from swiftspec.artifacts.profile import Profile
     from swiftspec.artifacts.report import Report
-    from swiftspec.artifacts.timeline import Timeline, measure
+    from swiftspec.artifacts.timeline import Timeline
     from swiftspec.artifacts.trace import AcceptanceTrace
     from swiftspec.engine.api import Engine
     from swiftspec.engine.async_api import AsyncEngine
@@ -51,7 +52,7 @@ _HOMES = {
     "SearchOptions": "planner.options",
     "Timeline": "artifacts.timeline",
     "compare": "stages",
-    "measure": "artifacts.timeline",
+    "measure": "artifacts.metrics",
     "plan": "stages",
     "profile": "stages",
     "simulate": "stages",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import swiftspec
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.metrics import measure
 from tests.cli.conftest import brief_profiles
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import write_pair

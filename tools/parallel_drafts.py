@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Timeline, measure
+from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.metrics import measure
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler

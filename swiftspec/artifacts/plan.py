@@ -12,9 +12,9 @@ from swiftspec.artifacts.explored import Explored, Sensitivity
 from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.metrics import Metrics
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.step_costs import StepCosts
-from swiftspec.artifacts.timeline import Metrics
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value

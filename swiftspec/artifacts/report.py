@@ -6,7 +6,7 @@ from statistics import mean, median
 from typing import ClassVar
 
 from swiftspec.artifacts.document import Document, Facts, Spread
-from swiftspec.artifacts.timeline import Figures, Metrics
+from swiftspec.artifacts.metrics import Figures, Metrics
 
 __all__ = ["Drift", "PolicyReport", "Report", "relative_error"]
 
@@ -17,8 +17,9 @@ class PolicyReport(Facts):
     error: predicted / measured - 1, figure by figure. error_margin: half the 95 % confidence interval of the error in
     tokens_per_s over the choice of traced and measured prompts; None for a single prompt. repeats: tokens/s of each
     measured repetition. seconds_per_token: per repetition and prompt, the time from request to last token over the
-    number of output tokens; empty in older reports. retimed: the prediction repeated with the latencies during this
-    measurement. retraced: also with a trace of the measured texts. None if not computed.
+    number of output tokens; empty in older reports. predicted_acceptance: as `Metrics.acceptance`, of the plan.
+    retimed: the prediction repeated with the latencies during this measurement. retraced: also with a trace of the
+    measured texts. None if not computed.
     """
 
     policy: str
@@ -31,6 +32,7 @@ class PolicyReport(Facts):
     repeats: tuple[float, ...]
     identical_output: bool
     seconds_per_token: tuple[tuple[float, ...], ...] = ()
+    predicted_acceptance: tuple[float, ...] = ()
     retimed: Figures | None = None
     retraced: Figures | None = None
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from swiftspec.acceptance import AcceptanceModel, synthesise
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import HostPoint, Profile
-from swiftspec.artifacts.timeline import Metrics, Phase, measure
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.costmodel.device_profile import Int4Forwards, device_profile
 from swiftspec.models import known_model
 from swiftspec.policies import Policy

@@ -27,8 +27,9 @@ from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, Length, fit_accept
 from swiftspec.acceptance.published import acceptance_of
 from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.latency import NUM_QUANTILES, Provenance
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase, measure
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec

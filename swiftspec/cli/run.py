@@ -8,10 +8,11 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from swiftspec.artifacts.basis import candidate_of, files_of
+from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, read_prompts
-from swiftspec.artifacts.timeline import Metrics, Timeline, measure
+from swiftspec.artifacts.timeline import Timeline
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.nodes import NodeOptions

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from swiftspec.artifacts.basis import files_of, read_profile, read_trace
 from swiftspec.artifacts.document import file_sha256
+from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
-from swiftspec.artifacts.timeline import Figures
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
@@ -20,6 +20,7 @@ from swiftspec.validation.measuring import measure_plan
 
 __all__ = ["show_report", "validate"]
 
+_POSITIONS = 8  # of the draft's tokens whose acceptance is printed
 _DRIFT = 0.05  # profiles of one quiet machine differ by less
 
 
@@ -89,6 +90,7 @@ def show_report(report: Report, made: Plan, contention: Contention | None = None
         rows += of_policy
         shapes += [*[""] * (len(of_policy) - 1), policy.candidate.partition(" (")[2].removesuffix(")")]
     console.table("Predicted against measured", columns, rows, num_text_columns=3, remarks=shapes)
+    _show_acceptance(report)
     chosen = next(policy for policy in report.policies if policy.policy == report.chosen)
     metrics = chosen.measured_metrics
     console.paragraph()
@@ -114,6 +116,23 @@ def show_report(report: Report, made: Plan, contention: Contention | None = None
         console.paragraph(f"Greedy output differs for {', '.join(different)}{why}")
     else:
         console.say("Greedy output is the same for all policies, token for token")
+
+
+def _show_acceptance(report: Report) -> None:
+    drafting = [policy for policy in report.policies if policy.measured_metrics.acceptance]
+    if not drafting:
+        return
+    most = min(_POSITIONS, max(len(policy.measured_metrics.acceptance) for policy in drafting))
+    rows = []
+    for policy in drafting:
+        rates = {"predicted": policy.predicted_acceptance, "measured": policy.measured_metrics.acceptance}
+        known = [(name, by_position) for name, by_position in rates.items() if by_position]
+        for index, (name, by_position) in enumerate(known):
+            cells = (f"{rate:.0%}" for rate in by_position[:most])
+            rows.append(("" if index else policy.policy, name, *cells, *[""] * (most - len(by_position))))
+    console.paragraph()
+    columns = ("policy", "", *map(str, range(1, most + 1)))
+    console.table("Rounds that accept at least 1, 2, .. draft tokens", columns, rows, num_text_columns=2)
 
 
 def _say_plain_drift(report: Report) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.timeline import Totals
+from swiftspec.artifacts.metrics import Totals
 
 if TYPE_CHECKING:
     from swiftspec.engine.running import Generation

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Goal
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Metrics, Timeline, measure
+from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.backends import quiet_start, run_parallel, tied
 from swiftspec.planner.collecting import uncollected

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile, StepTable
 from swiftspec.artifacts.report import Drift
-from swiftspec.artifacts.timeline import Figures
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.progress import Stages, silent

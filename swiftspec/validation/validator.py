@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftspec.artifacts.document import Origin
+from swiftspec.artifacts.metrics import Figures, Metrics, measure
 from swiftspec.artifacts.plan import Candidate, Plan, Prediction
 from swiftspec.artifacts.report import Drift, PolicyReport, Report, relative_error
-from swiftspec.artifacts.timeline import Figures, Metrics, Timeline, measure
+from swiftspec.artifacts.timeline import Timeline
 
 __all__ = ["Measurement", "make_report", "plain_outputs"]
 
@@ -119,6 +120,7 @@ def _policy_report(
         repeats=repeats,
         identical_output=measurement.outputs == reference,
         seconds_per_token=tuple(tuple(t.e2e_s / t.num_tokens for t in timelines) for timelines in measurement.repeats),
+        predicted_acceptance=candidate.prediction.metrics.acceptance,
         retimed=retimed,
         retraced=retraced,
     )

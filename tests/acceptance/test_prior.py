@@ -12,7 +12,7 @@ from swiftspec.acceptance import PRIOR, Chain, Fit, Ranks, fit_acceptance_model,
 from swiftspec.acceptance.proxy_pairs import fitted_pairs
 from swiftspec.acceptance.published import Quantity, published_acceptance
 from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.planner.fit import fitted_temperature
 from swiftspec.policies import make_policy

@@ -7,6 +7,7 @@ import pytest
 
 from swiftspec.artifacts.document import ModelRef, Origin, Spread
 from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.artifacts.plan import (
     Basis,
     Candidate,
@@ -19,7 +20,6 @@ from swiftspec.artifacts.plan import (
     Rejection,
     named_split,
 )
-from swiftspec.artifacts.timeline import Figures, Metrics
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec

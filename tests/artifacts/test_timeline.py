@@ -1,7 +1,8 @@
 import pytest
 
 from swiftspec.artifacts.document import Spread
-from swiftspec.artifacts.timeline import Figures, Metrics, Phase, Span, Timeline, Totals, measure
+from swiftspec.artifacts.metrics import Figures, Metrics, Totals, measure
+from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.policies.effects import Role
 
 TARGET, DRAFT = Role.TARGET, Role.DRAFT
@@ -113,6 +114,20 @@ def test_speculative_metrics() -> None:
     assert metrics.drafts_per_round == 2.5  # one of them, during the target's prefill, before the first round
     assert metrics.target_busy == 9 / 13  # 2 + 5 + 2 s of 13
     assert metrics.draft_busy == pytest.approx(8.75 / 13)  # 1 + 1.5 + 2 + 0.75 + 1 + 2.5 s
+
+
+def test_acceptance_by_position_leaves_out_the_last_round() -> None:
+    rounds = [
+        each
+        for start, tokens in enumerate((1, 4, 2, 3))
+        for each in (
+            span(TARGET, Phase.VERIFY, start, start + 0.5),
+            span(TARGET, Phase.COMMIT, start + 0.5, start + 1.0, tokens=tokens),
+        )
+    ]
+    assert measure([timeline(*rounds)]).acceptance == (2 / 3, 1 / 3, 1 / 3)
+    assert measure([timeline(*rounds), SPECULATIVE]).acceptance == (3 / 4, 2 / 4, 1 / 4)
+    assert measure([AUTOREGRESSIVE]).acceptance == ()
 
 
 def test_decoding_speed_leaves_out_the_prefill() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.metrics import measure
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialTree

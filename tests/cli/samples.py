@@ -6,8 +6,9 @@ import numpy as np
 
 from swiftspec.artifacts.document import ModelRef, Origin, Spread, file_sha256
 from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.artifacts.plan import Basis, Candidate, Plan, Prediction
-from swiftspec.artifacts.timeline import Figures, Metrics, Phase, Span, Timeline
+from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role

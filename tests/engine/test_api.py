@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import swiftspec
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.timeline import Timeline, measure
+from swiftspec.artifacts.timeline import Timeline
 from swiftspec.engine.api import Chunk
 from swiftspec.engine.launcher import Generation
 from swiftspec.errors import EngineError

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Phase, measure
+from swiftspec.artifacts.metrics import measure
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Goal, Objective
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare

@@ -1,6 +1,6 @@
 import pytest
 
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.metrics import measure
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.space import Option
 from swiftspec.policies.autoregressive import Autoregressive

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.metrics import measure
 from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.space import Option
 from swiftspec.policies.effects import Role

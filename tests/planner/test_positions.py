@@ -8,7 +8,7 @@ from swiftspec.acceptance.importing import from_trace
 from swiftspec.acceptance.records import AcceptanceRecord, Form, unconditional_rates
 from swiftspec.acceptance.synthesis import synthesise_positions
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role

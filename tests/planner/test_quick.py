@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Basis, Goal, Objective, Plan
-from swiftspec.artifacts.timeline import measure
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.evaluation import Budget, Evaluator, warm_up
 from swiftspec.planner.memory import MemoryModel

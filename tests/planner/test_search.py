@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Basis, Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.search import make_plan
 from swiftspec.planner.space import Option, feasible_options

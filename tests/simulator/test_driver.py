@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.timeline import Phase, Timeline, measure
+from swiftspec.artifacts.metrics import measure
+from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.autoregressive import Autoregressive

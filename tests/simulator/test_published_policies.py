@@ -10,8 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Metrics, Phase, measure
+from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
 from swiftspec.policies.amusd import Amusd

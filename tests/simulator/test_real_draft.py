@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import measure
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner

@@ -4,8 +4,8 @@ from functools import cache
 
 import pytest
 
+from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Metrics, measure
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role

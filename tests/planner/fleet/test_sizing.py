@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Prediction
-from swiftspec.artifacts.timeline import measure
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.fleet.kinds import Kind

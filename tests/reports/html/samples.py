@@ -2,6 +2,7 @@
 
 from swiftspec.artifacts.document import ModelRef, Spread
 from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance
+from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.artifacts.plan import (
     Acceptance,
     Basis,
@@ -15,7 +16,7 @@ from swiftspec.artifacts.plan import (
     Sensitivity,
 )
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
-from swiftspec.artifacts.timeline import Figures, Metrics, Phase, Timeline
+from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
 from tests.cli.samples import ORIGIN, parallel_timeline
