@@ -49,9 +49,7 @@ def _eagle3_chains() -> Iterator[Row]:
 def _eagle3_tree() -> Row:
     """SGLang's tree of the best 64 nodes. One rate at all positions gives it the published acceptance length."""
     facts = _FACTS["eagle3_tree"]
-    policy = make_policy(
-        "head_tree", verify_rows=facts["verify_rows"], top_k=facts["top_k"], depth=facts["steps"] - 1
-    )
+    policy = make_policy("head_tree", verify_rows=facts["verify_rows"], top_k=facts["top_k"], depth=facts["steps"] - 1)
 
     def length(rate: float) -> float:
         return _metrics(facts, (rate,), policy).figures.tokens_per_round
@@ -81,7 +79,9 @@ def _pard() -> tuple[list[Row], list[Constant]]:
             rows.append(_row(_pard_name(small, dataset), _SPEED, speed, predicted, facts["source"]))
         else:
             name = f"pard:{small['draft']}, {dataset}, tokens per round"
-            constants.append(Constant(name=name, value=length, unit="tokens", fitted_on="PARD's speed with an 8B target"))
+            constants.append(
+                Constant(name=name, value=length, unit="tokens", fitted_on="PARD's speed with an 8B target")
+            )
         predicted = large["autoregressive"][dataset] * _gain(large, _mean_rates(length, count), policy)
         rows.append(_row(_pard_name(large, dataset), _SPEED, large["pard"][dataset], predicted, facts["source"]))
     return [*rows, _eagle3_beside_pard()], constants

@@ -33,7 +33,9 @@ def logged_tokens_per_s(device: str) -> float:
     plain, drafted = _FACTS["plain"], _FACTS["drafted"]
     left = 1 - plain["tokens_per_s"] / _metrics(device, _PLAIN).decoding_tokens_per_s
     if left <= 0:
-        raise ValueError(f"device is {device!r}, on which plain decoding is slower than {plain['tokens_per_s']} tokens/s")
+        raise ValueError(
+            f"device is {device!r}, on which plain decoding is slower than {plain['tokens_per_s']} tokens/s"
+        )
     prompt_token_s = left / plain["prompt_tokens_per_s"]
     outputs = drafted["tokens_per_s"] / drafted["prompt_tokens_per_s"]  # per prompt token
     return float(outputs / (prompt_token_s + outputs / _metrics(device, _DRAFTED).decoding_tokens_per_s))

@@ -39,7 +39,6 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
     # The longest first, so that cores finish together.
     makers = (
         _paper,
-        _pearl_batches,
         _acceptance,
         _pearl,
         _systems,
@@ -47,6 +46,7 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
         _serving,
         _head_speeds,
         _adaptive_verification,
+        _pearl_batches,
         _head_acceptance,
     )
     sections = []
