@@ -1,7 +1,7 @@
 """Acceptance of heads and block drafters: what a plan assumes of a target or a length that nobody published.
 
 - DSpark's table (EAGLE-3, DFlash and DSpark, chains of 7 tokens, four targets, nine data sets): every mean length from
-  the other targets' records of the same kind of drafter on the same data set, as in a plan for a target without records.
+  other targets' records of the same kind of drafter on the same data set, as in a plan for a target without records.
 - InferenceX's lengths of chains of 7 tokens from those of 1, 2 and 3: beyond the last position its rate holds, as in a
   plan whose chains are longer than the record.
 
