@@ -1,15 +1,10 @@
-"""Speeds of heads and parallel drafts, and a published loss."""
+"""Speeds of heads and parallel drafts."""
 
 from statistics import median
 
-import pytest
-
 from swiftspec.backtest.head_speeds import head_speed_rows
-from swiftspec.backtest.losses import decoding_gain, logged_tokens_per_s, loss_rows
-from swiftspec.backtest.published import read_facts
 
 ROWS, CONSTANTS = head_speed_rows()
-LOSS = read_facts("losses")["mtp"]
 
 
 def errors(word: str) -> list[float]:
@@ -43,15 +38,3 @@ def test_the_best_chain_of_a_head_is_predicted() -> None:
     chains = [row for row in ROWS if "chain of" in row.name]
     best = max(chains, key=lambda row: row.predicted)
     assert best.published > 0.98 * max(row.published for row in chains)
-
-
-@pytest.mark.parametrize("device", ["h100-sxm", "a100-sxm"])
-def test_the_logged_loss_is_predicted_though_decoding_gains(device: str) -> None:
-    assert logged_tokens_per_s(device) < 0.75 * LOSS["plain"]["tokens_per_s"]
-    assert decoding_gain(device) > 1.3
-
-
-def test_the_loss_is_a_row() -> None:
-    (row,) = loss_rows()
-    assert row.published == LOSS["drafted"]["tokens_per_s"]
-    assert row.predicted == logged_tokens_per_s("h100-sxm")
