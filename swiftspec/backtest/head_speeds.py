@@ -104,8 +104,8 @@ def _eagle3_beside_pard() -> Row:
 def _tokens_per_round(machine: Mapping[str, Any], dataset: str, policy: Policy) -> float:
     """Tokens per round with which the published speed comes out: a round lasts equally long whatever is accepted."""
     metrics = _metrics(machine, (0.8,), policy)
-    slowdown = _alone(machine) / machine["autoregressive"][dataset]
-    return float(machine["pard"][dataset]) * metrics.mean_round_s * slowdown
+    slowdown = _alone(machine) / float(machine["autoregressive"][dataset])
+    return float(machine["pard"][dataset] * metrics.mean_round_s * slowdown)
 
 
 def _pard_name(machine: Mapping[str, Any], dataset: str) -> str:

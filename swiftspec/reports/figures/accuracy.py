@@ -105,10 +105,11 @@ def backtest_errors(groups: Mapping[str, Sequence[tuple[float, float]]]) -> Figu
     """Cumulative share of rows over their absolute error, a line for each group of (published, predicted)."""
     figure, axes = new_figure()
     for number, (title, pairs) in enumerate(groups.items()):
-        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": "-" if number < len(COLOURS) else ":"}
+        colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else ":"
         errors = np.sort([abs(predicted / published - 1) * 100 for published, predicted in pairs])
         shares = np.arange(1, len(errors) + 1) / len(errors) * 100
-        axes.step([0, *errors], [0, *shares], where="post", label=f"{title} ({len(errors)} rows)", **style)
+        label = f"{title} ({len(errors)} rows)"
+        axes.step([0, *errors], [0, *shares], where="post", color=colour, linestyle=line, label=label)
     axes.axvline(10, color=GREY, linewidth=0.8, linestyle="--")
     axes.set(xlabel="absolute error of the prediction (%)", ylabel="rows with at most that error (%)")
     axes.set_xlim(left=0)
