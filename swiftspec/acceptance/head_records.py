@@ -50,12 +50,16 @@ def given_rates(given: GivenAcceptance) -> PositionRates:
     return PositionRates(rates, given.describe(), Provenance.ASSUMED)
 
 
-def published_rates(target: str, drafter: str, dataset: str | None = None) -> PositionRates:
+def published_rates(
+    target: str, drafter: str, dataset: str | None = None, *, records: Sequence[AcceptanceRecord] | None = None
+) -> PositionRates:
     """Rates of a head with a target on a data set, or on the mean of all; without any, those of other targets' heads.
 
-    ValueError if nothing is published of such heads, or not on this data set.
+    records: all published ones, if not given. ValueError if nothing is published of such heads, or not on this data
+    set.
     """
-    same = [one for one in published_records() if _words(one.drafter) == _words(drafter)]
+    published = published_records() if records is None else records
+    same = [one for one in published if _words(one.drafter) == _words(drafter)]
     own = [one for one in same if one.target == target]
     found = [one for one in own or same if dataset in (None, one.dataset)]
     if not found:

@@ -9,6 +9,10 @@ import joblib
 from swiftspec.backtest.acceptance import acceptance_rows
 from swiftspec.backtest.adaptive_verification import adaptive_verification_rows
 from swiftspec.backtest.decoupled import decoupled_rows
+from swiftspec.backtest.head_acceptance import head_acceptance_rows
+from swiftspec.backtest.head_speeds import head_speed_rows
+from swiftspec.backtest.losses import loss_rows
+from swiftspec.backtest.nano_pearl import batch_rows, single_rows, windows
 from swiftspec.backtest.rows import Backtest, Section
 from swiftspec.backtest.serving import POINTS, read_points, serving_rows
 from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows
@@ -33,7 +37,18 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
         section = Section(title=f"Serving points of {e2e}", rows=tuple(rows), constants=tuple(constants))
         return Backtest(sections=(section,), skipped=read_points(e2e).skipped)
     # The longest first, so that cores finish together.
-    makers = (_paper, _acceptance, _systems, _decoupled, _serving, _adaptive_verification)
+    makers = (
+        _paper,
+        _acceptance,
+        _pearl,
+        _systems,
+        _decoupled,
+        _serving,
+        _head_speeds,
+        _adaptive_verification,
+        _pearl_batches,
+        _head_acceptance,
+    )
     sections = []
     # Its processes ignore Ctrl-C, which a terminal sends to them, too: each would print a traceback.
     resource_tracker.ensure_running()  # starting it later would unblock the signals
@@ -72,3 +87,20 @@ def _adaptive_verification() -> Section:
 def _decoupled() -> Section:
     rows, constants = decoupled_rows()
     return Section(title="Decoupled batches", rows=tuple(rows), constants=tuple(constants))
+
+
+def _pearl() -> Section:
+    return Section(title="PEARL, one request", rows=tuple(single_rows()), constants=tuple(windows()))
+
+
+def _pearl_batches() -> Section:
+    return Section(title="PEARL, batches", rows=tuple(batch_rows()))
+
+
+def _head_acceptance() -> Section:
+    return Section(title="Acceptance of heads", rows=tuple(head_acceptance_rows()))
+
+
+def _head_speeds() -> Section:
+    rows, constants = head_speed_rows()
+    return Section(title="Heads and parallel drafts", rows=(*rows, *loss_rows()), constants=tuple(constants))

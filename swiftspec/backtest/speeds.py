@@ -5,18 +5,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from swiftspec.acceptance import AcceptanceModel, synthesise
+from swiftspec.acceptance import AcceptanceModel, synthesise, synthesise_positions
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import HostPoint, Profile
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.device_profile import Int4Forwards, device_profile
-from swiftspec.models import known_model
-from swiftspec.policies import Policy
+from swiftspec.models import NamedModel, known_model
+from swiftspec.models.heads import HEADS
+from swiftspec.policies import DraftKind, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 
-__all__ = ["Deployment", "decoding"]
+__all__ = ["Deployment", "decoding", "decoding_by_position"]
 
 _NUM_PROMPTS, _NUM_TOKENS, _SEED = 16, 128, 0
 _PROMPT_LENGTH = 500  # the papers' contexts are at most 1000
@@ -29,7 +31,7 @@ class Deployment:
     Parameters
     ----------
     device, target, draft : str
-        Known names.
+        Known names; for the draft also one of `HEADS`.
     quant : str
     num_devices : int
     collective : str, optional
@@ -70,13 +72,23 @@ def _composed(deployment: Deployment) -> Profile:
         device=deployment.device,
         num_devices=deployment.num_devices,
         target=known_model(deployment.target),
-        draft=known_model(deployment.draft),
+        draft=_draft(deployment),
         quant=deployment.quant,
         max_context=_PROMPT_LENGTH + _NUM_TOKENS,
         int4_forwards=deployment.int4_forwards,
         collective=deployment.collective,
     )
     return _with_host(profile, deployment.target_host_s) if deployment.target_host_s else profile
+
+
+def _draft(deployment: Deployment) -> NamedModel:
+    """The draft, which as a head has its shape from the target."""
+    head = HEADS.get(deployment.draft)
+    if head is None:
+        return known_model(deployment.draft)
+    target = known_model(deployment.target)
+    products = tuple(head.products(target.spec))
+    return replace(target, name=deployment.draft, spec=head.spec(target.spec), products=products)
 
 
 def _with_host(profile: Profile, seconds: float) -> Profile:
@@ -104,6 +116,34 @@ def _decoded(
         target=model,
         draft=model,
     )
+    return _simulated(deployment, trace, policy, degrees)
+
+
+@cache
+def _decoded_by_position(
+    deployment: Deployment,
+    rates: tuple[float, ...],
+    kind: DraftKind,
+    policy: Policy,
+    degrees: tuple[tuple[Role, int], ...],
+) -> Metrics:
+    model = ModelRef(model="synthetic", dtype=deployment.quant)
+    trace = synthesise_positions(
+        rates,
+        kind=kind,
+        num_prompts=_NUM_PROMPTS,
+        prompt_length=_PROMPT_LENGTH,
+        num_tokens=_NUM_TOKENS,
+        seed=_SEED,
+        target=model,
+        draft=model,
+    )
+    return _simulated(deployment, trace, policy, degrees)
+
+
+def _simulated(
+    deployment: Deployment, trace: AcceptanceTrace, policy: Policy, degrees: tuple[tuple[Role, int], ...]
+) -> Metrics:
     simulation = Simulator(deployment.profile, trace).run(policy, degrees=dict(degrees), seed=_SEED)
     return measure(simulation.timelines)
 
@@ -114,3 +154,10 @@ def decoding(
     """Metrics of a policy on synthesised prompts; `decoding_tokens_per_s` leaves out the prefill."""
     key = tuple(sorted(degrees.items()))
     return _decoded(deployment, acceptance_model, policy, key)
+
+
+def decoding_by_position(
+    deployment: Deployment, rates: tuple[float, ...], kind: DraftKind, policy: Policy, degrees: Mapping[Role, int]
+) -> Metrics:
+    """As `decoding`, for a draft whose acceptance is known by position: conditional rates."""
+    return _decoded_by_position(deployment, rates, kind, policy, tuple(sorted(degrees.items())))

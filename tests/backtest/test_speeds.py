@@ -29,6 +29,13 @@ def test_a_backtest_has_the_profile_of_a_plan(quant: str) -> None:
     assert _content(backtested.profile) == _content(_planned(quant))
 
 
+def test_a_backtest_has_the_profile_of_a_plan_with_a_head() -> None:
+    target, head = PAIR[0], "eagle3"
+    backtested = Backtested(device="h800-sxm", target=target, draft=head, quant="bf16", num_devices=2)
+    planned = Planned(device="h800-sxm", num_devices=2).profile(*planned_pair(target, head), max_context=MAX_CONTEXT)
+    assert _content(backtested.profile) == _content(planned)
+
+
 def test_vllms_forwards_in_int4_are_those_of_plans_for_its_engine() -> None:
     machine = {"device": "h800-sxm", "target": PAIR[0], "draft": PAIR[1], "quant": "int4", "num_devices": 2}
     backtested = replace(Backtested.of(machine), int4_forwards=StandardInt4Kernels)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.report import PolicyReport, Report
-from swiftspec.reports.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, new_figure
+from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, ORANGE, new_figure
 
 __all__ = ["backtest_errors", "errors", "predicted_vs_measured", "tournament"]
 
@@ -104,10 +104,12 @@ def errors(report: Report) -> Figure:
 def backtest_errors(groups: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Cumulative share of rows over their absolute error, a line for each group of (published, predicted)."""
     figure, axes = new_figure()
-    for (title, pairs), colour in zip(groups.items(), (BLUE, VERMILION, GREEN, PURPLE), strict=False):
+    for number, (title, pairs) in enumerate(groups.items()):
+        colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else ":"
         errors = np.sort([abs(predicted / published - 1) * 100 for published, predicted in pairs])
         shares = np.arange(1, len(errors) + 1) / len(errors) * 100
-        axes.step([0, *errors], [0, *shares], where="post", color=colour, label=f"{title} ({len(errors)} rows)")
+        label = f"{title} ({len(errors)} rows)"
+        axes.step([0, *errors], [0, *shares], where="post", color=colour, linestyle=line, label=label)
     axes.axvline(10, color=GREY, linewidth=0.8, linestyle="--")
     axes.set(xlabel="absolute error of the prediction (%)", ylabel="rows with at most that error (%)")
     axes.set_xlim(left=0)
