@@ -1,4 +1,4 @@
-"""Compare kinds of drafts on the bundled target: `python -m tools.check_kinds --work DIR`, on a quiet machine.
+"""Compare kinds of drafts on the bundled target: `python -m tools.check_drafts --work DIR`, on a quiet machine.
 
 Takes a quarter of an hour. The target is inflated until its forward costs 8 to 25 of the draft's. For each bundled
 draft (serial, parallel, head, block): profile, trace, plan, and measure the policies that this kind has, on untraced
