@@ -6,7 +6,6 @@ Where the engine computes, it waits for the drawn latency and asks the oracle (s
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import simpy
 
 from swiftspec.artifacts.latency import Provenance
@@ -169,7 +168,7 @@ class Simulator:
         devices = device_groups(env, policy, meter)
         oracles = []
         for device in devices:
-            rng = np.random.default_rng([seed, index, *device.stream])
+            rng = (seed, index, *device.stream)
             oracles.append(self._oracle(self._pool, self._prompts[index], prompt_index=index, rng=rng))
         parts = [RequestPart(device, oracle=oracle) for device, oracle in zip(devices, oracles, strict=True)]
         return connected(parts), oracles[0].request(max_new_tokens)

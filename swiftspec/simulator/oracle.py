@@ -145,12 +145,12 @@ class TraceOracle:
     prompt : TracedPrompt
     prompt_index : int
         Index in the trace.
-    rng : numpy Generator
+    rng : numpy Generator or sequence of int
         Draws the positions for rows off the path.
     """
 
     def __init__(
-        self, pool: CandidatePool, prompt: TracedPrompt, *, prompt_index: int, rng: np.random.Generator
+        self, pool: CandidatePool, prompt: TracedPrompt, *, prompt_index: int, rng: np.random.Generator | Sequence[int]
     ) -> None:
         self._pool = pool
         self._prompt_index = prompt_index

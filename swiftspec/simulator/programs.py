@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
@@ -61,7 +59,7 @@ class TracedPrograms:
         programs = self._policy.programs(rest)
         begun: Begun = []
         for device in devices:
-            rng = np.random.default_rng([self._seed, number, *device.stream])
+            rng = (self._seed, number, *device.stream)
             oracle = StretchedOracle(self._pool, self._prompts, text, rng=rng)
             again = programs if device.group == 0 else self._policy.programs(rest)
             begun.append((again[device.role], oracle))

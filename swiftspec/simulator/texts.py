@@ -3,6 +3,7 @@
 A workload has lengths and no texts, so its load and its acceptance are independent of each other.
 """
 
+from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
@@ -50,7 +51,12 @@ class StretchedOracle(TraceOracle):
     """Answers for a stretched text. Its tokens' candidates are shared with all others of the pool."""
 
     def __init__(
-        self, pool: CandidatePool, prompts: tuple[TracedPrompt, ...], text: StretchedText, *, rng: np.random.Generator
+        self,
+        pool: CandidatePool,
+        prompts: tuple[TracedPrompt, ...],
+        text: StretchedText,
+        *,
+        rng: np.random.Generator | Sequence[int],
     ) -> None:
         first = text.indices[0]
         super().__init__(pool, prompts[first], prompt_index=first, rng=rng)

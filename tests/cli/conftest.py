@@ -102,7 +102,7 @@ def make_trace(stage: Stage) -> None:
     """The pair, its prompts and their trace."""
     write_models(stage.folder)
     write_prompts(stage.prompts)
-    trace = ["trace", *stage.pair(), "--prompts", str(stage.prompts), "--dtype", "fp32", "--max-new-tokens", "24"]
+    trace = ["trace", *stage.pair(), "--prompts", str(stage.prompts), "--dtype", "fp32", "--max-new-tokens", "12"]
     assert main([*trace, "--out", str(stage.trace), "--json", str(stage.folder / "trace-result.json")]) == 0
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from swiftspec.cli.app import main
 from tests.cli.samples import plan as sample_plan
 from tests.engine.conftest import two_cores
 from tests.engine.pairs import references
@@ -55,9 +56,10 @@ def test_a_target_that_dies_leaves_its_text_and_exit_code_3(slow_plan: Path, tmp
 
 
 @two_cores
-def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(slow_plan: Path) -> None:
+def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(slow_plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*RUN, "--plan", str(slow_plan), *LONG[:2], "--max-new-tokens", "100"]
-    undisturbed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    assert main(arguments[3:]) == 0
+    undisturbed = capsys.readouterr().out
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout
         assert run.stderr

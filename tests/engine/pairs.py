@@ -5,23 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from swiftspec.artifacts.document import ModelRef
 
 VOCAB_SIZE = 97
-_CLASSES = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}
+_CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
 def write_pair(
     directory: Path, *, architecture: str, noise: float = 0.12, seed: int = 0, **overrides: int
 ) -> tuple[Path, Path]:
     """Directories of a target and a draft whose first choices often, but not always, agree."""
-    config_class, model_class = _CLASSES[architecture]
+    import transformers  # here: three seconds, which processes that only use a pair need not wait for
+
+    name = _CLASSES[architecture]
+    config_class, model_class = getattr(transformers, f"{name}Config"), getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
         "vocab_size": VOCAB_SIZE,

@@ -20,7 +20,7 @@ from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
 from tools.iid_trace import synthesise_trace
 
 BASIS = Basis(path="file", sha256="0" * 64)
-TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(64,) * 4, num_tokens=32, seed=1))
+TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(64,) * 3, num_tokens=24, seed=1))
 PROFILE = composed_profile(num_devices=4, context=1024)
 MEMORY = MemoryModel(device=DEVICE, specs=PAIR, quantisation=QUANTISATION)
 
@@ -50,7 +50,7 @@ def made() -> tuple[Plan, list[tuple[int, int]]]:
 def test_no_option_on_any_split_is_much_faster_than_what_is_quickly_found(made: tuple[Plan, object]) -> None:
     chosen = made[0].chosen
     options, _ = feasible_options(PROFILE, TRACE, num_devices=3, memory=MEMORY)
-    whole = Budget(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,))
+    whole = Budget(prompt_indices=(0, 1, 2), max_new_tokens=24, seeds=(0,))
     fast = {"swiftspec", *list(made[0].candidates)[:2]}
     tried = [option for option in options if option.policy.name in fast and option.num_devices == 3]
     outcomes = Evaluator(PROFILE, TRACE, num_jobs=1).run(tried, whole, done=lambda count: None)

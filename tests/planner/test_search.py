@@ -16,7 +16,9 @@ from tests.builders import OF_SERIAL_DRAFTS, constant_profile, divided_profile, 
 from tools.iid_trace import synthesise_trace
 
 BASIS = Basis(path="profile.json", sha256="0" * 64)
-TRACE = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
+RANKS = (0.7, 0.12, 0.05, 0.02)
+TRACE = with_guesses(synthesise_trace(RANKS, prompt_lengths=(12, 20, 16), num_tokens=20, seed=1))
+SHORT = with_guesses(synthesise_trace(RANKS, prompt_lengths=(12, 20), num_tokens=12, seed=1))
 ON_TWO_DEVICES = set(OF_SERIAL_DRAFTS) - {"dsi"}
 PROFILE = machine_profile(cost_ratio=15.0)
 
@@ -126,7 +128,7 @@ def test_plan_survives_its_file(made: tuple[Plan, object], tmp_path: Path) -> No
 
 
 def test_plan_does_not_depend_on_the_number_of_jobs() -> None:
-    alone, parallel = (plan(policy="serial_tree", num_jobs=number) for number in (1, 2))
+    alone, parallel = (plan(trace=SHORT, policy="serial_tree", num_jobs=number) for number in (1, 2))
     assert parallel.model_dump(exclude={"origin"}) == alone.model_dump(exclude={"origin"})
 
 
@@ -148,13 +150,13 @@ def test_no_policy_is_lost_to_a_profile_whose_forwards_get_quicker_with_context(
         if step.context == 16
     ]
     noisy = PROFILE.model_copy(update={"steps": (*PROFILE.steps, *quicker)})
-    assert set(plan(profile=noisy).candidates) == ON_TWO_DEVICES
-    assert plan(profile=noisy, policy="serial_chain").chosen.policy == "serial_chain"
+    assert set(plan(profile=noisy, trace=SHORT).candidates) == ON_TWO_DEVICES
+    assert plan(profile=noisy, trace=SHORT, policy="serial_chain").chosen.policy == "serial_chain"
 
 
 def test_disaggregation_wins_where_the_draft_is_dear_and_more_devices_do_not_help() -> None:
     profile = constant_profile(expand_s=0.25, verify_s=1.0, degrees=(1, 2))
-    trace = synthesise_trace((0.9, 0.05), prompt_lengths=(8,) * 4, num_tokens=64, seed=1)
+    trace = synthesise_trace((0.9, 0.05), prompt_lengths=(8,) * 2, num_tokens=32, seed=1)
     subject = plan(profile=profile, trace=trace)
     chosen = subject.chosen
     assert chosen.build().layout is Layout.DISAGGREGATED, subject.ties
@@ -163,7 +165,7 @@ def test_disaggregation_wins_where_the_draft_is_dear_and_more_devices_do_not_hel
 
 def test_a_draft_that_is_always_wrong_leaves_decoding_to_the_target() -> None:
     profile = constant_profile(expand_s=0.25, verify_s=1.0, degrees=(1, 2))
-    useless = synthesise_trace((1e-9,), prompt_lengths=(8,) * 3, num_tokens=24, seed=1)
+    useless = synthesise_trace((1e-9,), prompt_lengths=(8,) * 2, num_tokens=12, seed=1)
     subject = plan(profile=profile, trace=useless)
     assert (subject.chosen.policy, subject.chosen.groups) == ("autoregressive", {Role.TARGET: (0,)})
     assert "autoregressive 2" in subject.ties
@@ -172,7 +174,7 @@ def test_a_draft_that_is_always_wrong_leaves_decoding_to_the_target() -> None:
 
 
 def test_one_device_plans_without_disaggregation_and_says_why() -> None:
-    subject = plan(num_devices=1)
+    subject = plan(trace=SHORT, num_devices=1)
     assert set(subject.candidates) == {
         name for name, policy in OF_SERIAL_DRAFTS.items() if policy.layout is not Layout.DISAGGREGATED
     }

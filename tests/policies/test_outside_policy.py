@@ -58,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     target, draft = references(pair)
     profile = machine_profile(num_devices=1).model_copy(update={"device": "cpu", "target": target, "draft": draft})
     profile.save(folder / "profile.json")
-    trace = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20), num_tokens=24, seed=1))
+    trace = with_guesses(synthesise_trace((0.7, 0.12, 0.05, 0.02), prompt_lengths=(12, 20), num_tokens=12, seed=1))
     replace(trace, target=target, draft=draft).save(folder / "trace.npz")
     lines = [json.dumps({"id": str(number), "prompt": text}) for number, text in enumerate(TEXTS)]
     (folder / "prompts.jsonl").write_text("\n".join(lines))

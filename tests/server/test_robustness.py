@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -107,41 +108,47 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so(server: R
         assert connection.getresponse().status == 413
 
 
-def test_one_more_than_may_wait_is_told_when_to_come_again(plan_file: Path, tmp_path: Path) -> None:
-    with running(plan_file, "--max-running", "1", "--max-waiting", "1", log=tmp_path / "log") as server:
-        answers: list[tuple[int, float, str | None]] = []
-
-        def ask() -> None:
-            start_s = time.monotonic()
-            with server.ask("/v1/completions", LONG) as answer:
-                answer.read()
-                answers.append((answer.status, time.monotonic() - start_s, answer.headers["retry-after"]))
-
-        threads = [threading.Thread(target=ask) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        statuses = sorted(status for status, _, _ in answers)
-        assert statuses[0] == 200
-        assert statuses[-1] == 429
-        assert all(int(again or 0) >= 1 for status, _, again in answers if status == 429)
-        assert server.metric("swiftspec:request_refused_total") == statuses.count(429)
+@pytest.fixture(scope="module")
+def strict(plan_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server that asks for a key, and lets one request run and one wait."""
+    folder = tmp_path_factory.mktemp("strict")
+    (folder / "keys").write_text(f"# ours\n{KEY}\nanother-key-1\n")
+    limits = ("--max-running", "1", "--max-waiting", "1", "--api-key-file", str(folder / "keys"))
+    with running(plan_file, *limits, log=folder / "log") as server:
+        yield server
 
 
-def test_only_requests_with_a_key_are_served(plan_file: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"# ours\n{KEY}\nanother-key-1\n")
-    with running(plan_file, "--api-key-file", str(keys), log=tmp_path / "log") as server:
-        short = {**LONG, "max_tokens": 2}
-        for sent in ({}, {"authorization": "Bearer wrong-key-of-length"}, {"authorization": KEY}):
-            status, said = server.json("/v1/completions", short, **sent)
-            assert (status, said["error"]["type"]) == (401, "authentication_error")
-        assert server.json("/v1/models")[0] == 401
-        assert server.json("/v1/completions", short, authorization=f"Bearer {KEY}")[0] == 200
-        for path in ("/health", "/metrics"):
-            with server.ask(path) as answer:
-                assert answer.status == 200
+def test_one_more_than_may_wait_is_told_when_to_come_again(strict: Running) -> None:
+    before = strict.metric("swiftspec:request_refused_total")
+    answers: list[tuple[int, str | None]] = []
+
+    def ask() -> None:
+        with strict.ask("/v1/completions", LONG, authorization=f"Bearer {KEY}") as answer:
+            answer.read()
+            answers.append((answer.status, answer.headers["retry-after"]))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    statuses = sorted(status for status, _ in answers)
+    assert statuses[0] == 200
+    assert statuses[-1] == 429
+    assert all(int(again or 0) >= 1 for status, again in answers if status == 429)
+    assert strict.metric("swiftspec:request_refused_total") == before + statuses.count(429)
+
+
+def test_only_requests_with_a_key_are_served(strict: Running) -> None:
+    short = {**LONG, "max_tokens": 2}
+    for sent in ({}, {"authorization": "Bearer wrong-key-of-length"}, {"authorization": KEY}):
+        status, said = strict.json("/v1/completions", short, **sent)
+        assert (status, said["error"]["type"]) == (401, "authentication_error")
+    assert strict.json("/v1/models")[0] == 401
+    assert strict.json("/v1/completions", short, authorization=f"Bearer {KEY}")[0] == 200
+    for path in ("/health", "/metrics"):
+        with strict.ask(path) as answer:
+            assert answer.status == 200
 
 
 def test_sigterm_lets_the_requests_under_way_end(plan_file: Path, tmp_path: Path) -> None:

@@ -8,6 +8,13 @@ def test_draws_are_the_generators_own() -> None:
     assert [draw() for _ in range(200)] == np.random.default_rng((7, 1)).random(200).tolist()
 
 
+def test_a_stream_begins_anew_each_time() -> None:
+    first, again, other = uniforms((7, 1)), uniforms([7, 1]), uniforms((7, 2))
+    drawn = [first() for _ in range(200)]
+    assert [again() for _ in range(200)] == drawn
+    assert [other() for _ in range(200)] != drawn
+
+
 def test_draws_continue_a_generator() -> None:
     rng, twin = np.random.default_rng(3), np.random.default_rng(3)
     assert rng.random() == twin.random()

@@ -33,7 +33,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sequoia_tree": {"verify_rows": 5, "depth": 2, "rank_acceptance": (0.6, 0.3, 0.1)},
     "parallel_chain": {"num_draft_tokens": 2},
     "parallel_tree": {"verify_rows": 4, "num_masks": 2, "num_candidates": 3},
-    "eagle2_tree": {"verify_rows": 5, "top_k": 2, "depth": 1},
+    **{name: {"verify_rows": 5, "top_k": 2, "depth": 1} for name in ("eagle2_tree", "easyspec", "head_tree")},
+    "head_chain": {"num_draft_tokens": 2},
 }
 NAMES = [name for name, policy in POLICIES.items() if policy.layout is Layout.COLOCATED]
 SAMPLER = Sampler(temperature=1.0, acceptance="residual")

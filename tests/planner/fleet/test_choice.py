@@ -43,10 +43,10 @@ def _small_search() -> Iterator[None]:
 
 
 @cache
-def load_of(rate: float = RATE, tpot_s: float = TPOT_S) -> Load:
+def load_of(rate: float = RATE, tpot_s: float = TPOT_S, num_requests: int = 100) -> Load:
     workload = make_workload(
         Arrivals(process=Process.POISSON, rate=rate),
-        num_requests=100,
+        num_requests=num_requests,
         prompt_tokens=Lengths(distribution=Distribution.FIXED, tokens=16),
         output_tokens=Lengths(distribution=Distribution.UNIFORM, least=16, most=32),
         classes=[RequestClass(name="chat", ttft_s=0.5, tpot_s=tpot_s)],
@@ -136,7 +136,7 @@ def test_the_front_rises_in_one_and_falls_in_the_other(fleet: Fleet) -> None:
 
 
 def test_more_than_all_devices_can_serve_is_said_to_be_too_much() -> None:
-    found = plan(1, load_of(rate=300.0)).fleet
+    found = plan(1, load_of(rate=300.0, num_requests=40)).fleet
     assert found is not None
     assert not found.is_enough
     assert found.num_devices == 1
