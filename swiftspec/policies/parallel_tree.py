@@ -101,7 +101,7 @@ class ParallelTree(Shape):
         for verify_rows in (4, 8, 12, 16, 24, 32):
             for num_masks in (2, 3, 5, 7):
                 yield cls(verify_rows=verify_rows, num_masks=num_masks)
-        for verify_rows, num_masks, least_probability in product((8, 16, 32), (3, 7), (0.03, 0.1, 0.2)):
+        for verify_rows, num_masks, least_probability in product((8, 16), (3, 7), (0.1, 0.25)):
             yield cls(verify_rows=verify_rows, num_masks=num_masks, least_probability=least_probability)
 
 
