@@ -1,4 +1,4 @@
-"""Rows by the draft's own probabilities against fixed numbers of rows. `python -m tools.confidence [--draft demo/block]`
+"""Rows by the draft's own probabilities against fixed numbers of rows. `python -m tools.confidence [--draft MODEL]`
 
 Simulated closed loops of some clients on the recorded two-core machine, with the acceptance of a bundled parallel draft
 or block drafter, recorded here on prompts that no plan was made for, and the latencies of the serial draft: tokens/s of

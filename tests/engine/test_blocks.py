@@ -17,7 +17,10 @@ from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
+from swiftspec.profiler.acceptance import record_trace
 from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.simulator.driver import simulate
+from tests.builders import constant_profile
 from tests.engine.blocks import write_block_drafter
 from tests.engine.conftest import start_engine
 from tests.engine.fine_tunes import fine_tune
@@ -97,6 +100,26 @@ def test_requests_that_come_and_go_say_what_the_target_says(
 def test_the_drafter_proposes_what_the_target_writes(engine: Launcher) -> None:
     rounds = [len(generate(engine, POLICIES[0], number).timeline.phase(Phase.VERIFY)) for number in (0, 2, 3)]
     assert sum(rounds) < 0.75 * (LENGTHS[0] + LENGTHS[2] + LENGTHS[3])
+
+
+def test_rounds_are_those_that_a_trace_predicts(engine: Launcher, alone: list[tuple[int, ...]]) -> None:
+    """Of a chain a trace knows all there is to know, whatever the machine's speed."""
+    greedy = [number for number, sampler in enumerate(SAMPLERS) if not sampler.temperature]
+    trace = record_trace(
+        target=PAIR[0],
+        draft=PAIR[1],
+        prompts=[(str(number), requests()[number].prompt) for number in greedy],
+        outputs=[alone[number] for number in greedy],
+        max_new_tokens=max(LENGTHS),
+        num_candidates=2,
+        num_threads=1,
+        progress=lambda *_: None,
+    )
+    profile = constant_profile(expand_s=1.0, verify_s=1.0)
+    simulated = simulate(POLICIES[0], degrees={Role.TARGET: 1}, profile=profile, trace=trace)
+    for number, predicted in zip(greedy, simulated, strict=True):
+        measured = generate(engine, POLICIES[0], number).timeline
+        assert [span.tokens for span in measured.commits] == [span.tokens for span in predicted.commits]
 
 
 def test_draft_probabilities_decide_where_they_are_asked_for(engine: Launcher) -> None:

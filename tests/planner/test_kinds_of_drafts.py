@@ -38,7 +38,9 @@ def test_two_drafters_of_one_mean_rate_get_chains_of_different_lengths() -> None
     assert num_draft_tokens(decaying) < num_draft_tokens(rising)
 
 
-@pytest.mark.parametrize(("draft", "policy"), [("eagle3", "head_chain"), ("p-eagle", "parallel_chain"), ("dspark", "parallel_chain")])
+@pytest.mark.parametrize(
+    ("draft", "policy"), [("eagle3", "head_chain"), ("p-eagle", "parallel_chain"), ("dspark", "parallel_chain")]
+)
 def test_a_chosen_chain_is_accepted_as_published(draft: str, policy: str) -> None:
     found = chosen(draft, policy)
     length, rates = num_draft_tokens(found), published_rates("qwen3-14b", draft).rates
