@@ -111,21 +111,22 @@ class BlockRunner:
         return answers[[0] * block.num_before + [min(number, last) for number in range(block.num_masks + 1)]]
 
     def _block(self, entry: Rows, held: _Sequence) -> _Block:
-        """The block of some rows. ValueError unless they are tokens, then masks, each of which sees all before it."""
+        """The block of some rows. ValueError unless each of them sees all before it.
+
+        Masks are those at the end. A text that itself ends with the mask costs a guess, no more.
+        """
         first = held.prefix_length + held.tree_length
-        tokens = [row.token for row in entry.rows]
-        num_tokens = next((i for i, token in enumerate(tokens) if token == self._mask_token), len(tokens))
+        last = max((i for i, row in enumerate(entry.rows) if row.token != self._mask_token), default=0)
         is_chain = all(
             row.position == first + index and row.ancestors == (1 << held.tree_length + index) - 1
             for index, row in enumerate(entry.rows)
         )
-        if not num_tokens or not is_chain or any(token != self._mask_token for token in tokens[num_tokens:]):
+        if not is_chain:
             raise ValueError(
                 f"sequence {entry.sequence}: rows are no chain of tokens and then masks, which is all that a block "
                 "drafter computes"
             )
-        last = num_tokens - 1
-        return _Block(tokens[last], first + last, last, len(tokens) - num_tokens)
+        return _Block(entry.rows[last].token, first + last, last, len(entry.rows) - 1 - last)
 
     def _read(self, held: _Sequence, num_tokens: int) -> None:
         """Make the keys and values of the first tokens. ValueError if the target has not verified them all."""

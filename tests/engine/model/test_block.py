@@ -94,10 +94,21 @@ def test_a_block_is_of_one_size(target: Path, tmp_path: Path) -> None:
     assert torch.equal(many[NUM_MASKS - 1 :], many[NUM_MASKS - 1 :][:1].expand(3, -1))
 
 
+def test_a_text_may_have_the_mask_in_it(target: Path, tmp_path: Path) -> None:
+    drafter = write_block_drafter(tmp_path / "block", target)
+    models, reference = load(target, drafter), Reference(drafter, target)
+    read(models, TEXT[:3])
+    models[Role.TARGET].forward(ForwardBatch(EXACT, (Chunk(0, (4, MASK)),)))
+    found = block(models, (4, MASK, 6), 1, first=3)
+    torch.testing.assert_close(found, reference.logits((*TEXT[:3], 4, MASK, 6))[:2], atol=2e-4, rtol=1e-4)
+    models[Role.DRAFT].keep(0, (), 0)
+    assert len(block(models, (MASK,), 2, first=3)) == 3  # guesses, after a text that ends with it
+
+
 def test_rows_that_are_no_chain_of_tokens_and_masks_are_refused(target: Path, tmp_path: Path) -> None:
     models = load(target, write_block_drafter(tmp_path / "block", target))
     read(models, TEXT[:3])
-    for rows in ((Row(MASK, 3, 0),), (Row(4, 3, 0), Row(MASK, 4, 0b1), Row(6, 5, 0b11)), (Row(4, 3, 0), Row(5, 4, 0))):
+    for rows in ((Row(4, 4, 0),), (Row(4, 3, 0), Row(5, 4, 0)), (Row(4, 3, 0), Row(MASK, 4, 0))):
         with pytest.raises(ValueError, match="sequence 0: rows are no chain of tokens and then masks"):
             models[Role.DRAFT].forward(ForwardBatch(EXACT, (Rows(0, rows),)))
 
