@@ -125,8 +125,8 @@ class BlockDrafter(nn.Module):
         return weighted / weights.sum()
 
 
-def save_drafter(drafter: BlockDrafter, tokenizer: Tokenizer, directory: Path) -> None:
-    """config.json, model.safetensors in bf16 and tokenizer.json, in the layout of DFlash's checkpoints."""
+def save_drafter(drafter: BlockDrafter, directory: Path) -> None:
+    """config.json and model.safetensors in bf16, in the layout of DFlash's checkpoints."""
     directory.mkdir(exist_ok=True)
     target = drafter.target[0].config
     config = {
@@ -147,7 +147,6 @@ def save_drafter(drafter: BlockDrafter, tokenizer: Tokenizer, directory: Path) -
     write_output(directory / "config.json", f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     weights = {name: value.detach().to(torch.bfloat16) for name, value in drafter.named_parameters()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    tokenizer.save(str(directory / "tokenizer.json"))
 
 
 def main() -> None:
@@ -188,7 +187,7 @@ def main() -> None:
         num_steps=args.steps,
         checkpoint=args.work / "block.pt",
     )
-    save_drafter(drafter, tokenizer, args.dir / "block")
+    save_drafter(drafter, args.dir / "block")
 
 
 if __name__ == "__main__":
