@@ -43,8 +43,8 @@ SHAPES: dict[str, Sequence[dict[str, Any]]] = {
 }
 
 
-def record(limit: int) -> AcceptanceTrace:
-    """The draft's trace on bundled prompts that no plan was made for."""
+def record(limit: int, draft: ModelRef = DRAFT) -> AcceptanceTrace:
+    """A draft's trace on bundled prompts that no plan was made for."""
     from swiftspec.profiler.acceptance import record_trace
 
     tokenizer = Tokenizer(model_directory(TARGET.model))
@@ -52,7 +52,7 @@ def record(limit: int) -> AcceptanceTrace:
     prompts = [json.loads(line) for line in lines[:: max(1, len(lines) // limit)]][:limit]
     return record_trace(
         target=TARGET.model_copy(update={"inflate": None}),  # which does not change its output
-        draft=DRAFT,
+        draft=draft,
         prompts=[(prompt["id"], tokenizer.encode(prompt["prompt"])) for prompt in prompts],
         max_new_tokens=NEW_TOKENS,
         num_candidates=12,

@@ -110,7 +110,10 @@ class _Forward:
     def products(self, products: Iterable[Product]) -> Iterable[_Timed]:
         """Products beside those of the layers, their columns divided over the group."""
         for product in products:
-            yield product.name, self._gemm(-(-product.num_outputs // self.degree), product.num_inputs), 1
+            rows, count = (1, self.rows) if product.is_serial else (self.rows, 1)
+            columns = -(-product.num_outputs // self.degree)
+            time = self.kernels.gemm(rows=rows, n=columns, k=product.num_inputs, quant=self.quant)
+            yield product.name, time, count
 
     def ends(self, answers: int) -> Iterable[_Timed]:
         """Embedding, last norm, and the LM head for `answers` rows, its columns divided over the group."""

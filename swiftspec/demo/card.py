@@ -183,7 +183,7 @@ def write_card(directory: Path) -> None:
         head_depths=train_head.DEPTHS[-1],
         block_millions=_millions(directory / "block"),
         block_steps=train_block.STEPS,
-        block_tokens_per_step=train_block.SEQUENCES * train_block.CONTEXT,
+        block_tokens_per_step=train_block.TOKENS_PER_STEP,
         block_size=train_block.BLOCK_SIZE,
         rank_names=_cells(map(str, range(1, _RANKS + 1))),
         rank_rules="|".join("---" for _ in range(_RANKS)),

@@ -27,8 +27,10 @@ from swiftspec.files.writing import write_output
 TARGET_LAYERS = (1, 4, 6)  # whose outputs are read
 NUM_LAYERS, INNER_SIZE = 2, 512
 BLOCK_SIZE = 8  # the last verified token, and masks
-STEPS = 300
-CONTEXT, SEQUENCES, ANCHORS = 192, 8, 24  # tokens of a sequence, sequences of a step, blocks of a sequence
+STEPS = 1000
+TOKENS_PER_STEP = 1536
+SHORT_CONTEXT, LONG_CONTEXT = 192, 512  # tokens of a sequence: most steps, and the last ones
+ANCHOR_EVERY = 8  # tokens of a sequence to one block
 WEIGHT_DECAY = 4.0  # positions after which a mask's weight has fallen to 1/e
 CONTINUATION_BATCHES = 6
 
@@ -93,19 +95,19 @@ class BlockDrafter(nn.Module):
 
     def loss(self, tokens: Tensor) -> Tensor:
         """Weighted cross-entropy with the target's distribution at the masks; tokens (batch, context + 1)."""
-        target = self.target[0]
+        target, num_blocks = self.target[0], (tokens.shape[1] - 1) // ANCHOR_EVERY
         with torch.no_grad():
             told = target(input_ids=tokens[:, :-1], use_cache=False, output_hidden_states=True)
             features = torch.cat([told.hidden_states[layer + 1] for layer in TARGET_LAYERS], -1)
-            wanted = told.logits.softmax(-1)
+            wanted = told.logits.float().softmax(-1)
         context = self.hidden_norm(self.fc(features))
-        anchors = torch.randperm(tokens.shape[1] - BLOCK_SIZE)[:ANCHORS] + 1
+        anchors = torch.randperm(tokens.shape[1] - BLOCK_SIZE)[:num_blocks] + 1
         offsets = torch.arange(BLOCK_SIZE)
         positions = (anchors[:, None] + offsets).flatten()
-        block = torch.where(offsets == 0, tokens[:, positions].unflatten(1, (ANCHORS, BLOCK_SIZE)), self.mask_token)
+        block = torch.where(offsets == 0, tokens[:, positions].unflatten(1, (num_blocks, BLOCK_SIZE)), self.mask_token)
         rows: Tensor = target.model.embed_tokens(block.flatten(1)).detach()
         places = torch.arange(context.shape[1])
-        of_block = torch.arange(ANCHORS).repeat_interleave(BLOCK_SIZE)
+        of_block = torch.arange(num_blocks).repeat_interleave(BLOCK_SIZE)
         # A block sees the tokens before its anchor, whose hidden states are known, and itself.
         hides = torch.cat(
             [places[None] >= anchors.repeat_interleave(BLOCK_SIZE)[:, None], of_block[None] != of_block[:, None]], 1
@@ -113,18 +115,18 @@ class BlockDrafter(nn.Module):
         turns = self._rotary(rows, torch.cat([places, positions])[None])
         for layer in self.layers:
             rows = layer(rows, context, turns, hides)
-        is_mask = offsets.repeat(ANCHORS) > 0
+        is_mask = offsets.repeat(num_blocks) > 0
         logits = F.linear(self.norm(rows[:, is_mask]), target.lm_head.weight)
         surprise = F.cross_entropy(
-            logits.flatten(0, 1), wanted[:, positions[is_mask] - 1].flatten(0, 1), reduction="none"
+            logits.float().flatten(0, 1), wanted[:, positions[is_mask] - 1].flatten(0, 1), reduction="none"
         ).unflatten(0, (-1, BLOCK_SIZE - 1))
         weights = torch.exp(-torch.arange(BLOCK_SIZE - 1) / WEIGHT_DECAY)
         weighted: Tensor = (surprise * weights).sum(-1).mean()
         return weighted / weights.sum()
 
 
-def save_drafter(drafter: BlockDrafter, tokenizer: Tokenizer, directory: Path) -> None:
-    """config.json, model.safetensors in bf16 and tokenizer.json, in the layout of DFlash's checkpoints."""
+def save_drafter(drafter: BlockDrafter, directory: Path) -> None:
+    """config.json and model.safetensors in bf16, in the layout of DFlash's checkpoints."""
     directory.mkdir(exist_ok=True)
     target = drafter.target[0].config
     config = {
@@ -145,7 +147,6 @@ def save_drafter(drafter: BlockDrafter, tokenizer: Tokenizer, directory: Path) -
     write_output(directory / "config.json", f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     weights = {name: value.detach().to(torch.bfloat16) for name, value in drafter.named_parameters()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    tokenizer.save(str(directory / "tokenizer.json"))
 
 
 def main() -> None:
@@ -164,21 +165,29 @@ def main() -> None:
     mask_token = tokenizer.token_to_id(MASK_PIECE)
     assert mask_token is not None  # the alphabet has all bytes
     drafter = BlockDrafter(target, mask_token=mask_token)
-    batch = train.mixed_batches(stream, written, context=lambda _: CONTEXT, tokens_per_step=SEQUENCES * CONTEXT)
+
+    def context(step: int) -> int:
+        return LONG_CONTEXT if step >= (1 - train.LONG_FRACTION) * args.steps else SHORT_CONTEXT
+
+    batch = train.mixed_batches(stream, written, context=context, tokens_per_step=TOKENS_PER_STEP)
 
     def seeded(step: int) -> Tensor:
         torch.manual_seed(train.SEED + step)  # of the anchors, so that resuming changes nothing
         return batch(step)
 
+    def loss(drafter: BlockDrafter, tokens: Tensor) -> Tensor:
+        with train.fast_arithmetic():
+            return drafter.loss(tokens)
+
     train.fit(
         drafter,
         seeded,
-        BlockDrafter.loss,
+        loss,
         title="block drafter",
         num_steps=args.steps,
         checkpoint=args.work / "block.pt",
     )
-    save_drafter(drafter, tokenizer, args.dir / "block")
+    save_drafter(drafter, args.dir / "block")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from swiftspec.models.spec import ModelSpec
 __all__ = ["BlockSpec", "is_block_drafter"]
 
 _ARCHITECTURE = "DFlashDraftModel"
+_MOST_TOKENS = 256
 
 
 def is_block_drafter(values: Mapping[str, Any]) -> bool:
@@ -40,12 +41,15 @@ class BlockSpec:
         The target's layers whose inputs it reads; the number of layers stands for the last one's output.
     mask_token : int
         Token at which it guesses.
+    block_size : int
+        Tokens of a block, the verified one included. Each of them sees the others, so all blocks are of this size.
     """
 
     directory: Path
     layers: ModelSpec
     feature_layers: tuple[int, ...]
     mask_token: int
+    block_size: int
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> BlockSpec:
@@ -66,9 +70,16 @@ class BlockSpec:
                 f"{directory}: config.json mask_token_id is {shown(mask_token)}; "
                 f"expected a token id below {spec.vocab_size}"
             )
+        block_size = values.get("block_size")
+        if type(block_size) is not int or not 2 <= block_size <= _MOST_TOKENS:
+            raise ValueError(
+                f"{directory}: config.json block_size is {shown(block_size)}; expected 2 to {_MOST_TOKENS} tokens"
+            )
         # The output of a layer is the input of the next one.
         inputs = tuple(layer + 1 for layer in layers)
-        return cls(directory=directory, layers=spec, feature_layers=inputs, mask_token=mask_token)
+        return cls(
+            directory=directory, layers=spec, feature_layers=inputs, mask_token=mask_token, block_size=block_size
+        )
 
     @property
     def untied_layers(self) -> ModelSpec:

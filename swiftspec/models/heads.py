@@ -16,11 +16,15 @@ __all__ = ["HEADS", "Head", "Product"]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A matrix product of a forward beside those of its layers: rows of `num_inputs` values, of `num_outputs` after."""
+    """A matrix product of a forward beside those of its layers: rows of `num_inputs` values, of `num_outputs` after.
+
+    is_serial: whether each row waits for the one before it, so that every row reads the whole matrix.
+    """
 
     name: str
     num_outputs: int
     num_inputs: int
+    is_serial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +65,15 @@ class Head:
     def products(self, target: ModelSpec) -> Iterator[Product]:
         """Products of its forwards beside those of its layers.
 
-        That of the features is counted in every forward, though a serial head computes it once per round.
+        That of the features is counted in every forward, though a serial head computes it once per round. DSpark's
+        confidences, one output from a hidden state, are not counted.
         """
         hidden = target.hidden_size
         yield Product("features", hidden, self.num_features * hidden)
         if self.is_doubled:
             yield Product("qkv of embeddings", target.query_size + 2 * target.kv_size, hidden)
         if self.markov_rank:
-            yield Product("markov", target.vocab_size, self.markov_rank)
+            yield Product("markov", target.vocab_size, self.markov_rank, is_serial=True)
 
 
 HEADS = {

@@ -3,11 +3,16 @@
 As `parallel_chain`, with the best nodes of a tree in place of the chain of first choices. Each position has the same
 candidates in all branches, so a path's probability is the product of its tokens'; the likeliest paths are verified.
 Published under the name DDTree for block drafts (arXiv 2604.12989).
+
+Paths less likely than `least_probability` are not verified, so that a verification has as many rows as the draft is
+sure of. Where every row costs the same time, that is the best choice of rows: a row is worth it if its probability is
+more than its time multiplied by the tokens per second that are reached otherwise, whatever the other rows are.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import ClassVar
 
 from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
@@ -27,7 +32,10 @@ class ParallelTree(Shape):
     Parameters
     ----------
     verify_rows : int
-        Rows of a verification, the root included.
+        Most rows of a verification, the root included.
+    least_probability : float
+        Probability of acceptance below which a path is not worth its row; with 0 every verification has `verify_rows`
+        rows.
     num_masks : int
         Positions after the next one for which candidates are drafted.
     num_candidates : int
@@ -42,12 +50,15 @@ class ParallelTree(Shape):
     elastic: ClassVar[bool] = True
 
     verify_rows: int = 12
+    least_probability: float = 0.0
     num_masks: int = 6
     num_candidates: int = 8
     draft_temperature: float = 1.0
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, num_masks=1, num_candidates=1)
+        if not 0 <= self.least_probability < 1:
+            raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
 
     @property
     def target_rows(self) -> int:
@@ -79,13 +90,19 @@ class ParallelTree(Shape):
             num_masks=self.num_masks,
             temperature=self.draft_temperature,
         )
-        return {Role.TARGET: tree_rounds(request, tree, partial(_draft, tree, self), verify_rows=self.verify_rows)}
+        draft = partial(_draft, tree, self)
+        rounds = tree_rounds(
+            request, tree, draft, verify_rows=self.verify_rows, least_probability=self.least_probability
+        )
+        return {Role.TARGET: rounds}
 
     @classmethod
     def search_space(cls) -> Iterator["ParallelTree"]:
         for verify_rows in (4, 8, 12, 16, 24, 32):
             for num_masks in (2, 3, 5, 7):
                 yield cls(verify_rows=verify_rows, num_masks=num_masks)
+        for verify_rows, num_masks, least_probability in product((8, 16), (3, 7), (0.1, 0.25)):
+            yield cls(verify_rows=verify_rows, num_masks=num_masks, least_probability=least_probability)
 
 
 def _draft(tree: MaskedTree, shape: ParallelTree, unread: list[int]) -> Step[None]:

@@ -160,11 +160,13 @@ def tree_rounds(
     draft: Callable[[list[int]], Step[None]],
     *,
     verify_rows: int,
+    least_probability: float = 0.0,
     quotes: Quotes | None = None,
 ) -> Program:
     """Rounds of a co-located policy: grow the tree, verify its best nodes; or what `quotes` has, if the tree is empty.
 
     draft: grows the tree, which is only the root at first; it is given the verified tokens that the draft has not read.
+    least_probability: as of `TokenTree.best`.
     A round of `quotes` must not throw drafted nodes away: residual sampling is exact only if a node that was drawn is
     verified or not whatever its token.
     """
@@ -177,7 +179,7 @@ def tree_rounds(
         subtree = quotes.subtree(tree.position) if quotes and tree.is_bare else None
         if subtree is None:
             yield from draft(unread)
-            subtree = tree.best(verify_rows)
+            subtree = tree.best(verify_rows, least_probability=least_probability)
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)

@@ -84,7 +84,7 @@ def test_traced_and_validated_prompts_are_held_out_and_different() -> None:
         assert {prompt_id.rpartition("-")[0] for prompt_id in ids} == set(modules)
 
 
-Place = tuple[Layout, int, bool]  # layout, number of target groups, and whether the draft is a head
+Place = tuple[Layout, int, DraftKind]  # layout, number of target groups, and kind of the draft
 Engines = dict[Place, Launcher]
 
 
@@ -97,12 +97,16 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
         patience_s=5.0,  # the draft takes part on a busy machine, too
     )
     draft = ModelRef(model="demo/parallel_draft", dtype="float32")  # every policy works with it, or with a head
-    head = ModelRef(model="demo/head", dtype="float32")
+    readers = {DraftKind.HEAD: "demo/head", DraftKind.BLOCK: "demo/block"}
     with ExitStack() as stack:
         alone = partial(start, groups={Role.TARGET: (0,)}, layout=Layout.COLOCATED)
-        together, with_head = (stack.enter_context(alone(draft=each)) for each in (draft, head))
-        engines: Engines = {(Layout.TARGET_ONLY, 1, False): together, (Layout.COLOCATED, 1, False): together}
-        engines[Layout.COLOCATED, 1, True] = with_head
+        together = stack.enter_context(alone(draft=draft))
+        engines: Engines = {
+            (layout, 1, DraftKind.PARALLEL): together for layout in (Layout.TARGET_ONLY, Layout.COLOCATED)
+        }
+        for kind, model in readers.items():
+            reader = ModelRef(model=model, dtype="float32")
+            engines[Layout.COLOCATED, 1, kind] = stack.enter_context(alone(draft=reader))
         # Two target groups and the draft on two cores: slow, and none the less right.
         for target_groups in (1, 2) if len(os.sched_getaffinity(0)) > 1 else ():
             apart = start(
@@ -111,12 +115,13 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
                 layout=Layout.DISAGGREGATED,
                 target_groups=target_groups,
             )
-            engines[Layout.DISAGGREGATED, target_groups, False] = stack.enter_context(apart)
+            engines[Layout.DISAGGREGATED, target_groups, DraftKind.PARALLEL] = stack.enter_context(apart)
         yield engines
 
 
 def place(policy: Policy) -> Place:
-    return policy.layout, policy.target_groups, policy.drafts == {DraftKind.HEAD}
+    kind = DraftKind.HEAD if policy.drafts == {DraftKind.HEAD} else DraftKind.PARALLEL
+    return policy.layout, policy.target_groups, kind
 
 
 def output(engines: Engines, policy: Policy, number: int) -> tuple[int, ...]:
@@ -143,8 +148,17 @@ def test_output_is_the_autoregressive_one(
     assert len(undisturbed[number]) > 1
 
 
-def test_the_head_proposes_what_the_target_writes(engines: Engines, undisturbed: list[tuple[int, ...]]) -> None:
-    engine = engines[Layout.COLOCATED, 1, True]
-    request = Request(prompt=prompts()[0], max_new_tokens=64, eos_token_ids=frozenset({0}))
-    generation = engine.generate(make_policy("head_chain"), request, request_id="head", sampler=Sampler())
-    assert len(generation.timeline.phase(Phase.VERIFY)) < 0.8 * len(undisturbed[0])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(DraftKind.HEAD, "head_chain"), (DraftKind.BLOCK, "parallel_chain"), (DraftKind.BLOCK, "parallel_tree")],
+)
+def test_a_draft_on_the_targets_features_proposes_what_the_target_writes(
+    engines: Engines, undisturbed: list[tuple[int, ...]], kind: DraftKind, name: str
+) -> None:
+    engine, num_rounds = engines[Layout.COLOCATED, 1, kind], 0
+    for prompt, expected in zip(prompts(), undisturbed, strict=True):
+        request = Request(prompt=prompt, max_new_tokens=64, eos_token_ids=frozenset({0}))
+        generation = engine.generate(make_policy(name), request, request_id=name, sampler=Sampler())
+        assert generation.tokens == expected
+        num_rounds += len(generation.timeline.phase(Phase.VERIFY))
+    assert num_rounds < 0.8 * sum(map(len, undisturbed))

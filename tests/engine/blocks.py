@@ -17,6 +17,7 @@ HIDDEN, INNER = 48, 72
 EPS, THETA = 1e-6, 10000.0
 TARGET_LAYERS = (2, 0)  # whose outputs are read; the target has three
 MASK = VOCAB_SIZE - 1
+NUM_MASKS = 4  # of a block
 
 
 def write_block_drafter(directory: Path, target: Path, **changed: object) -> Path:
@@ -56,6 +57,7 @@ def write_block_drafter(directory: Path, target: Path, **changed: object) -> Pat
         "model_type": "qwen3",
         "num_hidden_layers": NUM_LAYERS,
         "head_dim": SIZE,
+        "block_size": 1 + NUM_MASKS,
         "dflash_config": {"mask_token_id": MASK, "target_layer_ids": list(TARGET_LAYERS)},
     }
     directory.mkdir(parents=True, exist_ok=True)
@@ -72,10 +74,10 @@ class Reference:
         self._target = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
 
     @torch.no_grad()
-    def logits(self, text: Sequence[int], num_masks: int) -> Tensor:
-        """Logits [num_masks, V] at masks after a text of which the target has verified all but the last token."""
+    def logits(self, text: Sequence[int]) -> Tensor:
+        """Logits [NUM_MASKS, V] at masks after a text of which the target has verified all but the last token."""
         context = self._context(text[:-1])
-        rows = self._target.model.embed_tokens(torch.tensor([text[-1], *[MASK] * num_masks]))
+        rows = self._target.model.embed_tokens(torch.tensor([text[-1], *[MASK] * NUM_MASKS]))
         first = len(text) - 1
         for layer in range(NUM_LAYERS):
             rows = self._layer(layer, rows, context, first)

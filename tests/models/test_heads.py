@@ -30,4 +30,4 @@ def test_products_of_a_head_beside_its_layers() -> None:
         Product("features", hidden, 3 * hidden),
         Product("qkv of embeddings", hidden + 2 * 1024, hidden),
     ]
-    assert list(HEADS["dspark"].products(TARGET))[-1] == Product("markov", TARGET.vocab_size, 256)
+    assert list(HEADS["dspark"].products(TARGET))[-1] == Product("markov", TARGET.vocab_size, 256, is_serial=True)

@@ -1,6 +1,7 @@
 """Policies of parallel drafts: output, number of forwards, masks that never stay."""
 
 from itertools import pairwise
+from math import log
 
 import pytest
 from hypothesis import given, settings
@@ -46,6 +47,7 @@ def colocated() -> st.SearchStrategy[Policy]:
     trees = st.builds(
         ParallelTree,
         verify_rows=st.integers(2, 12),
+        least_probability=st.sampled_from((0.0, 0.0, 0.1, 0.6)),
         num_masks=st.integers(1, 6),
         num_candidates=st.integers(1, VOCAB_SIZE - 1),
     )
@@ -150,6 +152,19 @@ def test_chain_drops_masks_and_reads_accepted_tokens_with_the_next_masks() -> No
     ]
 
 
+def test_unlikely_paths_are_not_verified() -> None:
+    request = Request(prompt=(0, 1), max_new_tokens=3, mask_token=50)
+    program = ParallelTree(verify_rows=8, num_masks=2, least_probability=0.3).programs(request)[Role.TARGET]
+    effects = run_alone(
+        program,
+        draft=lambda row: Candidates((row.position + 1, 20), (log(0.6), log(0.35))),
+        target=lambda row: 30,
+    )
+    # Of the products 0.6, 0.35, 0.36, 0.21, 0.216 .. three are large enough.
+    (first, *_) = (effect for effect in effects if isinstance(effect, TargetForward))
+    assert [row.token for row in first.rows] == [1, 2, 3, 20]
+
+
 def test_a_draft_that_declines_every_round_leaves_plain_decoding() -> None:
     request = Request(prompt=(0, 1), max_new_tokens=4, mask_token=50)
     for policy in (ParallelChain(num_draft_tokens=3), ParallelTree(verify_rows=4)):
@@ -206,6 +221,7 @@ def test_search_space_holds_distinct_possible_shapes(cls: type[Policy]) -> None:
     [
         ("parallel_chain", {"num_draft_tokens": 0}, "num_draft_tokens is 0; expected at least 1"),
         ("parallel_tree", {"num_masks": 0}, "num_masks is 0; expected at least 1"),
+        ("parallel_tree", {"least_probability": 1.0}, "least_probability is 1.0; expected at least 0 and below 1"),
         ("swiftspec_parallel", {"expand_leaves": 0}, "expand_leaves is 0; expected at least 1"),
         ("swiftspec_parallel", {"least_probability": 1.0}, "least_probability is 1.0; expected at least 0 and below 1"),
         ("swiftspec_parallel", {"tree_capacity": 7}, r"tree_capacity is 7; expected at least verify_rows \(8\)"),

@@ -2,8 +2,8 @@
 
 What it knows of verified tokens is made of the target's features, when they are first needed; tokens themselves are
 only counted. A forward has the tokens verified last, then masks: the answer after the last token and those after the
-masks are the block's. In the block itself, as in DFlash's checkpoints, a mask answers for its own place, so one mask
-more is computed than there are rows.
+masks are the block's. In the block itself, as in DFlash's checkpoints, a mask answers for its own place, and sees those
+after it; so a whole block is computed however few rows there are. Rows beyond the block are answered as its last one.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ class BlockRunner:
 
     def __init__(self, layers: BlockLayers, target: Sequence[Cache], *, capacity: int, dtype: torch.dtype) -> None:
         self._layers = layers
-        self._mask_token = layers.spec.mask_token
+        self._mask_token, self._block_size = layers.spec.mask_token, layers.spec.block_size
         self.vocab_size = layers.spec.layers.vocab_size
         self._sequences = [
-            _Sequence(KVCache(layers.spec.layers, capacity=capacity + 1, dtype=dtype), cache) for cache in target
+            _Sequence(KVCache(layers.spec.layers, capacity=capacity + self._block_size, dtype=dtype), cache)
+            for cache in target
         ]
 
     def warm_up(self, max_rows: int) -> None:
@@ -103,27 +104,29 @@ class BlockRunner:
             return torch.zeros(entry.num_logits, self.vocab_size)
         block = self._block(entry, held)
         self._read(held, block.position)
-        tokens = [block.token, *[self._mask_token] * (block.num_masks + 1)]
+        tokens = [block.token, *[self._mask_token] * (self._block_size - 1)]
         held.tree_length += len(entry.rows)
         answers = self._layers.forward(tokens, held.own, first=block.position)[1:]
-        return torch.cat([answers[:1].expand(block.num_before, -1), answers]) if block.num_before else answers
+        last = len(answers) - 1
+        return answers[[0] * block.num_before + [min(number, last) for number in range(block.num_masks + 1)]]
 
     def _block(self, entry: Rows, held: _Sequence) -> _Block:
-        """The block of some rows. ValueError unless they are tokens, then masks, each of which sees all before it."""
+        """The block of some rows. ValueError unless each of them sees all before it.
+
+        Masks are those at the end. A text that itself ends with the mask costs a guess, no more.
+        """
         first = held.prefix_length + held.tree_length
-        tokens = [row.token for row in entry.rows]
-        num_tokens = next((i for i, token in enumerate(tokens) if token == self._mask_token), len(tokens))
+        last = max((i for i, row in enumerate(entry.rows) if row.token != self._mask_token), default=0)
         is_chain = all(
             row.position == first + index and row.ancestors == (1 << held.tree_length + index) - 1
             for index, row in enumerate(entry.rows)
         )
-        if not num_tokens or not is_chain or any(token != self._mask_token for token in tokens[num_tokens:]):
+        if not is_chain:
             raise ValueError(
                 f"sequence {entry.sequence}: rows are no chain of tokens and then masks, which is all that a block "
                 "drafter computes"
             )
-        last = num_tokens - 1
-        return _Block(tokens[last], first + last, last, len(tokens) - num_tokens)
+        return _Block(entry.rows[last].token, first + last, last, len(entry.rows) - 1 - last)
 
     def _read(self, held: _Sequence, num_tokens: int) -> None:
         """Make the keys and values of the first tokens. ValueError if the target has not verified them all."""

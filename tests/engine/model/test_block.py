@@ -12,7 +12,7 @@ from swiftspec.engine.model.models import Models, load_models
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import ForwardKind, Role, Row
-from tests.engine.blocks import MASK, Reference, write_block_drafter
+from tests.engine.blocks import MASK, NUM_MASKS, Reference, write_block_drafter
 from tests.engine.checkpoints import write_checkpoint
 
 TEXT = (5, 17, 40, 8, 61, 33, 2, 70, 19, 54, 11, 28)
@@ -55,14 +55,14 @@ def test_logits_are_those_of_the_definition(
     read(models, TEXT[:5])
     found = block(models, TEXT[5:6], 3, first=5)
     # A mask answers for its own place: one more is computed than there are rows.
-    torch.testing.assert_close(found, reference.logits(TEXT[:6], 4), atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(found, reference.logits(TEXT[:6]), atol=2e-4, rtol=1e-4)
     models[Role.DRAFT].keep(0, (0,), 1)
     # The target verifies a tree, of which rows that are not neighbours stay; the drafter reads their features.
     tree = (Row(TEXT[5], 5, 0), Row(7, 6, 0b1), Row(9, 6, 0b1), Row(3, 7, 0b101))
     models[Role.TARGET].forward(ForwardBatch(EXACT, (Rows(0, tree),)))
     models[Role.TARGET].keep(0, (0, 2, 3), 3)
     found = block(models, (9, 3, 50), 2, first=6)
-    torch.testing.assert_close(found, reference.logits((*TEXT[:6], 9, 3, 50), 3), atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(found, reference.logits((*TEXT[:6], 9, 3, 50))[:3], atol=2e-4, rtol=1e-4)
 
 
 def test_sequences_of_a_batch_do_not_touch(target: Path, tmp_path: Path) -> None:
@@ -76,15 +76,39 @@ def test_sequences_of_a_batch_do_not_touch(target: Path, tmp_path: Path) -> None
     )
     result = models[Role.DRAFT].forward(ForwardBatch(EXACT, entries, top_k=3))
     for text, logits, candidates in zip(texts, result.logits, result.candidates, strict=True):
-        expected = reference.logits(text, 2)
+        expected = reference.logits(text)[:2]
         torch.testing.assert_close(logits, expected, atol=2e-4, rtol=1e-4)
         assert [each.tokens for each in candidates] == [tuple(row.topk(3).indices.tolist()) for row in expected]
+
+
+def test_a_block_is_of_one_size(target: Path, tmp_path: Path) -> None:
+    models = load(target, write_block_drafter(tmp_path / "block", target))
+    read(models, TEXT[:5])
+    answers = []
+    for num_masks in (0, 2, NUM_MASKS + 1):
+        answers.append(block(models, TEXT[5:6], num_masks, first=5))
+        models[Role.DRAFT].keep(0, (), 0)
+    few, some, many = answers
+    assert torch.equal(few, some[:1])
+    assert torch.equal(some, many[:3])
+    assert torch.equal(many[NUM_MASKS - 1 :], many[NUM_MASKS - 1 :][:1].expand(3, -1))
+
+
+def test_a_text_may_have_the_mask_in_it(target: Path, tmp_path: Path) -> None:
+    drafter = write_block_drafter(tmp_path / "block", target)
+    models, reference = load(target, drafter), Reference(drafter, target)
+    read(models, TEXT[:3])
+    models[Role.TARGET].forward(ForwardBatch(EXACT, (Chunk(0, (4, MASK)),)))
+    found = block(models, (4, MASK, 6), 1, first=3)
+    torch.testing.assert_close(found, reference.logits((*TEXT[:3], 4, MASK, 6))[:2], atol=2e-4, rtol=1e-4)
+    models[Role.DRAFT].keep(0, (), 0)
+    assert len(block(models, (MASK,), 2, first=3)) == 3  # guesses, after a text that ends with it
 
 
 def test_rows_that_are_no_chain_of_tokens_and_masks_are_refused(target: Path, tmp_path: Path) -> None:
     models = load(target, write_block_drafter(tmp_path / "block", target))
     read(models, TEXT[:3])
-    for rows in ((Row(MASK, 3, 0),), (Row(4, 3, 0), Row(MASK, 4, 0b1), Row(6, 5, 0b11)), (Row(4, 3, 0), Row(5, 4, 0))):
+    for rows in ((Row(4, 4, 0),), (Row(4, 3, 0), Row(5, 4, 0)), (Row(4, 3, 0), Row(MASK, 4, 0))):
         with pytest.raises(ValueError, match="sequence 0: rows are no chain of tokens and then masks"):
             models[Role.DRAFT].forward(ForwardBatch(EXACT, (Rows(0, rows),)))
 
@@ -104,6 +128,7 @@ def test_tokens_that_the_target_has_not_verified_are_refused(target: Path, tmp_p
         ({"dflash_config": {"mask_token_id": 3, "target_layer_ids": [1, 3]}}, "has 3; the target has 3 layers"),
         ({"dflash_config": {"mask_token_id": 83, "target_layer_ids": [1]}}, "mask_token_id is 83; expected a token id"),
         ({"dflash_config": {"mask_token_id": 3}}, "target_layer_ids is None; expected layers' numbers"),
+        ({"block_size": 1}, "block_size is 1; expected 2 to 256 tokens"),
         ({"num_hidden_layers": 3}, "tensor model.layers.2.input_layernorm.weight of the drafter is missing"),
         ({"num_hidden_layers": 1}, "unexpected tensor layers.1.input_layernorm.weight"),
     ],

@@ -32,7 +32,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "suffix_or_draft": {"num_draft_tokens": 2, "least_score": 0.5, "verify_rows": 4},
     "sequoia_tree": {"verify_rows": 5, "depth": 2, "rank_acceptance": (0.6, 0.3, 0.1)},
     "parallel_chain": {"num_draft_tokens": 2},
-    "parallel_tree": {"verify_rows": 4, "num_masks": 2, "num_candidates": 3},
+    "parallel_tree": {"verify_rows": 6, "least_probability": 0.15, "num_masks": 2, "num_candidates": 3},
     **{name: {"verify_rows": 5, "top_k": 2, "depth": 1} for name in ("eagle2_tree", "easyspec", "head_tree")},
     "head_chain": {"num_draft_tokens": 2},
 }
