@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,11 +31,11 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "plan.json"
 
 
-def simulated(plan: Path, *flags: str) -> dict[str, dict[str, object]]:
+def simulated(plan: Path, *flags: str) -> dict[str, Any]:
     out = plan.parent / "out.json"
     arguments = ("--policy", "suffix_decoding", "--json", str(out), *flags)
     assert main(["simulate", "--plan", str(plan), *arguments]) == 0
-    found: dict[str, dict[str, object]] = json.loads(out.read_text())
+    found: dict[str, Any] = json.loads(out.read_text())
     return found
 
 

@@ -52,11 +52,10 @@ def test_suffix_or_draft_is_faster_than_either() -> None:
 def test_earlier_outputs_are_worth_more_the_more_alike_requests_are() -> None:
     own = SuffixDecoding(verify_rows=16, max_spec_factor=4.0)
     shared = replace(own, earlier_outputs=1000)
-    others, all_of_a_module = PROMPTS, range(30)
-    twice = (*PROMPTS, *PROMPTS)
+    of_two_modules, twice = range(30), (*PROMPTS, *PROMPTS)
     gains = [
         simulated(shared, prompts).figures.tokens_per_round / simulated(own, prompts).figures.tokens_per_round
-        for prompts in (others, all_of_a_module, twice)
+        for prompts in (PROMPTS, of_two_modules, twice)
     ]
     assert 1 < gains[0] < gains[1] < gains[2]
 
@@ -77,8 +76,15 @@ def test_a_server_of_one_request_at_a_time_knows_what_the_prompts_in_turn_know()
     )
 
     def in_turn(indices: list[int]) -> list[int]:
-        alone = {"degrees": {Role.TARGET: 2}, "prompt_indices": indices, "max_new_tokens": 40}
-        return [num_rounds(timeline) for timeline in simulate(policy, profile=profile, trace=trace, **alone)]
+        timelines = simulate(
+            policy,
+            degrees={Role.TARGET: 2},
+            profile=profile,
+            trace=trace,
+            prompt_indices=indices,
+            max_new_tokens=40,
+        )
+        return list(map(num_rounds, timelines))
 
     def served(replicas: Replicas) -> list[int]:
         run = serving.run(jobs, replicas=replicas, num_recorded=2)
